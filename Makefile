@@ -1,0 +1,81 @@
+# Every target does its own set-up; when nothing changed that takes no time. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUST := 1.85
+FUZZ_SECONDS ?= 600
+BENCH ?=
+PYTEST ?=
+
+DEPENDENCIES := $(VENV)/.dependencies
+ENGINE := $(VENV)/.engine
+SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not -path '*/target/*' 2>/dev/null) \
+	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench fuzz lock clean python cargo
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(ENGINE) ## prepare the virtual environment and build the engine
+
+run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
+	@$(BIN)/busway serve
+
+test: $(ENGINE) ## run every test (PYTEST="-k word" narrows the Python ones)
+	$(BIN)/python -m pytest $(PYTEST)
+	cargo test --workspace --locked --quiet
+
+check: $(ENGINE) ## linters, types, import order, formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest busway._core
+	$(BIN)/lint-imports
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	cargo fmt --all
+
+bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
+	$(BIN)/python -m benchmarks.peers $(BENCH)
+
+fuzz: $(ENGINE) ## fuzz codec, topics and patterns for FUZZ_SECONDS (600)
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --extra cli --extra pydantic --extra bench --group dev \
+		-o requirements.lock pyproject.toml
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f src/busway/_core*.so
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "busway needs Python 3.11 or newer: '$(PYTHON)' was not found. Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "busway needs Python 3.11 or newer: '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "busway needs Python's venv module: on Debian or Ubuntu install the package python3-venv"; exit 1; }
+
+cargo:
+	@command -v cargo >/dev/null || { echo "busway needs cargo (Rust $(RUST) or newer) to build its engine: install the Rust toolchain"; exit 1; }
+	@have=$$(cargo --version | cut -d' ' -f2); test "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n1)" = $(RUST) || { echo "busway needs Rust $(RUST) or newer: cargo is $$have. Update the toolchain (rustup update)"; exit 1; }
+
+# The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
+$(DEPENDENCIES): requirements.lock | python
+	@test -x $(BIN)/python || { echo "making the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the locked dependencies"
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	@touch $@
+
+$(ENGINE): $(DEPENDENCIES) $(SOURCES) pyproject.toml | cargo
+	@echo "building the engine"
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
+	@touch $@
