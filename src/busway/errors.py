@@ -1,0 +1,221 @@
+"""Every error Busway raises, sorted by what the caller can do about it.
+
+::
+
+    BusError                        .code, .reason
+    ├── Closed                      this bus, subscription or service has ended: make a new one
+    │   └── Forked                  it belongs to the parent process: connect again in the child
+    ├── Disconnected                the connection is gone: wait for the event "resumed", or try again
+    │   └── ConnectFailed           none of the servers could be reached
+    ├── ListenFailed                a server can't listen on this address
+    ├── Timeout                     (also TimeoutError) it took too long
+    ├── NoResponders                nobody serves this topic
+    │   └── NoConsumers             nobody took the push
+    ├── ServiceError                the request reached a service and failed there
+    │   ├── HandlerError            the service raised; the reason is its text
+    │   └── ServiceGone             the service's connection ended before it replied
+    ├── Rejected                    the broker said no: change the call
+    │   ├── InvalidTopic            (also ValueError)
+    │   │   └── InvalidPattern
+    │   ├── ServiceTaken            somebody else serves this topic
+    │   ├── LimitExceeded           larger, longer or more than the broker allows
+    │   └── Forbidden               reserved, not allowed, or credentials refused
+    ├── SlowConsumer                .missed; too slow under the policy "disconnect"
+    ├── PayloadError                (also ValueError) .topic, .field; a payload that doesn't fit its type
+    └── ProtocolError               the rules of the wire were broken
+        ├── LocalProtocolError      by this program
+        └── RemoteProtocolError     by the other side
+
+The codes are those of the wire protocol; `from_code` finds the class of one.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Code(IntEnum):
+    """The protocol's table of error codes."""
+
+    OK = 0
+    PROTOCOL = 1
+    VERSION = 2
+    FRAME_TOO_LARGE = 3
+    HANDSHAKE = 4
+    UNAUTHORIZED = 5
+    IDLE = 6
+    SLOW_CONSUMER = 7
+    SESSION_TAKEN = 8
+    GOING_AWAY = 9
+    TOO_MANY_CONNECTIONS = 10
+    INVALID_TOPIC = 20
+    INVALID_PATTERN = 21
+    TOPIC_TOO_LONG = 22
+    WILDCARD = 23
+    RESERVED = 24
+    FIELDS_TOO_LARGE = 25
+    TOO_MANY_SUBSCRIPTIONS = 30
+    DUPLICATE = 31
+    UNKNOWN = 32
+    NO_RESPONDERS = 40
+    SERVICE_TAKEN = 41
+    SERVICE_GONE = 42
+    HANDLER_ERROR = 43
+    NO_CONSUMER = 44
+    TOO_MANY_PENDING = 45
+    REFUSED = 46
+    FORBIDDEN = 60
+
+    @property
+    def survives(self) -> bool:
+        """Whether the connection goes on after this error."""
+        return self == Code.OK or self >= Code.INVALID_TOPIC
+
+
+class BusError(Exception):
+    """The root. `code` is the one of the wire (0 where the error never crossed it), `reason` a sentence."""
+
+    default: ClassVar[int] = Code.OK
+
+    def __init__(self, reason: str = "", *, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = self.default if code is None else code
+
+    def __str__(self) -> str:
+        return self.reason or type(self).__name__
+
+
+class Closed(BusError):
+    pass
+
+
+class Forked(Closed):
+    pass
+
+
+class Disconnected(BusError):
+    pass
+
+
+class ConnectFailed(Disconnected):
+    pass
+
+
+class ListenFailed(BusError):
+    pass
+
+
+class Timeout(BusError, TimeoutError):  # noqa: N818, the tree's names say what happened
+    pass
+
+
+class NoResponders(BusError):
+    default = Code.NO_RESPONDERS
+
+
+class NoConsumers(NoResponders):
+    default = Code.NO_CONSUMER
+
+
+class ServiceError(BusError):
+    default = Code.REFUSED
+
+
+class HandlerError(ServiceError):
+    default = Code.HANDLER_ERROR
+
+
+class ServiceGone(ServiceError):
+    default = Code.SERVICE_GONE
+
+
+class Rejected(BusError):
+    default = Code.REFUSED
+
+
+class InvalidTopic(Rejected, ValueError):
+    default = Code.INVALID_TOPIC
+
+
+class InvalidPattern(InvalidTopic):
+    default = Code.INVALID_PATTERN
+
+
+class ServiceTaken(Rejected):
+    default = Code.SERVICE_TAKEN
+
+
+class LimitExceeded(Rejected):
+    default = Code.FRAME_TOO_LARGE
+
+
+class Forbidden(Rejected):
+    default = Code.FORBIDDEN
+
+
+class SlowConsumer(BusError):
+    default = Code.SLOW_CONSUMER
+
+    def __init__(self, reason: str = "", *, missed: int = 0, code: int | None = None) -> None:
+        super().__init__(reason, code=code)
+        self.missed = missed
+
+
+class PayloadError(BusError, ValueError):
+    def __init__(self, topic: str, field: str = "", reason: str = "") -> None:
+        super().__init__(reason)
+        self.args = (topic, field, reason)
+        self.topic = topic
+        self.field = field
+
+    def __str__(self) -> str:
+        place = f"field {self.field!r} of " if self.field else ""
+        return f"{place}a message on topic {self.topic!r}: {self.reason}"
+
+
+class ProtocolError(BusError):
+    default = Code.PROTOCOL
+
+
+class LocalProtocolError(ProtocolError):
+    pass
+
+
+class RemoteProtocolError(ProtocolError):
+    pass
+
+
+_CLASSES: dict[int, type[BusError]] = {
+    Code.PROTOCOL: RemoteProtocolError,
+    Code.VERSION: Rejected,
+    Code.FRAME_TOO_LARGE: LimitExceeded,
+    Code.HANDSHAKE: Rejected,
+    Code.UNAUTHORIZED: Forbidden,
+    Code.IDLE: Disconnected,
+    Code.SLOW_CONSUMER: SlowConsumer,
+    Code.SESSION_TAKEN: Disconnected,
+    Code.GOING_AWAY: Disconnected,
+    Code.TOO_MANY_CONNECTIONS: LimitExceeded,
+    Code.INVALID_TOPIC: InvalidTopic,
+    Code.INVALID_PATTERN: InvalidPattern,
+    Code.TOPIC_TOO_LONG: LimitExceeded,
+    Code.WILDCARD: InvalidTopic,
+    Code.RESERVED: Forbidden,
+    Code.FIELDS_TOO_LARGE: LimitExceeded,
+    Code.TOO_MANY_SUBSCRIPTIONS: LimitExceeded,
+    Code.DUPLICATE: Rejected,
+    Code.UNKNOWN: Rejected,
+    Code.NO_RESPONDERS: NoResponders,
+    Code.SERVICE_TAKEN: ServiceTaken,
+    Code.SERVICE_GONE: ServiceGone,
+    Code.HANDLER_ERROR: HandlerError,
+    Code.NO_CONSUMER: NoConsumers,
+    Code.TOO_MANY_PENDING: LimitExceeded,
+    Code.REFUSED: ServiceError,
+    Code.FORBIDDEN: Forbidden,
+}
+
+
+def from_code(code: int, reason: str) -> BusError:
+    """The error that a code of the wire stands for; a code this version doesn't know is a plain BusError."""
+    return _CLASSES.get(code, BusError)(reason, code=code)
