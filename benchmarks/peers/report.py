@@ -1,0 +1,135 @@
+"""The outcome as Markdown: machine, versions, goals, one table per work."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .goals import MIB, Goal, Medians, judge
+from .load import Run
+
+TITLES = {
+    "throughput": "One publisher to one subscriber",
+    "fanout": "Fan-out, one publisher to eight subscribers",
+    "group": "Group of four, one publisher",
+    "request": "Request and reply, one after the other",
+    "inflight": "Request and reply, 64 in flight",
+    "subscriptions": "100,000 wildcard subscriptions",
+    "idle": "5,000 idle connections",
+    "slow": "A subscriber stopped under full load",
+}
+DELIVERIES = (
+    ("messages/s", "rate", 1, ",.0f"),
+    ("broker CPU s per million", "broker_cpu_per_million", 1, ".2f"),
+    ("publisher CPU s per million", "publisher_cpu_per_million", 1, ".2f"),
+    ("subscriber CPU s per million", "subscriber_cpu_per_million", 1, ".2f"),
+    ("broker memory MiB", "broker_memory", MIB, ".0f"),
+    ("lost", "lost", 1, ",.0f"),
+)
+ROUND_TRIPS = (
+    ("requests/s", "rate", 1, ",.0f"),
+    ("p50 µs", "p50", 1, ",.0f"),
+    ("p90 µs", "p90", 1, ",.0f"),
+    ("p99 µs", "p99", 1, ",.0f"),
+    ("p99.9 µs", "p999", 1, ",.0f"),
+    ("broker CPU s per million", "broker_cpu_per_million", 1, ".1f"),
+    ("broker memory MiB", "broker_memory", MIB, ".0f"),
+)
+COLUMNS = {
+    "throughput": DELIVERIES,
+    "fanout": (("deliveries/s", *DELIVERIES[0][1:]), *DELIVERIES[1:]),
+    "group": DELIVERIES,
+    "request": ROUND_TRIPS,
+    "inflight": ROUND_TRIPS,
+    "subscriptions": (
+        ("bytes each", "bytes_each", 1, ",.0f"),
+        ("messages/s with one", "rate_with_one", 1, ",.0f"),
+        ("with 100,000", "rate_with_many", 1, ",.0f"),
+        ("1,000 topics: with one", "rate_with_one_many_topics", 1, ",.0f"),
+        ("with 100,000", "rate_with_many_many_topics", 1, ",.0f"),
+    ),
+    "idle": (("bytes each", "bytes_each", 1, ",.0f"),),
+    "slow": (
+        ("others' messages/s before", "rate_before", 1, ",.0f"),
+        ("while it is stopped", "rate_during", 1, ",.0f"),
+        ("broker memory grows by MiB", "memory_growth", MIB, ".1f"),
+        ("published", "published", 1, ",.0f"),
+        ("received", "received", 1, ",.0f"),
+        ("told as missed", "missed", 1, ",.0f"),
+        ("others lost", "others_lost", 1, ",.0f"),
+    ),
+}
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def markdown(run: Run) -> str:
+    lines = ["# Busway beside other systems", "", *_circumstances(run)]
+    goals = judge(run.samples)
+    if goals:
+        lines += ["", "## Goals", "", "| what | bar | measured | |", "|---|---|---|---|"]
+        lines += [f"| {goal.what} | {bar(goal)} | {shown(goal.value, goal.unit)} | {word(goal)} |" for goal in goals]
+    of = Medians(run.samples)
+    for work, columns in COLUMNS.items():
+        systems = of.systems(work)
+        if not systems:
+            continue
+        lines += ["", f"## {TITLES[work]}", ""]
+        lines += [
+            "| system | " + " | ".join(title for title, *_ in columns) + " |",
+            "|---" + "|--:" * len(columns) + "|",
+        ]
+        for system in systems:
+            cells = [format(of.get(work, system, key) / unit, form) for _, key, unit, form in columns]
+            lines.append(f"| {system} | " + " | ".join(cells) + " |")
+    if run.failures:
+        lines += ["", "## Failures", ""]
+        lines += [f"- {failure.splitlines()[0]}" for failure in run.failures]
+    return "\n".join(lines) + "\n"
+
+
+def _circumstances(run: Run) -> list[str]:
+    box, how = run.machine, run.settings
+    where = (
+        f"{box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['system']}, Python {box['python']}, "
+        f"loopback; load average before the run {box['load_before']}."
+    )
+    method = (
+        f"Payload {how['size']} bytes, {how['seconds']:g} s per measurement of which {how['warm']:g} s are warm-up, medians of "
+        f"{how['repeats']} interleaved repeats. Publisher, broker and each subscriber are processes of their own."
+    )
+    return [where, "", method, "", *(f"- {version}" for version in dict.fromkeys(run.versions.values()))]
+
+
+def bar(goal: Goal) -> str:
+    return f"{'≥' if goal.at_least else '≤'} {shown(goal.bar, goal.unit)}"
+
+
+def shown(value: float, unit: str) -> str:
+    if unit == "x":
+        return f"{value:.2f} x"
+    return f"{value:,.0f} {unit}".strip() if value >= 100 or not unit else f"{value:.1f} {unit}"
+
+
+def word(goal: Goal) -> str:
+    return "PASS" if goal.reached else "MISS"
