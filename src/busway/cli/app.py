@@ -1,0 +1,44 @@
+"""The typer application: every verb under its name."""
+
+from typing import Annotated
+
+import typer
+
+import busway
+from busway.cli.bench import bench
+from busway.cli.doctor import doctor
+from busway.cli.info import info
+from busway.cli.pub import pub
+from busway.cli.push import push
+from busway.cli.reply import reply
+from busway.cli.req import req
+from busway.cli.serve import serve
+from busway.cli.sub import sub
+
+app = typer.Typer(
+    name="busway",
+    help="One message bus for Python programs: publish and subscribe, push, request and reply.",
+    epilog="Every flag can be given in the environment: BUSWAY_URL and the others of a connection, BUSWAY_<VERB>_<FLAG> else.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"auto_envvar_prefix": "BUSWAY", "help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"busway {busway.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version  # its callback has done the work
+
+
+for verb in (serve, pub, sub, push, req, reply, info, bench, doctor):
+    app.command(verb.__name__)(verb)

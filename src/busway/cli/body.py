@@ -1,0 +1,142 @@
+"""What a verb sends: one payload, again and again, or line by line, paced by count, rate and time."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import typer
+
+_CHUNK = 256 * 1024
+_RUN = 1024  # repeats of one payload that are sent together
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The flags that say what is sent; run through checked() first."""
+
+    body: str | None
+    file: str | None
+    lines: bool
+    count: int | None = None
+    rate: float | None = None
+    seconds: float | None = None
+
+    def checked(self) -> "Source":
+        if self.file is not None and self.body is not None:
+            raise typer.BadParameter("give a payload or --file, not both")
+        if self.lines and self.body not in (None, "-"):
+            raise typer.BadParameter("--lines reads stdin or --file; it takes no payload")
+        if self.count is not None and self.count < 1:
+            raise typer.BadParameter("--count is 1 or more")
+        return self
+
+    def whole(self) -> bytes:
+        """The payload of a verb that sends one."""
+        if self.file is not None:
+            return sys.stdin.buffer.read() if self.file == "-" else Path(self.file).read_bytes()
+        if self.body == "-":
+            return sys.stdin.buffer.read()
+        return (self.body or "").encode("utf-8", "surrogateescape")
+
+    async def runs(self) -> AsyncIterator[list[bytes]]:
+        """Lists of payloads to be sent, at the pace that was asked for."""
+        pace = _Pace(self.count, self.rate, self.seconds)
+        if self.lines:
+            async for lines in _lines(self.file):
+                for run in pace.cut(lines):
+                    if not await pace.ready():
+                        return
+                    yield run
+                if pace.over:
+                    return
+            return
+        payload = await asyncio.to_thread(self.whole)
+        if self.count is None and self.seconds is None:
+            pace.left = 1
+        while not pace.over:
+            for run in pace.cut([payload] * min(_RUN, pace.left or _RUN)):
+                if not await pace.ready():
+                    return
+                yield run
+
+
+class _Pace:
+    """How many more may be sent, and when the next."""
+
+    def __init__(self, count: int | None, rate: float | None, seconds: float | None) -> None:
+        self.left = count
+        self._interval = 1 / rate if rate else 0.0
+        now = time.monotonic()
+        self._next = now
+        self._end = None if seconds is None else now + seconds
+
+    @property
+    def over(self) -> bool:
+        return self.left == 0 or (self._end is not None and time.monotonic() >= self._end)
+
+    def cut(self, payloads: list[bytes]) -> list[list[bytes]]:
+        """What of these may be sent, in runs; with a rate each goes alone."""
+        if self.left is not None:
+            payloads = payloads[: self.left]
+            self.left -= len(payloads)
+        return [[payload] for payload in payloads] if self._interval else [payloads] if payloads else []
+
+    async def ready(self) -> bool:
+        """Wait for the next run's time; False when the time is up first."""
+        now = time.monotonic()
+        if self._end is not None and max(now, self._next) >= self._end:
+            await asyncio.sleep(max(0.0, self._end - now))
+            return False
+        if self._interval:
+            await asyncio.sleep(max(0.0, self._next - now))
+            self._next = max(self._next, now - 1.0) + self._interval  # a pause is not made up for by a burst
+        return True
+
+
+async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
+    """Lines as they come; what stands after the last newline is a line too."""
+    rest = b""
+    async for chunk in _chunks(file):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+async def _chunks(file: str | None) -> AsyncIterator[bytes]:
+    """Read in a thread of its own: stdin may be silent for hours while the connection must answer its heartbeats.
+
+    The thread is a daemon because nothing can wake a read() of a terminal when the verb is interrupted.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(4)
+
+    def pump(stream: BinaryIO) -> None:
+        try:
+            while True:
+                chunk: bytes | OSError
+                try:
+                    chunk = stream.read1(_CHUNK)  # type: ignore[attr-defined]
+                except OSError as error:
+                    chunk = error
+                asyncio.run_coroutine_threadsafe(queue.put(chunk), loop).result()
+                if not chunk or isinstance(chunk, OSError):
+                    return
+        except RuntimeError:
+            return  # the loop has ended: nobody wants more
+
+    stream = sys.stdin.buffer if file in (None, "-") else Path(file).open("rb")  # noqa: ASYNC230, SIM115
+    threading.Thread(target=pump, args=(stream,), daemon=True, name="busway-input").start()
+    while True:
+        chunk = await queue.get()
+        if isinstance(chunk, OSError):
+            raise chunk
+        if not chunk:
+            return
+        yield chunk

@@ -1,0 +1,172 @@
+"""`busway doctor`: try everything a client needs, say what was tried, and end with 1 if something is broken."""
+
+import asyncio
+import os
+import platform
+import resource
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import busway
+from busway.cli import flags, terminal
+from busway.cli.link import Link, linked
+from busway.settings import DEFAULT_URL, URL_VARIABLE
+
+_FILES = 4096
+_SKEW = 2.0
+_MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was tried."""
+
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    text: str
+
+
+@linked
+def doctor(link: Link, json: flags.Json = False) -> None:
+    """Check this installation and the way to the broker; ends with 1 if something is broken.
+
+    busway doctor --url tcp://127.0.0.1:7420
+    """
+
+    async def examine() -> None:
+        failed = 0
+        async for finding in _everything(link):
+            failed += finding.state == "fail"
+            if json:
+                terminal.record({"check": finding.check, "state": finding.state, "text": finding.text})
+            else:
+                terminal.out.print(f"{_MARKS[finding.state]} [bold]{finding.check:<12}[/]", end=" ")
+                terminal.out.print(finding.text, markup=False)
+        if failed:
+            raise terminal.Ended(terminal.ERROR, f"{failed} check{'s' * (failed != 1)} failed")
+
+    terminal.run(examine)
+
+
+async def _everything(link: Link) -> AsyncIterator[Finding]:
+    for finding in (_python(), _engine(), _loop(), *_packages(), _files(), _cores()):
+        yield finding
+    urls = link.urls or [os.environ.get(URL_VARIABLE) or DEFAULT_URL]
+    if not link.urls:
+        yield Finding("address", "ok", f"{urls[0]} (the default: neither --url nor {URL_VARIABLE} is given)")
+    for url in urls:
+        reached = await _reach(url, link.connect_timeout)
+        yield reached
+        if reached.state == "fail":
+            continue
+        async for finding in _talk(link, url):
+            yield finding
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    text = f"{platform.python_implementation()} {version} on {platform.platform()}, {sys.executable}"
+    return Finding("python", "ok" if sys.version_info >= (3, 11) else "fail", text)
+
+
+def _engine() -> Finding:
+    from busway import _core
+
+    same = _core.__version__ == busway.__version__
+    text = f"{_core.__version__}, protocol {_core.PROTOCOL}, {_core.__file__}"
+    return Finding("engine", "ok" if same else "warn", text if same else f"{text}: the package is {busway.__version__}")
+
+
+def _loop() -> Finding:
+    name = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    if name == "uvloop":
+        return Finding("loop", "ok", f"uvloop {metadata.version('uvloop')}")
+    return Finding("loop", "warn", f"{name}: pip install uvloop makes everything about twice as fast")
+
+
+def _packages() -> list[Finding]:
+    found = []
+    for name in ("msgspec", "typer", "rich", "pydantic"):
+        try:
+            found.append(Finding(name, "ok", metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            state: Literal["ok", "fail"] = "ok" if name == "pydantic" else "fail"
+            found.append(
+                Finding(name, state, "not installed" + (" (only needed for pydantic models)" * (state == "ok")))
+            )
+    return found
+
+
+def _files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft} files at most ({hard} if raised): one per connection"
+    if soft < _FILES:
+        return Finding("nofile", "warn", f"{text}; a busy broker needs more: ulimit -n {hard}")
+    return Finding("nofile", "ok", text)
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("cores", "ok", f"{cores} usable, load {os.getloadavg()[0]:.1f}")
+
+
+async def _reach(url: str, timeout: float) -> Finding:
+    """Whether something listens there, before any word of the protocol."""
+    try:
+        if url.startswith("unix:"):
+            path = url.removeprefix("unix:").removeprefix("//")
+            if not stat.S_ISSOCK(Path(path).stat().st_mode):  # noqa: ASYNC240
+                return Finding("reach", "fail", f"{path} is not a socket")
+            async with asyncio.timeout(timeout):
+                _, writer = await asyncio.open_unix_connection(path)
+            tried = path
+        else:
+            parts = urlsplit(url)
+            loop = asyncio.get_running_loop()
+            host, port = parts.hostname or "127.0.0.1", parts.port or 7420
+            async with asyncio.timeout(timeout):
+                answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                _, writer = await asyncio.open_connection(host, port)
+            tried = f"{host} is {', '.join(sorted({str(one[4][0]) for one in answers}))}; port {port} is open"
+        writer.close()
+        await writer.wait_closed()
+    except TimeoutError:
+        return Finding("reach", "fail", f"{url}: no answer within {timeout:g} s")
+    except OSError as error:
+        return Finding("reach", "fail", f"{url}: {error.strerror or error}; start a server with 'busway serve'")
+    return Finding("reach", "ok", tried)
+
+
+async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
+    """Handshake, round trip, clock, limits, and a message to oneself."""
+    from dataclasses import replace
+
+    try:
+        async with replace(link, url=[url]).connect(reconnect=False) as bus:
+            told = bus.server
+            yield Finding("handshake", "ok", f"{told.get('name')} {told.get('agent')} (guid {told.get('guid')})")
+            times = sorted([await bus.rtt() for _ in range(20)])
+            yield Finding("round trip", "ok", f"{times[10] * 1e6:.0f} µs median, {times[-1] * 1e6:.0f} µs worst of 20")
+            yield Finding(
+                "limits", "ok", ", ".join(f"{name} {value}" for name, value in told.get("limits", {}).items())
+            )
+            yield await _self(bus)
+    except busway.BusError as error:
+        hint = terminal.advice(error)
+        yield Finding("talk", "fail", f"{url}: {error}" + (f" ({hint})" if hint else ""))
+
+
+async def _self(bus: busway.Bus) -> Finding:
+    """A message on a topic nobody else uses comes back."""
+    topic = f"busway/doctor/{os.getpid()}"
+    async with bus.subscribe(topic) as subscription:
+        await bus.publish(topic, b"?")
+        message = await subscription.recv(timeout=5)
+    return Finding("message", "ok", f"published and received on {topic} as {message.id}")

@@ -1,0 +1,81 @@
+"""`busway info`: what the broker says of itself, its limits, counters and connections."""
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from busway.cli import flags, terminal
+from busway.cli.link import Link, linked
+
+
+@linked
+def info(
+    link: Link,
+    connections: Annotated[
+        bool, typer.Option("--connections/--no-connections", help="List the connections too.")
+    ] = True,
+    json: flags.Json = False,
+) -> None:
+    """Show the broker: its limits, its counters and who is connected.
+
+    busway info --json | jq .stats
+    """
+
+    async def look() -> None:
+        async with link.connect(reconnect=False) as bus:
+            found = await bus.info()
+            if not connections:
+                found.pop("connections", None)
+            if json:
+                terminal.record(found)
+            else:
+                _show(found, bus.url)
+
+    terminal.run(look)
+
+
+def _show(found: dict[str, Any], url: str) -> None:
+    listed = found.pop("connections", [])
+    limits = found.pop("limits", {})
+    stats = found.pop("stats", {})
+    found["uptime"] = str(timedelta(seconds=round(found.get("uptime", 0))))
+    found["asked at"] = url
+    terminal.out.print(_pairs("broker", found))
+    terminal.out.print(_pairs("limits", limits))
+    terminal.out.print(_pairs("counters", stats))
+    if listed:
+        terminal.out.print(_rows("connections", listed))
+
+
+def _pairs(title: str, values: dict[str, Any]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="cyan")
+    table.add_column()
+    for name, value in values.items():
+        table.add_row(name, _text(value))
+    return table
+
+
+def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Columns in which every row is empty are left out."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan")
+    names = [name for name in rows[0] if any(row.get(name) not in ("", None) for row in rows)]
+    for name in names:
+        table.add_column(name, justify="right" if isinstance(rows[0].get(name), int) else "left")
+    for row in rows:
+        table.add_row(*(_text(row.get(name)) for name in names))
+    return table
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return " ".join(str(one) for one in value)
+    return str(value)

@@ -1,0 +1,39 @@
+"""`busway push`: hand a payload to exactly one consumer."""
+
+from busway.cli import flags, terminal
+from busway.cli.body import Source
+from busway.cli.link import Link, linked
+
+
+@linked
+def push(
+    link: Link,
+    topic: flags.Topic,
+    body: flags.Body = None,
+    file: flags.File = None,
+    lines: flags.Lines = False,
+    count: flags.Repeat = None,
+    rate: flags.Rate = None,
+    seconds: flags.For = None,
+    timeout: flags.Timeout = 5.0,
+    json: flags.Json = False,
+) -> None:
+    """Hand a message to exactly one subscriber; nobody there is an error (exit code 4).
+
+    busway push jobs '{"resize": "cat.png"}'
+    """
+    source = Source(body, file, lines, count, rate, seconds).checked()
+
+    async def hand_over() -> None:
+        async with link.connect(reconnect=False) as bus:
+            taken = 0
+            try:
+                async for run in source.runs():
+                    for payload in run:
+                        await bus.push(topic, payload, timeout=timeout)
+                        taken += 1
+            finally:
+                if json:
+                    terminal.record({"topic": topic, "taken": taken})
+
+    terminal.run(hand_over)

@@ -1,0 +1,129 @@
+"""`busway reply`: serve a topic from the command line: echo, a fixed text, or the output of a command."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
+
+import busway
+from busway.cli import flags, terminal, values
+from busway.cli.link import Link, linked
+from busway.message import Message
+
+Answer = Callable[[Message], Awaitable[bytes]]
+
+
+@linked
+def reply(
+    link: Link,
+    topic: flags.Topic,
+    echo: Annotated[bool, typer.Option("--echo", "-e", help="Reply with the request's own payload.")] = False,
+    body: Annotated[str | None, typer.Option("--body", "-b", help="Reply with this text.", metavar="TEXT")] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            "-x",
+            help="Run this shell command: payload on its stdin, topic in $BUSWAY_TOPIC, stdout is the reply.",
+            metavar="CMD",
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests worked on at a time.", min=1)] = 16,
+    count: flags.Count = None,
+    seconds: flags.For = None,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+) -> None:
+    """Answer the requests of a topic; only one client may serve it.
+
+    busway reply ping --body pong
+    busway reply upper --exec "tr a-z A-Z"
+    """
+    if sum((echo, body is not None, command is not None)) != 1:
+        raise typer.BadParameter("give one of --echo, --body and --exec")
+    answer = _echo if echo else _text(body) if body is not None else _command(command or "")
+    note = (lambda _text: None) if quiet else terminal.note
+
+    async def answer_all() -> None:
+        with terminal.Signals() as signals:
+            async with link.connect(reconnect=True) as bus:
+                work = _Work(answer, count, json=json)
+                async with bus.serve(topic, work.handle, concurrency=concurrency):
+                    note(f"serving {topic} at {bus.url}; Ctrl-C ends")
+                    await _first(seconds, work.done.wait(), signals.first.wait())
+        if signals.interrupted:
+            raise terminal.Ended(terminal.INTERRUPTED)
+        if not work.done.is_set() and count is not None and not signals.first.is_set():
+            raise terminal.Ended(terminal.TIMEOUT, f"only {work.answered} of {count} requests came in time")
+
+    terminal.run(answer_all)
+
+
+class _Work:
+    """Answers requests and knows when there were enough."""
+
+    def __init__(self, answer: Answer, count: int | None, *, json: bool) -> None:
+        self.done = asyncio.Event()
+        self.answered = 0
+        self._answer = answer
+        self._count = count
+        self._json = json
+
+    async def handle(self, message: Message) -> bytes:
+        failed = ""
+        try:
+            return await self._answer(message)
+        except busway.HandlerError as error:
+            failed = error.reason
+            raise
+        finally:
+            self.answered += 1
+            if self._json:
+                terminal.record(values.as_object(message) | ({"error": failed} if failed else {}))
+            if self.answered == self._count:
+                self.done.set()
+
+
+async def _first(seconds: float | None, *waits: Awaitable[object]) -> None:
+    """Until the first of these has happened or the time is up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _echo(message: Message) -> bytes:
+    return message.payload
+
+
+def _text(text: str) -> Answer:
+    async def answer(_message: Message) -> bytes:
+        return text.encode()
+
+    return answer
+
+
+def _command(command: str) -> Answer:
+    async def answer(message: Message) -> bytes:
+        process = await asyncio.create_subprocess_shell(
+            command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | {"BUSWAY_TOPIC": message.topic},
+        )
+        try:
+            output, errors = await process.communicate(message.payload)
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode:
+            last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise busway.HandlerError(f"exit status {process.returncode}" + (f": {last}" if last else ""))
+        return output
+
+    return answer

@@ -1,0 +1,151 @@
+"""`busway serve`: run a bus until it is told to stop."""
+
+import asyncio
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+import busway
+from busway.cli import flags, terminal, values
+from busway.settings import Settings
+
+_LIMITS = "Limits and times"
+_DEFAULTS = Settings()
+
+
+def _size(name: str, help: str) -> Any:  # noqa: A002 - typer's own word
+    shown = f"{getattr(_DEFAULTS, name) // 1024}k"
+    return typer.Option(
+        f"--{name}", help=help, parser=values.size, metavar="SIZE", show_default=shown, rich_help_panel=_LIMITS
+    )
+
+
+def _number(name: str, help: str) -> Any:  # noqa: A002
+    shown = str(getattr(_DEFAULTS, name))
+    return typer.Option(
+        f"--{name}", help=help, parser=values.count, metavar="N", show_default=shown, rich_help_panel=_LIMITS
+    )
+
+
+def _time(name: str, help: str) -> Any:  # noqa: A002
+    shown = f"{getattr(_DEFAULTS, name):g}s"
+    return typer.Option(
+        f"--{name}", help=help, parser=values.duration, metavar="TIME", show_default=shown, rich_help_panel=_LIMITS
+    )
+
+
+def serve(
+    unix: Annotated[
+        list[str] | None, typer.Option("--unix", help="Unix socket to listen on; repeatable.", metavar="PATH")
+    ] = None,
+    tcp: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tcp",
+            help="TCP address; repeatable, port 0 = any.",
+            metavar="HOST:PORT",
+            show_default="127.0.0.1:7420 if nothing is given",
+        ),
+    ] = None,
+    tls: Annotated[
+        list[str] | None, typer.Option("--tls", help="TLS address; needs --cert and --key.", metavar="HOST:PORT")
+    ] = None,
+    cert: Annotated[
+        str | None, typer.Option("--cert", help="PEM file of the server's certificate.", metavar="FILE")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="PEM file of its key.", metavar="FILE")] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option("--ca", help="PEM file of an authority: clients must show its certificates.", metavar="FILE"),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of this broker, shown to clients.")] = "",
+    frame: Annotated[int | None, _size("frame", "Largest frame.")] = None,
+    topic: Annotated[int | None, _size("topic", "Longest topic.")] = None,
+    outbox: Annotated[int | None, _size("outbox", "Most bytes that wait for one connection.")] = None,
+    subscriptions: Annotated[int | None, _number("subscriptions", "Most subscriptions of a connection.")] = None,
+    topics: Annotated[int | None, _number("topics", "Most topics a connection has numbers for.")] = None,
+    senders: Annotated[int | None, _number("senders", "Most senders a connection has numbers for.")] = None,
+    pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,
+    connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
+    stall: Annotated[
+        float | None, _time("stall", "A full subscriber that takes nothing for so long counts as stuck.")
+    ] = None,
+    heartbeat: Annotated[float | None, _time("heartbeat", "Silence before a sign of life is asked for.")] = None,
+    handshake: Annotated[float | None, _time("handshake", "Time for a new connection to say who it is.")] = None,
+    drain: Annotated[float | None, _time("drain", "Time to deliver what waits when stopping.")] = None,
+    seconds: flags.For = None,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+) -> None:
+    """Run a bus. SIGTERM and Ctrl-C deliver what waits and stop; the second one stops at once.
+
+    busway serve
+    busway serve --unix my_bus --tcp 127.0.0.1:8000
+    busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
+    """
+    addresses = [values.listen_address("unix", one) for one in unix or ()]
+    addresses += [values.listen_address("tcp", one) for one in tcp or ()]
+    addresses += [values.listen_address("tls", one) for one in tls or ()]
+    if tls and not (cert and key):
+        raise typer.BadParameter("--tls needs --cert and --key")
+    given = locals()
+    settings = Settings(**{one.name: given[one.name] for one in fields(Settings) if given.get(one.name) is not None})
+    server = busway.serve(
+        *(addresses or [busway.DEFAULT_URL]),
+        name=name,
+        settings=settings,
+        tls=busway.TLS(cert=cert, key=key, ca=ca) if tls else None,
+    )
+    terminal.run(lambda: _serve(server, seconds, json=json, quiet=quiet))
+
+
+async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:
+    with terminal.Signals() as signals:
+        await server.start()
+        try:
+            if not quiet:
+                _announce(server)
+            if json:
+                terminal.record({"addresses": server.addresses, "guid": server.guid, "name": server.name})
+            await _until(signals.first, seconds)
+            if not quiet:
+                terminal.note("delivering what waits; once more stops at once")
+        finally:
+            stopping = asyncio.ensure_future(server.stop())
+            hurry = asyncio.ensure_future(signals.second.wait())
+            await asyncio.wait({stopping, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            hurry.cancel()
+            if not stopping.done():
+                stopping.cancel()
+                await asyncio.gather(stopping, return_exceptions=True)
+                await server.stop(drain=0)
+            else:
+                stopping.result()
+    if signals.interrupted:
+        raise terminal.Ended(terminal.INTERRUPTED)
+
+
+async def _until(event: asyncio.Event, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+def _announce(server: busway.Server) -> None:
+    """A few lines: where it listens, how to publish, watch and look."""
+    console = terminal.notes
+    named = f" {server.name!r}" if server.name else ""
+    console.print(f"[bold]busway {busway.__version__}[/] serves{named} on")
+    for address in server.addresses:
+        console.print(f"  [cyan]{address}[/]")
+    first = server.addresses[0]
+    url = "" if busway.DEFAULT_URL in server.addresses else f" --url {first}"
+    if first.startswith("tls:"):
+        url += " --ca FILE"
+    console.print(f"[dim]watch    [/]busway sub{url} '**'", markup=True)
+    console.print(f"[dim]publish  [/]busway pub{url} hello/world 'Hello'")
+    console.print(f"[dim]look     [/]busway info{url}")
+    console.print("[dim]Ctrl-C stops it[/]")

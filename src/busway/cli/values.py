@@ -1,0 +1,107 @@
+"""How people write values on the command line: durations, sizes, counts, addresses, formats. Values; no I/O."""
+
+import base64
+import re
+from typing import Any
+
+from busway.message import Message
+
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
+_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kmg])?(?:i?b)?", re.IGNORECASE)
+_BYTES = {None: 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_COUNTS = {None: 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+def duration(text: str) -> float:
+    """Seconds of `10s`, `5m`, `2h`, `1d`, `250ms`; a bare number is seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration: write 250ms, 10s, 5m, 2h or 1d")
+    return float(found["number"]) * _SECONDS[found["unit"]]
+
+
+def size(text: str) -> int:
+    """Bytes of `128`, `64k`, `1m`, `2g`; k is 1024."""
+    return _scaled(text, _BYTES, "a size: write 128, 64k, 1m or 2g")
+
+
+def count(text: str) -> int:
+    """A number of things: `100`, `50k`, `1m`; k is 1000."""
+    return _scaled(text, _COUNTS, "a number: write 100, 50k or 1m")
+
+
+def _scaled(text: str, units: dict[str | None, int], wanted: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return int(float(found["number"]) * units[found["unit"] and found["unit"].lower()])
+
+
+def listen_address(scheme: str, text: str) -> str:
+    """The server's address of what follows --unix, --tcp or --tls; a whole address is taken as it is."""
+    if text.startswith((f"{scheme}:", "unix:", "tcp://", "tls://")):
+        return text
+    return f"unix:{text}" if scheme == "unix" else f"{scheme}://{text}"
+
+
+def connect_address(text: str) -> str:
+    """An address to connect to; the scheme may be left out: `host:port` is TCP, a path is a Unix socket."""
+    if re.match(r"(?:unix|tcp|tls|memory):", text):
+        return text
+    if "/" not in text and re.search(r":\d+$", text):
+        return f"tcp://{text}"
+    return f"unix:{text}"
+
+
+def readable(payload: bytes) -> str:
+    """Payload as text on one's screen: UTF-8, anything else and control characters escaped."""
+    text = payload.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def as_object(message: Message) -> dict[str, Any]:
+    """A message for --json; a payload that is no UTF-8 is in base64."""
+    made: dict[str, Any] = {"topic": message.topic}
+    try:
+        made["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        made["payload_base64"] = base64.b64encode(message.payload).decode()
+    made |= {"id": message.id, "time": message.time, "sender": message.sender, "kind": message.kind}
+    if message.missed:
+        made["missed"] = message.missed
+    return made
+
+
+class Format:
+    """A --format text such as `{time} {topic} {payload}`. Backslash n and t are a new line and a tab; other braces stay."""
+
+    FIELDS = ("topic", "payload", "id", "time", "sender", "kind", "missed", "size", "number")
+
+    def __init__(self, text: str) -> None:
+        for name in _FIELD.findall(text):
+            if name not in self.FIELDS:
+                known = " ".join(f"{{{field}}}" for field in self.FIELDS)
+                raise ValueError(f"{{{name}}} is not known here; there are {known}")
+        self._text = text.replace("\\n", "\n").replace("\\t", "\t")
+
+    def line(self, message: Message, number: int) -> str:
+        return _FIELD.sub(lambda found: self._value(found[1], message, number), self._text)
+
+    @staticmethod
+    def _value(name: str, message: Message, number: int) -> str:
+        if name == "payload":
+            return readable(message.payload)
+        if name == "size":
+            return str(len(message.payload))
+        if name == "number":
+            return str(number)
+        if name == "time":
+            return message.time.isoformat()
+        return str(getattr(message, name))
