@@ -14,7 +14,7 @@ PANELS = (
     ("request", "Round trip, median", "p50", 1, "µs (less is better)", False),
     ("inflight", "64 requests in flight", "rate", 1e-3, "k requests/s", True),
 )
-WIDTH, LABEL, BAR, GAP, HEAD = 760, 150, 18, 7, 44
+WIDTH, LABEL, BAR, GAP, HEAD = 760, 165, 18, 7, 44
 OURS, THEIRS, INK, FAINT = "#0f7b6c", "#b4bcc6", "#1f2933", "#6b7785"
 
 
