@@ -1,0 +1,24 @@
+"""A bus inside the process of a test: a server of its own on the memory transport, ended with the test."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import busway
+
+
+@asynccontextmanager
+async def bus(*, name: str = "test", settings: busway.Settings | None = None) -> AsyncIterator[busway.Bus]:
+    """One client of a server that nobody else knows."""
+    async with buses(1, name=name, settings=settings) as (only,):
+        yield only
+
+
+@asynccontextmanager
+async def buses(
+    count: int, *, name: str = "test", settings: busway.Settings | None = None
+) -> AsyncIterator[list[busway.Bus]]:
+    """Several clients of one such server, named `name`, `name-2`, `name-3`, ..."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(busway.serve(settings=settings))
+        names = [name if index == 0 else f"{name}-{index + 1}" for index in range(count)]
+        yield [await stack.enter_async_context(server.connect(name=each)) for each in names]

@@ -1,0 +1,214 @@
+"""Slow consumers: memory stays bounded, others go on, and what was missed is counted exactly.
+
+A consumer is made slow by a full subscription of the policy `block` (`hold`): its client then stops reading the connection,
+and all that the broker has for it piles up there.
+"""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+import busway
+from tests.support.net import PATIENCE, Net, gather, rest, settle
+
+SIZE = 32 << 10
+COUNT = 1200  # 37 MiB: more than the sockets, the read buffers and the outbox together take
+OUTBOX = 1 << 20
+
+
+def payload(number: int) -> bytes:
+    return number.to_bytes(4, "little").ljust(SIZE, b".")
+
+
+def numbers(messages: list[busway.Message]) -> list[int]:
+    return [int.from_bytes(message.payload[:4], "little") for message in messages]
+
+
+@asynccontextmanager
+async def held(bus: busway.Bus, publisher: busway.Bus):
+    """While inside, the bus reads nothing from its connection; the yielded function ends it."""
+    async with bus.subscribe("hold", policy="block", limit=1) as hold:
+        await publisher.publish_many("hold", [b""] * 8)
+        await publisher.flush()
+
+        async def release() -> None:
+            await gather(hold, 8)
+
+        yield release
+
+
+async def publish_all(publisher: busway.Bus, topic: str = "t") -> None:
+    for number in range(COUNT):
+        await publisher.publish(topic, payload(number))
+    await publisher.flush(timeout=PATIENCE)
+
+
+def told(messages: list[busway.Message]) -> int:
+    return sum(message.missed for message in messages)
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_new", "block"])
+async def test_received_and_missed_make_all(net: Net, policy: busway.Policy) -> None:
+    server = await net.serve(outbox=OUTBOX, stall=0.02)
+    slow, publisher, quick = await net.connect("slow"), await net.connect(), await net.connect()
+    async with (
+        slow.subscribe("t", policy=policy, limit_bytes=1 << 30) as subscription,
+        quick.subscribe("t", limit_bytes=1 << 30) as others,
+        held(slow, publisher) as release,
+    ):
+        await publish_all(publisher)
+        assert numbers(await gather(others, COUNT)) == list(range(COUNT))
+        assert others.missed == 0
+        assert server.stats()["pending"] <= OUTBOX + 4 * SIZE
+        assert server.stats()["dropped"] > 0
+        await release()
+        await slow.flush(timeout=PATIENCE)
+        got = await rest(subscription)
+        assert numbers(got) == sorted(numbers(got))
+        assert len(got) + subscription.missed == COUNT
+        assert subscription.missed > 0
+        assert subscription.received == len(got)
+        if policy == "drop_oldest":
+            assert numbers(got)[-1] == COUNT - 1
+        if policy == "drop_new":
+            assert numbers(got)[0] == 0
+        # It is told in band, before the message that comes after the hole; a hole at the end is told with the next message.
+        await publisher.publish("t", payload(COUNT))
+        (last,) = await gather(subscription, 1)
+        assert numbers([last]) == [COUNT]
+        assert told(got) + last.missed == subscription.missed
+        if policy != "drop_new":
+            previous = -1
+            for message, number in zip(got, numbers(got), strict=True):
+                assert message.missed == number - previous - 1
+                previous = number
+        # And from here on it is a consumer like any other.
+        await publisher.publish_many("t", [payload(number) for number in range(10)])
+        assert numbers(await gather(subscription, 10)) == list(range(10))
+
+
+async def test_disconnect(net: Net) -> None:
+    await net.serve(outbox=OUTBOX, stall=0.02)
+    slow, publisher, quick = await net.connect("slow", reconnect=None), await net.connect(), await net.connect()
+    async with quick.subscribe("t", limit_bytes=1 << 30) as others:
+        subscription = await slow.subscribe("t", policy="disconnect", limit_bytes=1 << 30)
+        async with held(slow, publisher) as release:
+            await publish_all(publisher)
+            assert numbers(await gather(others, COUNT)) == list(range(COUNT))
+            await release()
+            got = []
+            with pytest.raises(busway.SlowConsumer) as caught:
+                async with asyncio.timeout(PATIENCE):
+                    while True:
+                        got.append(await subscription.recv())
+            assert caught.value.code == 7
+            assert numbers(got) == list(range(len(got)))
+            assert len(got) < COUNT
+            assert slow.state == "closed"
+        await settle(publisher)
+        assert await publisher.publish("t", b"\0\0\0\0", confirm=True) == 1
+
+
+async def test_disconnect_and_come_back(net: Net) -> None:
+    """With a reconnect schedule the consumer is live again, and has been told of the loss."""
+    await net.serve(outbox=OUTBOX, stall=0.02)
+    slow, publisher = await net.connect("slow"), await net.connect()
+    events = slow.events()
+    subscription = await slow.subscribe("t", policy="disconnect", limit_bytes=1 << 30)
+    async with held(slow, publisher) as release:
+        await publish_all(publisher)
+        await release()
+        kinds: list[str] = []
+        async with asyncio.timeout(PATIENCE):
+            while "resumed" not in kinds:
+                kinds.append((await anext(events)).kind)
+        assert kinds.index("lost") < kinds.index("resumed")
+        assert await publisher.publish("t", b"back", confirm=True) == 1
+        async with asyncio.timeout(PATIENCE):
+            while (await subscription.recv()).payload != b"back":
+                pass
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
+async def test_a_full_inbox_of_the_client_drops_by_policy(net: Net, policy: busway.Policy) -> None:
+    slow, publisher = await net.connect(), await net.connect()
+    async with slow.subscribe("t", policy=policy, limit=10) as subscription:
+        await publisher.publish_many("t", [str(number) for number in range(1000)])
+        await settle(publisher, slow)
+        got = await rest(subscription)
+        expected = range(990, 1000) if policy == "drop_oldest" else range(10)
+        assert [int(message.payload) for message in got] == list(expected)
+        assert (subscription.missed, subscription.received) == (990, 10)
+        if policy == "drop_oldest":
+            assert got[0].missed == 990
+
+
+async def test_a_full_inbox_under_disconnect_ends_the_subscription(net: Net) -> None:
+    slow, publisher = await net.connect(reconnect=None), await net.connect()
+    subscription = await slow.subscribe("t", policy="disconnect", limit=10)
+    await publisher.publish_many("t", [str(number) for number in range(1000)])
+    await publisher.flush()
+    got = []
+    with pytest.raises(busway.SlowConsumer):
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                got.append(int((await subscription.recv()).payload))
+    assert got == list(range(len(got)))
+    assert len(got) < 1000
+
+
+async def test_block_holds_the_publisher_back_and_loses_nothing(net: Net) -> None:
+    """A consumer that is slow but not stuck: the publisher waits for it, memory stays bounded, nothing is dropped."""
+    server = await net.serve(outbox=OUTBOX, stall=60)
+    slow, publisher = await net.connect(), await net.connect()
+    async with slow.subscribe("t", limit=8) as subscription:
+        published = 0
+
+        async def publish() -> None:
+            nonlocal published
+            for number in range(COUNT):
+                await publisher.publish("t", payload(number))
+                published = number + 1
+
+        publishing = asyncio.ensure_future(publish())
+        received = 0
+        while received < COUNT:
+            (message,) = await gather(subscription, 1)
+            assert numbers([message]) == [received]
+            received += 1
+            assert server.stats()["pending"] <= OUTBOX + 4 * SIZE
+        await publishing
+        assert (subscription.missed, published) == (0, COUNT)
+
+
+async def test_a_stuck_consumer_does_not_stop_other_traffic_of_the_publisher(net: Net) -> None:
+    """After the stall time the stuck one is passed over; the publisher's other topics never had to do with it."""
+    await net.serve(outbox=OUTBOX, stall=0.02)
+    slow, publisher, quick = await net.connect(), await net.connect(), await net.connect()
+    async with (
+        slow.subscribe("t", limit_bytes=1 << 30) as stuck,
+        quick.subscribe("u", limit_bytes=1 << 30) as others,
+        quick.serve("s", lambda message: b"ok"),
+        held(slow, publisher) as release,
+    ):
+        for number in range(COUNT):
+            await publisher.publish("t", payload(number))
+            if number % 100 == 0:
+                await publisher.publish("u", payload(number))
+                assert (await publisher.request("s", timeout=PATIENCE)).payload == b"ok"
+        assert numbers(await gather(others, COUNT // 100)) == list(range(0, COUNT, 100))
+        await release()
+        await settle(publisher, slow)
+        assert len(await rest(stuck)) + stuck.missed == COUNT
+
+
+async def test_missed_messages_are_an_event(net: Net) -> None:
+    slow, publisher = await net.connect(), await net.connect()
+    events = slow.events()
+    async with slow.subscribe("t", policy="drop_new", limit=1):
+        await publisher.publish_many("t", [b""] * 5)
+        async with asyncio.timeout(PATIENCE):
+            async for event in events:
+                if event.kind == "missed":
+                    break

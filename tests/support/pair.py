@@ -1,0 +1,168 @@
+"""The broker's engine and clients' sessions joined without sockets, so that a test needs no await and no clock."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from busway import _core
+from tests.support import wire
+
+LIMITS: dict[str, int] = {
+    "frame": 8 << 20,
+    "topic": 1024,
+    "fields": 65536,
+    "subscriptions": 131072,
+    "outbox": 16 << 20,
+    "topics": 65536,
+    "senders": 4096,
+    "pending": 65536,
+    "stall_ms": 500,
+}
+
+
+def engine(**limits: int) -> _core.Engine:
+    return _core.Engine(**(LIMITS | limits))
+
+
+class Hub:
+    """What the Python broker does around the engine, in its shortest form."""
+
+    def __init__(self, **limits: int) -> None:
+        self.limits = LIMITS | limits
+        self.engine = engine(**limits)
+        self.out: dict[int, bytearray] = {}
+        self.failed: dict[int, tuple[int, str]] = {}  # conn -> what it did wrong
+        self.closed: dict[int, tuple[int, str]] = {}  # conn -> its own CLOSE
+        self.paused: set[int] = set()
+        self.calls: list[tuple[int, int, _core.Message]] = []
+        self.clients = 0
+        self.welcome: Callable[[int], bytes] = lambda client: msgspec.msgpack.encode({"client": client})
+
+    def connect(self) -> int:
+        out = bytearray()
+
+        def write(view: memoryview) -> None:
+            out.extend(view)
+
+        conn = self.engine.connect(write)
+        self.out[conn] = out
+        return conn
+
+    def feed(self, conn: int, data: bytes) -> None:
+        self.handle(self.engine.feed(conn, data, len(data)))
+
+    def tick(self, now_ms: int) -> None:
+        self.handle(self.engine.tick(now_ms))
+
+    def writing(self, conn: int, yes: bool) -> None:
+        self.handle(self.engine.writing(conn, yes))
+
+    def disconnect(self, conn: int) -> None:
+        self.engine.disconnect(conn)
+        self.handle(self.engine.flush())
+
+    def handle(self, events: list[tuple[Any, ...]] | None) -> None:
+        while events:
+            resumed = []
+            for event in events:
+                self.one(event, resumed)
+            events = self.engine.flush() or []
+            for conn in resumed:
+                events = events + (self.engine.resume(conn) or [])
+
+    def one(self, event: tuple[Any, ...], resumed: list[int]) -> None:
+        kind, conn = event[0], event[1]
+        if kind == _core.EVENT_HELLO:
+            fields = msgspec.msgpack.decode(event[3])
+            self.clients += 1
+            older = self.engine.accept(
+                conn, fields["session"], fields["name"], self.clients, 1, self.welcome(self.clients)
+            )
+            if older is not None:
+                self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
+        elif kind == _core.EVENT_SUBSCRIBE:
+            self.engine.subscribe(*event[1:])
+        elif kind == _core.EVENT_SERVE:
+            self.engine.serve(*event[1:])
+        elif kind == _core.EVENT_CALL:
+            self.calls.append((conn, event[2], event[3]))
+        elif kind == _core.EVENT_CLOSE:
+            self.closed[conn] = event[2], event[3]
+        elif kind == _core.EVENT_FAIL:
+            self.failed[conn] = event[2], event[3]
+        elif kind == _core.EVENT_PAUSE:
+            self.paused.add(conn)
+        elif kind == _core.EVENT_RESUME:
+            self.paused.discard(conn)
+            resumed.append(conn)
+        else:
+            raise AssertionError(f"unknown event {event!r}")
+
+    def take(self, conn: int) -> bytes:
+        data = bytes(self.out[conn])
+        self.out[conn].clear()
+        return data
+
+
+class Raw:
+    """A client of the hub that writes frames of its own; `got` holds what was read, slots resolved."""
+
+    def __init__(self, hub: Hub, session: int, name: str = "", *, hello: bool = True) -> None:
+        self.hub, self.session, self.name = hub, session, name
+        self.conn = hub.connect()
+        self.slots = wire.Reader()
+        self.left = b""
+        if hello:
+            self.send(wire.hello(session, name))
+            assert self.read()[0][0] == wire.WELCOME
+
+    def send(self, *data: bytes) -> None:
+        self.hub.feed(self.conn, b"".join(data))
+
+    def read(self) -> list[tuple[int, Any]]:
+        """(kind, what it says) of each frame that came, slots left out."""
+        whole, self.left = wire.split(self.left + self.hub.take(self.conn))
+        return [(got.kind, self.slots.read(got)) for got in whole if not self.slots.learn(got)]
+
+    def ask(self, *data: bytes) -> list[tuple[int, Any]]:
+        self.send(*data)
+        return self.read()
+
+    def deliveries(self) -> list[wire.Delivery]:
+        got = self.read()
+        assert all(kind == wire.DELIVER for kind, _ in got), got
+        return [said for _, said in got]
+
+
+class Client:
+    """A native session joined to the hub."""
+
+    def __init__(self, hub: Hub, session: int, name: str = "") -> None:
+        self.hub, self.number, self.name = hub, session, name
+        self.session = _core.Session(session)
+        self.events: list[tuple[Any, ...]] = []
+        self.join()
+
+    def join(self) -> None:
+        self.conn = self.hub.connect()
+        self.session.attach(lambda: None)
+        fields = {"name": self.name, "session": self.number, "credentials": None, "agent": "test"}
+        self.session.hello(msgspec.msgpack.encode(fields))
+        self.pump()
+        self.session.open(**{key: self.hub.limits[key] for key in ("frame", "topic", "fields", "topics")})
+
+    def pump(self) -> list[tuple[Any, ...]]:
+        """Both directions until nothing moves; the events of the session."""
+        while True:
+            view = self.session.take()
+            if view is not None and len(view):
+                self.hub.feed(self.conn, bytes(view))
+            data = self.hub.take(self.conn)
+            if data:
+                self.events += self.session.feed(data, len(data)) or []
+            elif view is None or not len(view):
+                break
+        events, self.events = self.events, []
+        return events
+

@@ -1,0 +1,308 @@
+"""Frames as docs/protocol.md describes them, written from that page alone: nothing of busway is imported here."""
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+HELLO, WELCOME, CLOSE, PING, PONG, AWAY = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
+TOPIC, SENDER = 0x08, 0x09
+PUBLISH, PUSH, REQUEST, REPLY, CANCEL, ACCEPT = 0x10, 0x11, 0x12, 0x14, 0x15, 0x16
+DELIVER, OFFER, CALL, MISSED = 0x18, 0x19, 0x1A, 0x1B
+SUBSCRIBE, UNSUBSCRIBE, SERVE, UNSERVE = 0x20, 0x21, 0x22, 0x23
+RESULT = 0x28
+NAMES = {
+    value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
+}  # kind -> name
+FIELDS, CONFIRM, ERROR, KEEP, NO_ECHO = 0x01, 0x02, 0x04, 0x40, 0x01
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    rest: bytes
+
+    def __repr__(self) -> str:
+        return f"{NAMES.get(self.kind, hex(self.kind))}(flags={self.flags:#x}, {self.rest!r})"
+
+
+def frame(kind: int, rest: bytes = b"", flags: int = 0) -> bytes:
+    return struct.pack("<IBB", len(rest) + 2, kind, flags) + rest
+
+
+def split(data: bytes) -> tuple[list[Frame], bytes]:
+    """The whole frames of data, and what is left of it."""
+    frames, at = [], 0
+    while len(data) - at >= 4:
+        (length,) = struct.unpack_from("<I", data, at)
+        if len(data) - at < length + 4:
+            break
+        frames.append(Frame(data[at + 4], data[at + 5], data[at + 6 : at + 4 + length]))
+        at += 4 + length
+    return frames, data[at:]
+
+
+def frames(data: bytes) -> list[Frame]:
+    whole, left = split(data)
+    assert not left, f"half a frame is left over: {left!r}"
+    return whole
+
+
+def boundaries(data: bytes) -> Iterator[int]:
+    """Offsets at which one frame ends and the next begins, 0 and the end included."""
+    at = 0
+    yield at
+    while at < len(data):
+        at += struct.unpack_from("<I", data, at)[0] + 4
+        yield at
+
+
+def str16(text: str | bytes) -> bytes:
+    raw = text.encode() if isinstance(text, str) else text
+    return struct.pack("<H", len(raw)) + raw
+
+
+def bin32(raw: bytes) -> bytes:
+    return struct.pack("<I", len(raw)) + raw
+
+
+# ---------------------------------------------------------------- what a client sends
+
+
+def hello(session: int, name: str = "", *, version: int = 1, **more: Any) -> bytes:
+    fields = {"name": name, "session": session, "credentials": None, "agent": "page"} | more
+    return frame(HELLO, struct.pack("<H", version) + b"BWAY" + msgspec.msgpack.encode(fields))
+
+
+def topic(slot: int, text: str | bytes) -> bytes:
+    raw = text.encode() if isinstance(text, str) else text
+    return frame(TOPIC, struct.pack("<HI", 0, slot) + raw)
+
+
+def message(
+    kind: int,
+    slot: int,
+    payload: bytes,
+    number: int,
+    *,
+    flags: int = 0,
+    aux: int = 0,
+    time: int = 0,
+    fields: bytes | None = None,
+) -> bytes:
+    body = struct.pack("<qQ", time, number)
+    if fields is not None:
+        flags |= FIELDS
+        body += bin32(fields)
+    return frame(kind, struct.pack("<HII", 0, slot, aux) + body + payload, flags)
+
+
+def publish(slot: int, payload: bytes, number: int, **more: Any) -> bytes:
+    return message(PUBLISH, slot, payload, number, **more)
+
+
+def push(slot: int, payload: bytes, number: int, **more: Any) -> bytes:
+    return message(PUSH, slot, payload, number, **more)
+
+
+def request(slot: int, payload: bytes, number: int, **more: Any) -> bytes:
+    return message(REQUEST, slot, payload, number, **more)
+
+
+def reply(call: int, payload: bytes, *, code: int = 0) -> bytes:
+    return frame(REPLY, struct.pack("<HQ", code, call) + payload, ERROR if code else 0)
+
+
+def cancel(number: int) -> bytes:
+    return frame(CANCEL, struct.pack("<HQ", 0, number))
+
+
+def accept(offer: int, code: int = 0) -> bytes:
+    return frame(ACCEPT, struct.pack("<HQ", code, offer))
+
+
+def subscribe(
+    sub: int, number: int, pattern: str | bytes, *, group: str = "", policy: int = 0, flags: int = 0, rules: bytes = b""
+) -> bytes:
+    head = struct.pack("<BBIQ", policy, 0, sub, number)
+    return frame(SUBSCRIBE, head + str16(pattern) + str16(group) + bin32(rules), flags)
+
+
+def unsubscribe(sub: int, number: int) -> bytes:
+    return frame(UNSUBSCRIBE, struct.pack("<HIQ", 0, sub, number))
+
+
+def serve(service: int, number: int, text: str | bytes) -> bytes:
+    return frame(SERVE, struct.pack("<HIQ", 0, service, number) + str16(text))
+
+
+def unserve(service: int, number: int) -> bytes:
+    return frame(UNSERVE, struct.pack("<HIQ", 0, service, number))
+
+
+def ping(token: int) -> bytes:
+    return frame(PING, struct.pack("<Q", token))
+
+
+def pong(token: int) -> bytes:
+    return frame(PONG, struct.pack("<Q", token))
+
+
+def close(code: int, text: str = "") -> bytes:
+    return frame(CLOSE, struct.pack("<H", code) + text.encode())
+
+
+# ---------------------------------------------------------------- what a broker sends
+
+
+class Delivery(NamedTuple):
+    """A DELIVER, OFFER or CALL with its slots resolved; `extra` is the offer's or call's number."""
+
+    ids: tuple[int, ...]
+    topic: str
+    sender: tuple[int, str] | None
+    extra: int
+    time: int
+    number: int
+    payload: bytes
+
+
+class Result(NamedTuple):
+    code: int
+    number: int
+    value: int
+    text: str
+
+
+class Reply(NamedTuple):
+    code: int
+    number: int
+    payload: bytes
+
+
+class Reader:
+    """Keeps the slots of one direction and reads what the broker sends."""
+
+    def __init__(self) -> None:
+        self.topics: dict[int, str] = {}
+        self.senders: dict[int, tuple[int, str]] = {}
+
+    def learn(self, got: Frame) -> bool:
+        """Whether it was a TOPIC or SENDER frame (and is remembered now)."""
+        if got.kind == TOPIC:
+            _, slot = struct.unpack_from("<HI", got.rest)
+            self.topics[slot] = got.rest[6:].decode()
+            return True
+        if got.kind == SENDER:
+            _, slot, session = struct.unpack_from("<HIQ", got.rest)
+            self.senders[slot] = (session, got.rest[14:].decode())
+            return True
+        return False
+
+    def read(self, got: Frame) -> Any:
+        if got.kind in (DELIVER, OFFER, CALL):
+            count, slot, sender = struct.unpack_from("<HII", got.rest)
+            ids = struct.unpack_from(f"<{count}I", got.rest, 10)
+            at, extra = 10 + 4 * count, 0
+            if got.kind != DELIVER:
+                (extra,) = struct.unpack_from("<Q", got.rest, at)
+                at += 8
+            time, number = struct.unpack_from("<qQ", got.rest, at)
+            at += 16
+            if got.flags & FIELDS:
+                at += 4 + struct.unpack_from("<I", got.rest, at)[0]
+            return Delivery(ids, self.topics[slot], self.senders.get(sender), extra, time, number, got.rest[at:])
+        if got.kind == RESULT:
+            return Result(*struct.unpack_from("<HQQ", got.rest), got.rest[18:].decode())
+        if got.kind == REPLY:
+            return Reply(*struct.unpack_from("<HQ", got.rest), got.rest[10:])
+        if got.kind == MISSED:
+            return struct.unpack("<HIQ", got.rest)[1:]
+        if got.kind == CLOSE:
+            return struct.unpack_from("<H", got.rest)[0], got.rest[2:].decode()
+        if got.kind == WELCOME:
+            return struct.unpack_from("<H", got.rest)[0], msgspec.msgpack.decode(got.rest[2:])
+        if got.kind in (PING, PONG):
+            return struct.unpack("<Q", got.rest)[0]
+        return got.rest
+
+
+class RawClient:
+    """A client on a real socket that knows only the page."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout: float) -> None:
+        self.reader, self.writer, self.timeout = reader, writer, timeout
+        self.slots = Reader()
+
+    @classmethod
+    async def open(cls, address: str, *, timeout: float = 10) -> Self:
+        if address.startswith("unix:"):
+            pair = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+        else:
+            host, _, port = address.removeprefix("tcp://").rpartition(":")
+            pair = await asyncio.open_connection(host.strip("[]"), int(port))
+        return cls(*pair, timeout)
+
+    @classmethod
+    async def welcomed(cls, address: str, session: int, name: str = "", *, timeout: float = 10) -> Self:
+        client = await cls.open(address, timeout=timeout)
+        await client.send(hello(session, name))
+        client.version, client.welcome = await client.expect(WELCOME)
+        return client
+
+    version: int
+    welcome: dict[str, Any]
+
+    async def send(self, *data: bytes) -> None:
+        self.writer.write(b"".join(data))
+        await self.writer.drain()
+
+    async def frame(self) -> Frame:
+        async with asyncio.timeout(self.timeout):
+            (length,) = struct.unpack("<I", await self.reader.readexactly(4))
+            raw = await self.reader.readexactly(length)
+        return Frame(raw[0], raw[1], raw[2:])
+
+    async def expect(self, kind: int) -> Any:
+        """The next frame that is neither a slot nor a heartbeat, read; it must be of this kind."""
+        while True:
+            got = await self.frame()
+            if self.slots.learn(got) or (got.kind in (PING, PONG) and got.kind != kind):
+                continue
+            assert got.kind == kind, f"expected {NAMES[kind]}, got {got}"
+            return self.slots.read(got)
+
+    async def rest(self) -> bytes:
+        """Everything until the end of the connection (a reset counts as the end)."""
+        chunks = []
+        async with asyncio.timeout(self.timeout):
+            try:
+                while chunk := await self.reader.read(65536):
+                    chunks.append(chunk)
+            except ConnectionError:
+                pass  # how it ends doesn't matter, only that it does
+        return b"".join(chunks)
+
+    async def last_words(self) -> tuple[int, str] | None:
+        """The CLOSE before the end of the connection, or None if it ended without."""
+        whole, _ = split(await self.rest())
+        closes = [self.slots.read(got) for got in whole if got.kind == CLOSE]
+        return closes[-1] if closes else None
+
+    async def leave(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass  # the other side was quicker
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()

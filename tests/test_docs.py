@@ -1,0 +1,187 @@
+"""Every Python block of README and docs runs, and every `busway` command in them does.
+
+The ```python blocks of a page run one after another in one namespace, with `await` allowed at the top, against a server of
+the test's own (the default address in a block is replaced by it). A ```text block right after one is what it prints. In
+```console blocks the lines that begin with `$ busway` are run; other lines are their output, unless the block also has
+commands of other programs. A command ending in `&` runs on while the others do.
+"""
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import busway
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "protocol.md")]
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DEFAULT = "tcp://127.0.0.1:7420"
+BUSWAY = (sys.executable, "-m", "busway")
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int
+    follows: bool  # nothing but white space stands between this block and the one before
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found: list[Block] = []
+    end = 0
+    for fence in FENCE.finditer(text):
+        line = text.count("\n", 0, fence.start()) + 2
+        found.append(Block(fence[1], fence[2], line, bool(found) and not text[end : fence.start()].strip()))
+        end = fence.end()
+    return found
+
+
+@pytest.fixture
+async def address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with busway.serve("tcp://127.0.0.1:0", name="docs") as server:
+        monkeypatch.setenv("BUSWAY_URL", server.addresses[0])
+        yield server.addresses[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+async def test_python_blocks_run(page, address):
+    namespace: dict[str, Any] = {"__name__": "docs"}
+    found = blocks(page)
+    try:
+        for place, block in enumerate(found):
+            if block.language != "python":
+                continue
+            printed = await run_block(block, page, namespace, address)
+            after = found[place + 1] if place + 1 < len(found) else None
+            if after is not None and after.language == "text" and after.follows:
+                assert printed.strip() == after.text.strip(), f"{page.name}:{block.line} prints something else"
+    finally:
+        for thing in reversed(namespace.values()):
+            if isinstance(thing, busway.Bus):
+                await thing.close()
+        for thing in namespace.values():
+            if isinstance(thing, busway.Server):
+                await thing.stop()
+
+
+async def run_block(block: Block, page: Path, namespace: dict[str, Any], address: str) -> str:
+    source = "\n" * (block.line - 1) + block.text.replace(DEFAULT, address)
+    code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        if code.co_flags & inspect.CO_COROUTINE:
+            async with asyncio.timeout(30):
+                await eval(code, namespace)
+        elif "busway.run(" in block.text or "sync" in block.text:  # makes its own loop, or blocks: not on ours
+            await asyncio.to_thread(eval, code, namespace)
+        else:
+            eval(code, namespace)
+    return output.getvalue()
+
+
+def console_blocks() -> list[Any]:
+    return [
+        pytest.param(block, id=f"{page.relative_to(ROOT)}:{block.line}")
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "console" and "$ busway" in block.text
+    ]
+
+
+@pytest.mark.parametrize("block", console_blocks())
+async def test_busway_commands_run(block, address, tmp_path):
+    (tmp_path / "job.json").write_text('{"resize": "cat.png"}\n')
+    lines = block.text.splitlines()
+    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    checked = all(command.startswith("busway ") and "|" not in command for command in commands)
+    expected = [line for line in lines if not line.startswith("$ ")]
+    printed: list[str] = []
+    async with contextlib.AsyncExitStack() as stack:
+        running = []
+        for command in commands:
+            if not command.startswith("busway ") or re.search(r" [|>] ", command):
+                continue
+            if command.startswith("busway serve"):
+                await serve_and_stop(command)
+            elif command.endswith("&"):
+                running.append(await stack.enter_async_context(background(command.removesuffix("&"))))
+            else:
+                printed.append(await foreground(command))
+        for process in running:
+            async with asyncio.timeout(20):
+                printed.append((await process.stdout.read()).decode())
+    if checked and expected:
+        assert sorted("".join(printed).splitlines()) == sorted(expected)
+
+
+def arguments(command: str) -> list[str]:
+    """Ports of the examples may be taken on this machine."""
+    text = command.replace("127.0.0.1:7420", "127.0.0.1:0").replace("127.0.0.1:8000", "127.0.0.1:0")
+    return [*BUSWAY, *shlex.split(text)[1:]]
+
+
+async def foreground(command: str) -> str:
+    pipe = asyncio.subprocess.PIPE
+    url = os.environ["BUSWAY_URL"]
+    asked = [
+        *BUSWAY,
+        *shlex.split(command.replace(DEFAULT, url).replace("127.0.0.1:7420", url.removeprefix("tcp://")))[1:],
+    ]
+    process = await asyncio.create_subprocess_exec(*asked, stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(30):
+        output, errors = await process.communicate()
+    assert process.returncode == 0, f"{command}: exit status {process.returncode}: {errors.decode()}"
+    return output.decode()
+
+
+@contextlib.asynccontextmanager
+async def background(command: str):
+    """Started, and ready: the note on stderr has come."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(20):
+            note = (await process.stderr.readline()).decode()
+        assert "Ctrl-C" in note, f"{command}: {note}"
+        yield process
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        await process.communicate()
+
+
+async def serve_and_stop(command: str) -> None:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(20):
+        note = (await process.stderr.readline()).decode()
+        process.terminate()
+        await process.communicate()
+    assert "serves" in note
+    assert process.returncode == 0
+
+
+def test_every_link_leads_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if not re.match(r"[a-z]+:", target):
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_readme_begins_with_run_and_test():
+    head = "\n".join((ROOT / "README.md").read_text().splitlines()[:20])
+    assert "make run" in head
+    assert "make test" in head

@@ -1,0 +1,64 @@
+"""Every example runs by itself, ends, and prints what it should."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent / "examples"
+
+EXPECTED = {
+    "start_server.py": ["listening on unix:./my_bus", "listening on tcp://127.0.0.1:", "stopped"],
+    "connect.py": [
+        "hello from the client in memory",
+        "hello from the client over unix",
+        "hello from the client over tcp",
+    ],
+    "publish_subscribe.py": ["hello/alice: Hello Alice"],
+    "request_reply.py": [
+        "by hand: Hello Alice",
+        "with a handler: Hello Bob",
+        "the service says: ",
+        "nobody to greet",
+        "nobody serves: ",
+    ],
+    "chat.py": [
+        "alice in the lobby (lobby/alice)\n  lobby/alice: hello lobby\n  */alice: I am leaving\n",
+        "everybody in the lobby (lobby/*)\n",
+        "  lobby/carol: hello alice",
+        "alice in all rooms (*/alice)\n  lobby/alice: hello lobby\n  kitchen/alice: who is here?\n  */alice: I am leaving\n",
+        "everything (**)\n",
+    ],
+    "workers.py": ["jobs done: 10 by 2 workers", "nobody took it: "],
+    "reconnect.py": ["event: lost", "event: resumed", "server: second", "written while offline"],
+    "slow_consumer.py": ["first message that is left: 900", "missed before it: 900", "still waiting: 99"],
+    "blocking.py": ["price/eth/eur 3012.5\nprice/btc/eur 61000\nprice/btc/eur 61001\nsum: 6\n"],
+    "mutual_tls.py": ["the broker knows this client as sensor-7.example.org", "without a certificate: "],
+}
+
+
+def test_every_example_is_run():
+    assert {path.name for path in FOLDER.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_example(name, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", FOLDER / name],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    place = 0
+    for text in EXPECTED[name]:
+        place = result.stdout.find(text, place)
+        assert place >= 0, f"{text!r} is missing or out of order in:\n{result.stdout}"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,327 @@
+"""The test vectors of docs/protocol.md against the engine and the session, byte by byte."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from busway import _core, errors
+from tests.support import page, wire
+from tests.support.pair import LIMITS, Hub
+
+ALICE, BOB = 0x0807060504030201, 0x1817161514131211
+VECTORS = page.vectors()
+
+
+def test_every_frame_kind_has_vectors_in_its_directions() -> None:
+    seen = {(wire.frames(vector.data)[0].kind, vector.way) for vector in VECTORS.values()}
+    wanted = set()
+    for kind, (_, direction) in page.kinds().items():
+        wanted |= {(kind, way) for way in {"both": "→←", "client → broker": "→", "broker → client": "←"}[direction]}
+    assert wanted - seen == set()
+    assert seen - wanted == set()
+
+
+def test_the_kinds_of_the_page_are_those_of_the_tests() -> None:
+    assert {kind: name for kind, (name, _) in page.kinds().items()} == {kind: wire.NAMES[kind] for kind in page.kinds()}
+
+
+def test_the_error_table_of_the_page_is_the_one_of_the_code() -> None:
+    assert _core.ERRORS == page.codes()
+    assert {code.name: (code.value, code.survives) for code in errors.Code} == page.codes()
+    for name, (code, _) in page.codes().items():
+        error = errors.from_code(code, "why")
+        assert error.code == code, name
+        assert error.reason == "why"
+        assert name == "OK" or type(error) is not errors.BusError, f"{name} has no class of its own"
+
+
+def same(vector: page.Vector, data: bytes) -> None:
+    """The bytes are those of the vector; a free text at the end is left out."""
+    if vector.text_free:
+        (got,), (expected,) = wire.frames(data), wire.frames(vector.data)
+        head = 18 if got.kind == wire.RESULT else 10
+        assert (got.kind, got.flags, got.rest[:head]) == (expected.kind, expected.flags, expected.rest)
+        got.rest[head:].decode()
+    else:
+        assert data.hex() == vector.data.hex(), vector.name
+
+
+def cut_up(data: bytes) -> list[bytes]:
+    edges = list(wire.boundaries(data))
+    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+
+
+class Exchange:
+    """Plays the scripted exchange of the page; the clients' bytes are cut as `cut` says."""
+
+    def __init__(self, cut: Callable[[bytes], list[bytes]]) -> None:
+        self.hub = Hub()
+        self.cut = cut
+        self.conns = {"alice": self.hub.connect(), "bob": self.hub.connect()}
+        self.hub.welcome = lambda client: wire.frames(VECTORS["welcome-alice" if client == 1 else "welcome-bob"].data)[
+            0
+        ].rest[2:]
+
+    def play(self) -> None:
+        waiting: dict[str, list[bytes]] = {"alice": [], "bob": []}
+        for step in page.exchange():
+            expected = [VECTORS[name] for name in step.frames]
+            assert all(vector.way == step.way for vector in expected), step
+            if step.way == "→":
+                assert not any(waiting.values()), f"not on the page, before {step}: {waiting}"
+                for piece in self.cut(b"".join(vector.data for vector in expected)):
+                    self.hub.feed(self.conns[step.client], piece)
+                for client, conn in self.conns.items():
+                    waiting[client] += cut_up(self.hub.take(conn))
+            else:
+                got = [waiting[step.client].pop(0) for _ in expected if waiting[step.client]]
+                assert len(got) == len(expected), (step, [wire.frames(one) for one in got])
+                for vector, data in zip(expected, got, strict=True):
+                    same(vector, data)
+        assert not any(waiting.values())
+        assert not self.hub.failed
+        assert self.hub.closed == {self.conns["bob"]: (9, "bye")}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 16, 17, 1 << 20])
+def test_the_exchange_with_the_engine(size: int) -> None:
+    Exchange(lambda data: [data[at : at + size] for at in range(0, len(data), size)]).play()
+
+
+def test_the_exchange_with_every_single_cut() -> None:
+    longest = max(sum(len(VECTORS[name].data) for name in step.frames) for step in page.exchange())
+    for at in range(1, longest):
+        Exchange(lambda data, at=at: [part for part in (data[:at], data[at:]) if part]).play()  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------- what the session writes
+
+
+def session(number: int, taken: int = 0) -> _core.Session:
+    """An open session whose counter has given `taken` numbers already."""
+    made = _core.Session(number)
+    made.attach(lambda: None)
+    made.open(**{key: LIMITS[key] for key in ("frame", "topic", "fields", "topics")})
+    for _ in range(taken):
+        made.unsubscribe(1)
+    made.take()
+    return made
+
+
+def map_of(name: str) -> bytes:
+    return wire.frames(VECTORS[name].data)[0].rest[6:]
+
+
+def written(made: _core.Session) -> bytes:
+    view = made.take()
+    return b"" if view is None else bytes(view)
+
+
+def timeless(data: bytes) -> bytes:
+    """The frames with the time of every message as on the page."""
+    out = []
+    for one in cut_up(data):
+        if one[4] in (wire.PUBLISH, wire.PUSH, wire.REQUEST):
+            (when,) = struct.unpack_from("<q", one, 16)
+            assert when > 1_700_000_000_000_000_000
+            one = one[:16] + struct.pack("<q", 1_700_000_000_000_000_000) + one[24:]  # noqa: PLW2901
+        out.append(one)
+    return b"".join(out)
+
+
+def sends_topic_first(kind: int, topic: str, payload: bytes, **more: Any) -> Callable[[_core.Session], Any]:
+    def write(made: _core.Session) -> None:
+        if topic == "sum":
+            made.send(wire.PUBLISH, "price/eth", b"")  # takes slot 0
+            made.take()
+        return made.send(kind, topic, payload, **more)
+
+    return write
+
+
+WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] = {
+    # names -> (session, numbers taken before, the call)
+    ("hello-alice",): (ALICE, 0, lambda made: made.hello(map_of("hello-alice"))),
+    ("hello-bob",): (BOB, 0, lambda made: made.hello(map_of("hello-bob"))),
+    ("subscribe",): (ALICE, 0, lambda made: made.subscribe(1, "price/*")),
+    ("subscribe-all",): (ALICE, 1, lambda made: made.subscribe(2, "re:price/.+", group="desk", flags=1, policy=1)),
+    ("topic-eth", "publish"): (BOB, 0, sends_topic_first(wire.PUBLISH, "price/eth", b"3012.5", flags=wire.CONFIRM)),
+    ("serve",): (ALICE, 2, lambda made: made.serve(1, "sum")),
+    ("topic-sum", "request"): (BOB, 1, sends_topic_first(wire.REQUEST, "sum", b"[1,2]", aux=5000)),
+    ("reply",): (ALICE, 0, lambda made: made.reply(1, b"3")),
+    ("reply-error",): (ALICE, 0, lambda made: made.reply(2, "no numbers", code=43)),
+    ("cancel",): (BOB, 0, lambda made: made.cancel(5)),
+    ("unserve",): (ALICE, 3, lambda made: made.unserve(1)),
+    ("topic-eth", "push"): (BOB, 6, sends_topic_first(wire.PUSH, "price/eth", b"job")),
+    ("unsubscribe",): (ALICE, 4, lambda made: made.unsubscribe(1)),
+    ("ping",): (BOB, 0, lambda made: made.ping(0x1122334455667788)),
+    ("close",): (BOB, 0, lambda made: made.close(9, "bye")),
+}
+
+
+@pytest.mark.parametrize("names", WRITES, ids=" ".join)
+def test_what_the_session_writes(names: tuple[str, ...]) -> None:
+    number, taken, write = WRITES[names]
+    made = session(number, taken)
+    write(made)
+    assert timeless(written(made)).hex() == b"".join(VECTORS[name].data for name in names).hex()
+
+
+def test_the_hot_path_writes_the_same_frames_as_send() -> None:
+    made = session(BOB)
+    assert made.publish("price/eth", b"3012.5") is not None
+    assert made.publish_many("price/eth", [b"3013", "3014"], 0) == 2
+    expected = wire.topic(0, "price/eth")
+    for number, payload in enumerate([b"3012.5", b"3013", b"3014"], start=1):
+        expected += wire.publish(0, payload, number, time=1_700_000_000_000_000_000)
+    assert timeless(written(made)).hex() == expected.hex()
+
+
+def test_an_awaited_publish_is_already_done() -> None:
+    made = session(BOB)
+    awaitable = made.publish("t", b"x")
+    assert awaitable is not None
+    steps = awaitable.__await__()
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert done.value.value is None
+
+
+# ---------------------------------------------------------------- what the session reads
+
+
+def reading() -> tuple[_core.Session, dict[int, _core.Inbox]]:
+    """Alice with her subscriptions, and the slots of the page known."""
+    made = session(ALICE)
+    inboxes = {sub: made.inbox(sub, messages=100, bytes=1 << 20, policy=0) for sub in (1, 2)}
+    slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down"))
+    assert not made.feed(slots, len(slots))
+    return made, inboxes
+
+
+def feed(made: _core.Session, name: str) -> list[tuple[Any, ...]]:
+    data = VECTORS[name].data
+    return made.feed(data, len(data)) or []
+
+
+READS: dict[str, tuple[Any, ...]] = {
+    "welcome-alice": (_core.EVENT_WELCOME, 1),
+    "result-1": (_core.EVENT_RESULT, 1, 0, 0, ""),
+    "result-confirm": (_core.EVENT_RESULT, 1, 0, 1, ""),
+    "result-no-consumer": (_core.EVENT_RESULT, 8, 44, 0, ""),
+    "pong": (_core.EVENT_PONG, 0x1122334455667788),
+    "missed": (_core.EVENT_MISSED, 2, 1000),
+    "away": (_core.EVENT_AWAY,),
+    "close-down": (_core.EVENT_CLOSE, 9, "stopping"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_the_session_reads(name: str) -> None:
+    made, _ = reading()
+    (event,) = feed(made, name)
+    expected = READS[name]
+    assert event[: len(expected)] == expected
+    if name == "welcome-alice":
+        assert bytes(event[2]) == wire.frames(VECTORS[name].data)[0].rest[2:]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "code", "payload"), [("reply-down", 3, 0, b"3"), ("reply-error-down", 4, 43, b"no numbers"), ("reply-nobody", 6, 40, b"")]
+)
+def test_replies(name: str, number: int, code: int, payload: bytes) -> None:
+    made, _ = reading()
+    (event,) = feed(made, name)
+    assert event[:3] == (_core.EVENT_REPLY, number, code)
+    assert (event[3].payload, event[3].kind) == (payload, "reply")
+
+
+@pytest.mark.parametrize(("name", "number", "payload"), [("deliver", 1, b"3012.5"), ("deliver-fields", 2, b"3013")])
+def test_deliveries(name: str, number: int, payload: bytes) -> None:
+    made, inboxes = reading()
+    events = feed(made, name)
+    assert sorted(events) == [(_core.EVENT_READY, 1), (_core.EVENT_READY, 2)]
+    for inbox in inboxes.values():
+        (message,) = inbox.take(10)
+        assert (message.topic, message.payload, message.sender, message.kind) == ("price/eth", payload, "bob", "publish")
+        assert message.id == f"{BOB:016x}{number:016x}"
+        assert message.time_ns == 1_700_000_000_000_000_000
+        assert message.time.isoformat() == "2023-11-14T22:13:20+00:00"
+        assert message.missed == 0
+        assert inbox.take(10) == []
+
+
+def test_the_keep_flag_is_ignored() -> None:
+    made, inboxes = reading()
+    assert feed(made, "deliver-keep") == [(_core.EVENT_READY, 2)]
+    assert [message.payload for message in inboxes[2].take(10)] == [b""]
+    assert len(inboxes[1]) == 0
+
+
+def test_a_call() -> None:
+    made, _ = reading()
+    (event,) = feed(made, "call")
+    assert event[:3] == (_core.EVENT_CALL, 1, 1)
+    message = event[3]
+    assert (message.topic, message.payload, message.sender, message.kind) == ("sum", b"[1,2]", "bob", "request")
+
+
+def test_a_ping_is_answered_by_the_session_itself() -> None:
+    made, _ = reading()
+    assert feed(made, "ping-down") == []
+    assert written(made) == VECTORS["pong-up"].data
+
+
+def test_an_offer_is_accepted_by_the_session_itself() -> None:
+    made, inboxes = reading()
+    assert feed(made, "offer") == [(_core.EVENT_READY, 1)]
+    assert written(made) == VECTORS["accept"].data
+    (message,) = inboxes[1].take(10)
+    assert (message.payload, message.kind) == (b"job", "push")
+
+
+def test_an_offer_for_a_subscription_that_is_gone_is_refused() -> None:
+    made, _ = reading()
+    made.forget(2)
+    assert feed(made, "offer-again") == []
+    (got,) = wire.frames(written(made))
+    code, offer = struct.unpack("<HQ", got.rest)
+    assert (got.kind, offer) == (wire.ACCEPT, 2)
+    assert code != 0
+
+
+def test_missed_is_told_with_the_next_message() -> None:
+    made, inboxes = reading()
+    feed(made, "missed")
+    feed(made, "deliver")
+    assert [message.missed for message in inboxes[2].take(10)] == [1000]
+    assert [message.missed for message in inboxes[1].take(10)] == [0]
+    assert (inboxes[2].missed, inboxes[1].missed) == (1000, 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 64])
+def test_the_session_reads_the_same_from_pieces_of_any_size(size: int) -> None:
+    """All that the page sends to alice, in one go and in pieces: the same events, messages and answers."""
+    script = b"".join(
+        VECTORS[name].data
+        for step in page.exchange()
+        if step.client == "alice" and step.way == "←"
+        for name in step.frames
+    )
+
+    def play(size: int) -> tuple[list[Any], list[Any], bytes]:
+        made = session(ALICE)
+        inboxes = [made.inbox(sub, messages=100, bytes=1 << 20, policy=0) for sub in (1, 2)]
+        events: list[tuple[Any, ...]] = []
+        for at in range(0, len(script), size):
+            piece = script[at : at + size]
+            events += made.feed(piece, len(piece)) or []
+        plain = [
+            tuple(str(part.payload) if isinstance(part, _core.Message) else part for part in event) for event in events
+        ]
+        taken = [[(message.id, message.payload) for message in inbox.take(100)] for inbox in inboxes]
+        return sorted(map(repr, plain)), taken, written(made)
+
+    assert play(size) == play(1 << 20)
