@@ -77,5 +77,5 @@ $(DEPENDENCIES): requirements.lock | python
 
 $(ENGINE): $(DEPENDENCIES) $(SOURCES) pyproject.toml | cargo
 	@echo "building the engine"
-	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
+	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
 	@touch $@
