@@ -1,0 +1,261 @@
+//! The client's side of a connection: what it writes, and what the broker's frames say to it.
+
+use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
+use crate::numbers::{Numbers, Slot};
+use crate::topic;
+
+/// The limits a broker told in its WELCOME, as far as they bind what a client writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub frame: usize,
+    pub topic: usize,
+    pub topics: usize,
+}
+
+/// Writes a client's frames to a buffer that the driver empties.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub out: Vec<u8>,
+    pub limits: Limits,
+    topics: Numbers<Box<str>>,
+    number: u64,
+}
+
+impl Outgoing {
+    /// Limits before a broker told any: enough for a handshake.
+    const FIRST: Limits = Limits { frame: 1 << 20, topic: 1024, topics: 1 };
+
+    pub fn new() -> Self {
+        Self { out: Vec::new(), limits: Self::FIRST, topics: Numbers::new(1), number: 0 }
+    }
+
+    /// Forgets the last connection; numbers go on.
+    pub fn reset(&mut self) {
+        self.out.clear();
+        self.open(Self::FIRST);
+    }
+
+    pub fn open(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.topics = Numbers::new(limits.topics);
+    }
+
+    fn next(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    /// The slot of a topic; a new one is checked and told to the broker.
+    pub fn slot(&mut self, name: &str) -> Checked<u32> {
+        if let Some(slot) = self.topics.get(name) {
+            return Ok(slot);
+        }
+        if name.len() > self.limits.topic {
+            let text = format!("topic of {} bytes, the limit is {}", name.len(), self.limits.topic);
+            return Err(Fault::new(code::TOPIC_TOO_LONG, text));
+        }
+        let checked = topic::check(name)?;
+        // Keyed by the spelling the caller uses, so that a leading slash costs nothing per message.
+        match self.topics.slot(&name.into()) {
+            Slot::Known(slot) => Ok(slot),
+            Slot::Filled(slot, _) => {
+                Writer::new(&mut self.out, kind::TOPIC, 0).u16(0).u32(slot).bytes(checked.as_bytes()).end();
+                Ok(slot)
+            }
+        }
+    }
+
+    pub fn fits(&self, payload: usize) -> Checked<()> {
+        let size = HEAD + 16 + payload;
+        if size > self.limits.frame {
+            let text = format!("message of {size} bytes with its frame, the broker's limit is {}", self.limits.frame);
+            return Err(Fault::new(code::FRAME_TOO_LARGE, text));
+        }
+        Ok(())
+    }
+
+    /// PUBLISH, PUSH or REQUEST; `payload` must fit. Its number.
+    #[inline]
+    pub fn message(&mut self, kind: u8, flags: u8, slot: u32, aux: u32, time: i64, payload: &[u8]) -> u64 {
+        let number = self.next();
+        let mut head = [0; HEAD + 16];
+        head[..4].copy_from_slice(&((HEAD + 12 + payload.len()) as u32).to_le_bytes());
+        head[4] = kind;
+        head[5] = flags;
+        head[8..12].copy_from_slice(&slot.to_le_bytes());
+        head[12..16].copy_from_slice(&aux.to_le_bytes());
+        head[16..24].copy_from_slice(&time.to_le_bytes());
+        head[24..32].copy_from_slice(&number.to_le_bytes());
+        self.out.extend_from_slice(&head);
+        self.out.extend_from_slice(payload);
+        number
+    }
+
+    pub fn hello(&mut self, map: &[u8]) {
+        Writer::new(&mut self.out, kind::HELLO, 0).u16(VERSION).bytes(MAGIC).bytes(map).end();
+    }
+
+    pub fn reply(&mut self, call: u64, code: u16, payload: &[u8]) -> Checked<()> {
+        self.fits(payload.len())?;
+        let flags = if code == 0 { 0 } else { flag::ERROR };
+        Writer::new(&mut self.out, kind::REPLY, flags).u16(code).u64(call).bytes(payload).end();
+        Ok(())
+    }
+
+    pub fn cancel(&mut self, number: u64) {
+        Writer::new(&mut self.out, kind::CANCEL, 0).u16(0).u64(number).end();
+    }
+
+    pub fn answer_offer(&mut self, offer: u64, code: u16) {
+        Writer::new(&mut self.out, kind::ACCEPT, 0).u16(code).u64(offer).end();
+    }
+
+    pub fn subscribe(&mut self, sub: u32, pattern: &str, group: &str, flags: u8, policy: u8) -> Checked<u64> {
+        for text in [pattern, group] {
+            if text.len() > self.limits.topic {
+                let text = format!("pattern or group of {} bytes, the limit is {}", text.len(), self.limits.topic);
+                return Err(Fault::new(code::TOPIC_TOO_LONG, text));
+            }
+        }
+        let number = self.next();
+        let frame = Writer::new(&mut self.out, kind::SUBSCRIBE, flags).u8(policy).u8(0).u32(sub).u64(number);
+        frame.str16(pattern).str16(group).bin32(&[]).end();
+        Ok(number)
+    }
+
+    pub fn serve(&mut self, service: u32, topic: &str) -> Checked<u64> {
+        if topic.len() > self.limits.topic {
+            let text = format!("topic of {} bytes, the limit is {}", topic.len(), self.limits.topic);
+            return Err(Fault::new(code::TOPIC_TOO_LONG, text));
+        }
+        let number = self.next();
+        Writer::new(&mut self.out, kind::SERVE, 0).u16(0).u32(service).u64(number).str16(topic).end();
+        Ok(number)
+    }
+
+    /// UNSUBSCRIBE or UNSERVE.
+    pub fn end(&mut self, kind: u8, id: u32) -> u64 {
+        let number = self.next();
+        Writer::new(&mut self.out, kind, 0).u16(0).u32(id).u64(number).end();
+        number
+    }
+
+    /// PING or PONG.
+    pub fn beat(&mut self, kind: u8, token: u64) {
+        Writer::new(&mut self.out, kind, 0).u64(token).end();
+    }
+
+    pub fn close(&mut self, code: u16, text: &str) {
+        Writer::new(&mut self.out, kind::CLOSE, 0).u16(code).bytes(text.as_bytes()).end();
+    }
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a frame of the broker says.
+#[derive(Debug)]
+pub enum Incoming<'a> {
+    Welcome { version: u16, map: &'a [u8] },
+    Close { code: u16, text: &'a str },
+    Ping(u64),
+    Pong(u64),
+    Away,
+    Topic { slot: u32, text: &'a str },
+    Sender { slot: u32, session: u64, name: &'a str },
+    Deliver(Delivery<'a>),
+    Offer(Delivery<'a>),
+    Call(Delivery<'a>),
+    Reply { code: u16, number: u64, payload: &'a [u8] },
+    Missed { sub: u32, count: u64 },
+    Result { code: u16, number: u64, value: u64, text: &'a str },
+}
+
+#[derive(Debug)]
+pub struct Delivery<'a> {
+    /// `u32` each: subscriptions, or the one service.
+    ids: &'a [u8],
+    pub topic: u32,
+    pub sender: u32,
+    /// Number of the offer or call, 0 for a plain delivery.
+    pub answer: u64,
+    pub body: Body<'a>,
+}
+
+impl Delivery<'_> {
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ids.chunks_exact(4).map(|id| u32::from_le_bytes([id[0], id[1], id[2], id[3]]))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.ids().next().unwrap_or(0)
+    }
+}
+
+/// Reads one whole frame.
+pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
+    let (kind, flags) = (frame[4], frame[5]);
+    let mut parts = Parts::of(frame);
+    let allowed = match kind {
+        kind::DELIVER => flag::FIELDS | flag::KEEP,
+        kind::OFFER | kind::CALL => flag::FIELDS,
+        kind::REPLY => flag::FIELDS | flag::ERROR,
+        _ => 0,
+    };
+    if flags & !allowed != 0 {
+        return Err(Fault::protocol(format!("unknown flags {flags:#04x} on a frame of kind {kind:#04x}")));
+    }
+    Ok(match kind {
+        kind::DELIVER | kind::OFFER | kind::CALL => {
+            let count = parts.u16()? as usize;
+            let (topic, sender) = (parts.u32()?, parts.u32()?);
+            let ids = parts.bytes(4 * count)?;
+            let answer = if kind == kind::DELIVER { 0 } else { parts.u64()? };
+            if count == 0 || (kind != kind::DELIVER && count != 1) {
+                return Err(Fault::protocol(format!("delivery of kind {kind:#04x} for {count} ids")));
+            }
+            let delivery = Delivery { ids, topic, sender, answer, body: Body::read(parts, flags)? };
+            match kind {
+                kind::DELIVER => Incoming::Deliver(delivery),
+                kind::OFFER => Incoming::Offer(delivery),
+                _ => Incoming::Call(delivery),
+            }
+        }
+        kind::REPLY => {
+            let (code, number) = (parts.u16()?, parts.u64()?);
+            if flags & flag::FIELDS != 0 {
+                parts.bin32()?;
+            }
+            // An error must bear a code, whoever made it.
+            let code = if flags & flag::ERROR != 0 && code == 0 { code::HANDLER_ERROR } else { code };
+            Incoming::Reply { code, number, payload: parts.rest() }
+        }
+        kind::TOPIC => {
+            parts.u16()?;
+            Incoming::Topic { slot: parts.u32()?, text: parts.rest_text()? }
+        }
+        kind::SENDER => {
+            parts.u16()?;
+            Incoming::Sender { slot: parts.u32()?, session: parts.u64()?, name: parts.rest_text()? }
+        }
+        kind::MISSED => {
+            parts.u16()?;
+            Incoming::Missed { sub: parts.u32()?, count: parts.u64()? }
+        }
+        kind::RESULT => Incoming::Result {
+            code: parts.u16()?,
+            number: parts.u64()?,
+            value: parts.u64()?,
+            text: parts.rest_text()?,
+        },
+        kind::WELCOME => Incoming::Welcome { version: parts.u16()?, map: parts.rest() },
+        kind::CLOSE => Incoming::Close { code: parts.u16()?, text: parts.rest_text()? },
+        kind::PING => Incoming::Ping(parts.u64()?),
+        kind::PONG => Incoming::Pong(parts.u64()?),
+        kind::AWAY => Incoming::Away,
+        _ => return Err(Fault::protocol(format!("unknown frame kind {kind:#04x}"))),
+    })
+}

@@ -1,0 +1,113 @@
+//! What the broker's engine keeps for one connection.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+use crate::numbers::Numbers;
+use crate::outbox::Outbox;
+use crate::split::Splitter;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// No HELLO yet.
+    New,
+    /// HELLO is with the driver.
+    Greeted,
+    Open,
+    /// CLOSE is queued; nothing is read or delivered any more.
+    Closing,
+}
+
+/// What a slot of the peer stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    Nothing,
+    Topic(u32),
+    /// The topic was refused with this code.
+    Refused(u16),
+}
+
+/// Who publishes, as receivers are told.
+#[derive(Debug, Clone)]
+pub struct Who {
+    pub client: u32,
+    pub session: u64,
+    pub name: Arc<str>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counters {
+    pub received: u64,
+    pub received_bytes: u64,
+    pub delivered: u64,
+    pub delivered_bytes: u64,
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub state: State,
+    pub who: Who,
+    pub splitter: Splitter,
+    /// A control frame is with the driver: nothing is handled until it is answered.
+    pub waiting: bool,
+    /// Waits for room in this connection's outbox.
+    pub blocked_by: Option<u32>,
+    pub topics_in: Vec<Named>,
+
+    pub outbox: Outbox,
+    pub writable: bool,
+    /// Is in the list of connections with output.
+    pub queued: bool,
+    pub topics_out: Numbers<u32>,
+    pub senders_out: Numbers<u32>,
+    /// Client number and slot of the sender used last.
+    pub last_sender: (u32, u32),
+    /// The outbox reached its limit and is not yet half empty.
+    pub full: bool,
+    /// Full, and nothing could be written for too long: `block` drops.
+    pub stuck: bool,
+    /// When it was last seen to make progress while full; None: not looked at yet.
+    pub progress: Option<u64>,
+    /// Connections that wait for room here.
+    pub waiters: Vec<u32>,
+
+    pub subs: FxHashMap<u32, u32>,
+    pub services: FxHashMap<u32, u32>,
+    /// Requests and pushes of this connection, by its number.
+    pub asked: FxHashMap<u64, u64>,
+    /// Calls and offers that it has to answer.
+    pub owed: FxHashSet<u64>,
+    /// Beat at which it was last heard.
+    pub heard: u32,
+    pub count: Counters,
+}
+
+impl Connection {
+    pub fn new(topics: usize, senders: usize, beat: u32) -> Self {
+        Self {
+            state: State::New,
+            who: Who { client: 0, session: 0, name: Arc::from("") },
+            splitter: Splitter::default(),
+            waiting: false,
+            blocked_by: None,
+            topics_in: Vec::new(),
+            outbox: Outbox::default(),
+            writable: true,
+            queued: false,
+            topics_out: Numbers::new(topics),
+            senders_out: Numbers::new(senders),
+            last_sender: (0, 0),
+            full: false,
+            stuck: false,
+            progress: None,
+            waiters: Vec::new(),
+            subs: FxHashMap::default(),
+            services: FxHashMap::default(),
+            asked: FxHashMap::default(),
+            owed: FxHashSet::default(),
+            heard: beat,
+            count: Counters::default(),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Requests and pushes: one receiver, whose answer goes back to who asked.
+
+use super::publish::{number_of, Passing};
+use super::{Engine, Event, Service};
+use crate::connection::State;
+use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
+use crate::pending::Pending;
+use crate::split::Flow;
+
+impl Engine {
+    /// Whether this connection may ask for one more answer.
+    fn may_ask(&mut self, conn: u32, number: u64) -> Checked<Result<(), Fault>> {
+        let most = self.limits.pending;
+        let Some(this) = self.conn(conn) else { return Err(Fault::protocol("no connection")) };
+        if this.asked.contains_key(&number) {
+            return Err(Fault::protocol(format!("number {number} is still waiting for its answer")));
+        }
+        if this.asked.len() >= most {
+            let text = format!("{most} requests and pushes wait for their answer already");
+            return Ok(Err(Fault::new(code::TOO_MANY_PENDING, text)));
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) fn push(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        let admitted = self.admit(conn, frame, flag::FIELDS)?;
+        let number = number_of(frame);
+        let topic = match admitted {
+            Ok(topic) if self.topics.is_reserved(topic) => {
+                Err(Fault::new(code::RESERVED, "the topic belongs to the broker"))
+            }
+            Ok(topic) => self.may_ask(conn, number)?.map(|()| topic),
+            Err(fault) => Err(fault),
+        };
+        let topic = match topic {
+            Ok(topic) => topic,
+            Err(fault) => {
+                self.reject(conn, number, &fault);
+                return Ok(Flow::Go);
+            }
+        };
+        self.stats.pushes += 1;
+        let (flags, body, tried) = (frame[5] & flag::FIELDS, frame[HEAD..].into(), Vec::new());
+        let offer = Pending::Offer { origin: conn, number, consumer: u32::MAX, topic, flags, body, tried };
+        let id = self.pending.next_id();
+        self.topics.use_again(topic);
+        if let Some(this) = self.conn(conn) {
+            this.asked.insert(number, id);
+        }
+        self.offer(id, offer);
+        Ok(Flow::Go)
+    }
+
+    /// Offers a push to the next consumer that has not been tried.
+    fn offer(&mut self, id: u64, mut pending: Pending) {
+        let Pending::Offer { origin, number, consumer, topic, flags, body, tried } = &mut pending else { return };
+        let (from, topic) = (*origin, *topic);
+        let route = self.topics.route(topic, &mut self.index);
+        let takers: Vec<_> = route.takers().collect();
+        self.topics.keep(topic, route);
+        self.push_turn = self.push_turn.wrapping_add(1);
+        let mut choice = None;
+        for i in 0..takers.len() {
+            let taker = takers[self.push_turn.wrapping_add(i) % takers.len()];
+            let Some(this) = self.conn(taker.conn) else { continue };
+            let wants = taker.conn != from || taker.echo;
+            if this.state != State::Open || !wants || tried.contains(&taker.conn) {
+                continue;
+            }
+            if !this.full {
+                choice = Some(taker);
+                break;
+            }
+            choice = choice.or(Some(taker));
+        }
+        let Some(taker) = choice else {
+            let number = *number;
+            self.topics.unuse(topic);
+            if let Some(this) = self.conn(from) {
+                this.asked.remove(&number);
+            }
+            self.result(from, number, code::NO_CONSUMER, 0, "nobody took the message");
+            return;
+        };
+        *consumer = taker.conn;
+        tried.push(taker.conn);
+        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
+        self.deliver(from, taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
+        if let Some(this) = self.conn(taker.conn) {
+            this.owed.insert(id);
+        }
+        self.pending.insert(id, pending);
+    }
+
+    /// ACCEPT: a consumer's answer to an offer.
+    pub(super) fn accept_offer(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
+        let (code, id) = (parts.u16()?, parts.u64()?);
+        let Some(pending) = self.answered(id, conn) else { return Ok(()) };
+        let Pending::Offer { topic, .. } = pending else {
+            return Err(Fault::protocol("ACCEPT of something that was not offered"));
+        };
+        if code != code::OK {
+            self.offer(id, pending);
+            return Ok(());
+        }
+        self.topics.unuse(topic);
+        let (origin, number) = pending.origin();
+        self.done(origin, number);
+        self.result(origin, number, code::OK, 1, "");
+        Ok(())
+    }
+
+    fn answered(&mut self, id: u64, conn: u32) -> Option<Pending> {
+        let pending = self.pending.answered(id, conn);
+        if pending.is_none() {
+            self.stats.late_replies += 1;
+        }
+        self.conn(conn)?.owed.remove(&id);
+        pending
+    }
+
+    fn done(&mut self, origin: u32, number: u64) {
+        if let Some(this) = self.conn(origin) {
+            this.asked.remove(&number);
+        }
+    }
+
+    pub(super) fn request(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        let admitted = self.admit(conn, frame, flag::FIELDS)?;
+        let number = number_of(frame);
+        self.stats.requests += 1;
+        if let Err(fault) = self.pass_request(conn, frame, admitted)? {
+            self.stats.rejected += 1;
+            self.reply_error(conn, number, &fault);
+        }
+        Ok(Flow::Go)
+    }
+
+    fn pass_request(&mut self, conn: u32, frame: &[u8], admitted: Result<u32, Fault>) -> Checked<Result<(), Fault>> {
+        let number = number_of(frame);
+        let topic = match admitted {
+            Ok(topic) => topic,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        if self.topics.is_wild(topic) {
+            return Ok(Err(Fault::new(code::WILDCARD, "a request takes no wildcards")));
+        }
+        if let Err(fault) = self.may_ask(conn, number)? {
+            return Ok(Err(fault));
+        }
+        let Some(&service) = self.services.get(&topic) else {
+            let text = format!("nobody serves {:?}", self.topics.text(topic));
+            return Ok(Err(Fault::new(code::NO_RESPONDERS, text)));
+        };
+        let (server, service) = match service {
+            Service::Client { conn, id } => (conn, id),
+            Service::Internal => {
+                let mut parts = Parts::of(frame);
+                parts.bytes(HEAD - 6)?;
+                let Body { time, payload, .. } = Body::read(parts, frame[5])?;
+                let (topic, payload) = (self.topics.text(topic).into(), payload.into());
+                self.events.push(Event::Call { conn, number, time, topic, payload });
+                return Ok(Ok(()));
+            }
+        };
+        if self.conn(server).is_some_and(|server| server.full) {
+            return Ok(Err(Fault::new(code::TOO_MANY_PENDING, "the service does not keep up")));
+        }
+        let id = self.pending.next_id();
+        let flags = frame[5] & flag::FIELDS;
+        let passing = Passing { kind: kind::CALL, flags, topic, answer: Some(id), body: &frame[HEAD..] };
+        if !self.deliver(conn, server, passing, &[service], 0, &mut u32::MAX.clone()) {
+            return Ok(Err(Fault::new(code::SERVICE_GONE, "the service is leaving")));
+        }
+        self.pending.insert(id, Pending::Call { origin: conn, number, server });
+        if let Some(this) = self.conn(conn) {
+            this.asked.insert(number, id);
+        }
+        if let Some(this) = self.conn(server) {
+            this.owed.insert(id);
+        }
+        Ok(Ok(()))
+    }
+
+    /// REPLY of a service: on to who asked, with the asker's number.
+    pub(super) fn reply(&mut self, conn: u32, frame: &[u8]) -> Checked<()> {
+        let mut parts = Parts::of(frame);
+        let (_, id) = (parts.u16()?, parts.u64()?);
+        if frame[5] & !(flag::FIELDS | flag::ERROR) != 0 {
+            return Err(Fault::protocol(format!("unknown flags {:#04x} on REPLY", frame[5])));
+        }
+        if frame[5] & flag::FIELDS != 0 {
+            parts.bin32()?;
+        }
+        let Some(pending) = self.answered(id, conn) else { return Ok(()) };
+        if let Pending::Offer { .. } = pending {
+            return Err(Fault::protocol("REPLY to an offer"));
+        }
+        let (origin, number) = pending.origin();
+        self.done(origin, number);
+        self.put(origin, |out| {
+            let at = out.len();
+            out.extend_from_slice(frame);
+            out[at + 8..at + 16].copy_from_slice(&number.to_le_bytes());
+        });
+        Ok(())
+    }
+
+    pub(super) fn reply_error(&mut self, conn: u32, number: u64, fault: &Fault) {
+        self.put(conn, |out| {
+            let frame = Writer::new(out, kind::REPLY, flag::ERROR).u16(fault.code).u64(number);
+            frame.bytes(fault.text.as_bytes()).end();
+        });
+    }
+
+    /// The driver's answer to an internal call.
+    pub fn reply_internal(&mut self, conn: u32, number: u64, code: u16, payload: &[u8]) {
+        let flags = if code == code::OK { 0 } else { flag::ERROR };
+        self.put(conn, |out| {
+            Writer::new(out, kind::REPLY, flags).u16(code).u64(number).bytes(payload).end();
+        });
+    }
+
+    /// CANCEL: who asked no longer waits.
+    pub(super) fn cancel(&mut self, conn: u32, number: u64) {
+        let Some(id) = self.conn(conn).and_then(|this| this.asked.remove(&number)) else { return };
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: u64) {
+        let Some(pending) = self.pending.remove(id) else { return };
+        if let Pending::Offer { topic, .. } = pending {
+            self.topics.unuse(topic);
+        }
+        if let Some(this) = self.conn(pending.awaited()) {
+            this.owed.remove(&id);
+        }
+    }
+
+    /// A connection ended: what it owed goes elsewhere or fails, what it asked is forgotten.
+    pub(super) fn settle(&mut self, owed: Vec<u64>, asked: Vec<u64>) {
+        for id in asked {
+            self.forget(id);
+        }
+        for id in owed {
+            match self.pending.remove(id) {
+                Some(Pending::Call { origin, number, .. }) => {
+                    self.done(origin, number);
+                    let text = "the service's connection ended before it replied";
+                    self.reply_error(origin, number, &Fault::new(code::SERVICE_GONE, text));
+                }
+                Some(offer) => self.offer(id, offer),
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Everything that isn't a message: handshake, names, subscriptions, services, heartbeat, goodbye.
+
+use super::{add, Engine, Event, Group, Service};
+use crate::connection::{Named, State, Who};
+use crate::frame::{code, flag, kind, policy, Checked, Fault, Parts, Writer, MAGIC};
+use crate::index::Subscription;
+use crate::split::Flow;
+use crate::topic;
+
+impl Engine {
+    pub(super) fn hello(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        let wrong = |text: &str| Fault::new(code::HANDSHAKE, text);
+        if frame[4] != kind::HELLO {
+            return Err(wrong("the first frame must be HELLO"));
+        }
+        let mut parts = Parts::of(frame);
+        let version = parts.u16().map_err(|_| wrong("HELLO is too short"))?;
+        if frame[5] != 0 || parts.bytes(4).map_err(|_| wrong("HELLO is too short"))? != MAGIC {
+            return Err(wrong("HELLO without its magic"));
+        }
+        let map = parts.rest().into();
+        self.hold(conn, Event::Hello { conn, version, map });
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Greeted;
+        }
+        Ok(Flow::Stop)
+    }
+
+    /// Hands a frame to the driver and handles no more of the connection until it is answered.
+    fn hold(&mut self, conn: u32, event: Event) {
+        if let Some(this) = self.conn(conn) {
+            this.waiting = true;
+        }
+        self.events.push(event);
+    }
+
+    fn answered_by_driver(&mut self, conn: u32) {
+        if let Some(this) = self.conn(conn) {
+            if std::mem::take(&mut this.waiting) && !this.splitter.is_empty() {
+                self.events.push(Event::Resume(conn));
+            }
+        }
+    }
+
+    /// Opens a connection after its HELLO; another connection that has the same session.
+    pub fn accept(&mut self, conn: u32, session: u64, name: &str, client: u32, version: u16, map: &[u8]) -> Option<u32> {
+        if self.state(conn) != Some(State::Greeted) {
+            return None;
+        }
+        self.put(conn, |out| {
+            Writer::new(out, kind::WELCOME, 0).u16(version).bytes(map).end();
+        });
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Open;
+            this.who = Who { client, session, name: name.into() };
+        }
+        self.answered_by_driver(conn);
+        self.sessions.insert(session, conn).filter(|&old| old != conn)
+    }
+
+    pub(super) fn other(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        let (kind, flags) = (frame[4], frame[5]);
+        let mut parts = Parts::of(frame);
+        let allowed = match kind {
+            kind::PUSH | kind::REQUEST | kind::REPLY => !0,
+            kind::SUBSCRIBE => flag::NO_ECHO,
+            _ => 0,
+        };
+        if flags & !allowed != 0 {
+            return Err(Fault::protocol(format!("unknown flags {flags:#04x} on a frame of kind {kind:#04x}")));
+        }
+        match kind {
+            kind::PUSH => return self.push(conn, frame),
+            kind::REQUEST => return self.request(conn, frame),
+            kind::REPLY => self.reply(conn, frame)?,
+            kind::ACCEPT => self.accept_offer(conn, parts)?,
+            kind::CANCEL => {
+                parts.u16()?;
+                self.cancel(conn, parts.u64()?);
+            }
+            kind::TOPIC => self.name_topic(conn, parts)?,
+            kind::PING => {
+                let token = parts.u64()?;
+                self.beat_frame(conn, kind::PONG, token);
+            }
+            kind::PONG => {
+                parts.u64()?;
+            }
+            kind::SUBSCRIBE => {
+                let (policy, _) = (parts.u8()?, parts.u8()?);
+                let (sub, number) = (parts.u32()?, parts.u64()?);
+                let (pattern, group) = (parts.str16()?.into(), parts.str16()?.into());
+                let rules = parts.bin32()?.into();
+                self.hold(conn, Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules });
+                return Ok(Flow::Stop);
+            }
+            kind::SERVE => {
+                parts.u16()?;
+                let (service, number, topic) = (parts.u32()?, parts.u64()?, parts.str16()?.into());
+                self.hold(conn, Event::Serve { conn, service, number, topic });
+                return Ok(Flow::Stop);
+            }
+            kind::UNSUBSCRIBE => {
+                parts.u16()?;
+                let (sub, number) = (parts.u32()?, parts.u64()?);
+                self.unsubscribe(conn, sub, number);
+            }
+            kind::UNSERVE => {
+                parts.u16()?;
+                let (service, number) = (parts.u32()?, parts.u64()?);
+                self.unserve(conn, service, number);
+            }
+            kind::CLOSE => {
+                let (code, text) = (parts.u16()?, parts.rest_text()?.into());
+                if let Some(this) = self.conn(conn) {
+                    this.state = State::Closing;
+                }
+                self.events.push(Event::Close { conn, code, text });
+            }
+            _ => return Err(Fault::protocol(format!("unknown frame kind {kind:#04x}"))),
+        }
+        Ok(Flow::Go)
+    }
+
+    pub fn ping(&mut self, conn: u32, token: u64) {
+        self.beat_frame(conn, kind::PING, token);
+    }
+
+    fn beat_frame(&mut self, conn: u32, kind: u8, token: u64) {
+        self.put(conn, |out| {
+            Writer::new(out, kind, 0).u64(token).end();
+        });
+    }
+
+    /// AWAY on every open connection.
+    pub fn away(&mut self) {
+        for conn in 0..self.conns.len() as u32 {
+            if self.is_open(conn) {
+                self.put(conn, |out| {
+                    Writer::new(out, kind::AWAY, 0).u16(0).end();
+                });
+            }
+        }
+    }
+
+    pub fn result(&mut self, conn: u32, number: u64, code: u16, value: u64, text: &str) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::RESULT, 0).u16(code).u64(number).u64(value).bytes(text.as_bytes()).end();
+        });
+    }
+
+    pub(super) fn reject(&mut self, conn: u32, number: u64, fault: &Fault) {
+        self.stats.rejected += 1;
+        self.result(conn, number, fault.code, 0, &fault.text);
+    }
+
+    /// TOPIC: a slot gets a meaning. A topic that is none is told with each message that uses it.
+    fn name_topic(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
+        parts.u16()?;
+        let slot = parts.u32()? as usize;
+        let text = parts.rest_text()?;
+        if slot >= self.limits.topics {
+            return Err(Fault::protocol(format!("topic slot {slot}, the limit is {}", self.limits.topics)));
+        }
+        let named = match topic::check(text) {
+            _ if text.len() > self.limits.topic => Named::Refused(code::TOPIC_TOO_LONG),
+            Ok(text) => Named::Topic(self.topics.use_text(text)),
+            Err(fault) => Named::Refused(fault.code),
+        };
+        let Some(this) = self.conn(conn) else { return Ok(()) };
+        if slot >= this.topics_in.len() {
+            this.topics_in.resize(slot + 1, Named::Nothing);
+        }
+        if let Named::Topic(gone) = std::mem::replace(&mut this.topics_in[slot], named) {
+            self.topics.unuse(gone);
+        }
+        Ok(())
+    }
+
+    /// The driver lets a SUBSCRIBE through: adds it and queues its RESULT; the code.
+    #[allow(clippy::too_many_arguments)] // the parts of the frame
+    pub fn subscribe(&mut self, conn: u32, sub: u32, number: u64, flags: u8, policy: u8, pattern: &str, group: &str) -> u16 {
+        let code = match self.add_subscription(conn, sub, flags, policy, pattern, group) {
+            Ok(()) => {
+                self.result(conn, number, code::OK, 0, "");
+                code::OK
+            }
+            Err(fault) => {
+                self.reject(conn, number, &fault);
+                fault.code
+            }
+        };
+        self.answered_by_driver(conn);
+        code
+    }
+
+    /// The driver refuses a SUBSCRIBE or SERVE.
+    pub fn refuse(&mut self, conn: u32, number: u64, code: u16, text: &str) {
+        self.reject(conn, number, &Fault::new(code, text));
+        self.answered_by_driver(conn);
+    }
+
+    fn add_subscription(&mut self, conn: u32, sub: u32, flags: u8, policy: u8, pattern: &str, group: &str) -> Checked<()> {
+        let limits = self.limits;
+        let Some(this) = self.conn(conn).filter(|this| this.state == State::Open) else { return Ok(()) };
+        if this.subs.contains_key(&sub) {
+            return Err(Fault::new(code::DUPLICATE, format!("subscription id {sub} is in use")));
+        }
+        if this.subs.len() >= limits.subscriptions {
+            let text = format!("{} subscriptions, the limit for one connection", limits.subscriptions);
+            return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
+        }
+        if pattern.len() > limits.topic || group.len() > limits.topic {
+            return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {} bytes", limits.topic)));
+        }
+        if policy > policy::DISCONNECT {
+            return Err(Fault::new(code::REFUSED, format!("no policy has the number {policy}")));
+        }
+        let echo = flags & flag::NO_ECHO == 0;
+        let group = if group.is_empty() { Subscription::ALONE } else { self.use_group(group) };
+        match self.index.insert(pattern, Subscription::new(conn, sub, group, policy, echo)) {
+            Ok(key) => {
+                if let Some(this) = self.conn(conn) {
+                    this.subs.insert(sub, key);
+                }
+                self.topics.epoch += 1;
+                Ok(())
+            }
+            Err(fault) => {
+                self.unuse_group(group);
+                Err(fault)
+            }
+        }
+    }
+
+    fn use_group(&mut self, name: &str) -> u32 {
+        if let Some(&group) = self.group_names.get(name) {
+            self.groups[group as usize].uses += 1;
+            return group;
+        }
+        let new = Group { name: name.into(), uses: 1, turn: 0 };
+        let free = self.groups.iter().position(|group| group.uses == 0);
+        let group = free.unwrap_or(self.groups.len());
+        if free.is_some() {
+            self.groups[group] = new;
+        } else {
+            self.groups.push(new);
+        }
+        self.group_names.insert(name.into(), group as u32);
+        group as u32
+    }
+
+    fn unuse_group(&mut self, group: u32) {
+        if let Some(this) = self.groups.get_mut(group as usize) {
+            this.uses -= 1;
+            if this.uses == 0 {
+                self.group_names.remove(&this.name);
+            }
+        }
+    }
+
+    fn drop_subscription(&mut self, key: u32) {
+        let group = self.index.get(key).group;
+        self.index.remove(key);
+        self.unuse_group(group);
+        self.topics.epoch += 1;
+    }
+
+    fn unsubscribe(&mut self, conn: u32, sub: u32, number: u64) {
+        match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
+            Some(key) => {
+                self.drop_subscription(key);
+                self.result(conn, number, code::OK, 0, "");
+            }
+            None => self.reject(conn, number, &Fault::new(code::UNKNOWN, format!("no subscription has the id {sub}"))),
+        }
+    }
+
+    /// Requests on this topic come as events.
+    pub fn internal(&mut self, text: &str) {
+        let topic = self.topics.use_text(text);
+        self.services.insert(topic, Service::Internal);
+    }
+
+    /// The driver lets a SERVE through: claims the topic and queues its RESULT; the code.
+    pub fn serve(&mut self, conn: u32, service: u32, number: u64, topic: &str) -> u16 {
+        let code = match self.add_service(conn, service, topic) {
+            Ok(()) => {
+                self.result(conn, number, code::OK, 0, "");
+                code::OK
+            }
+            Err(fault) => {
+                self.reject(conn, number, &fault);
+                fault.code
+            }
+        };
+        self.answered_by_driver(conn);
+        code
+    }
+
+    fn add_service(&mut self, conn: u32, id: u32, text: &str) -> Checked<()> {
+        let limits = self.limits;
+        let Some(this) = self.conn(conn).filter(|this| this.state == State::Open) else { return Ok(()) };
+        if this.services.contains_key(&id) {
+            return Err(Fault::new(code::DUPLICATE, format!("service id {id} is in use")));
+        }
+        if this.services.len() >= limits.subscriptions {
+            return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, format!("{} services", limits.subscriptions)));
+        }
+        if text.len() > limits.topic {
+            return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {} bytes", limits.topic)));
+        }
+        let checked = topic::check(text)?;
+        if topic::has_wildcard(checked) {
+            return Err(Fault::new(code::WILDCARD, "a service takes no wildcards"));
+        }
+        if topic::is_reserved(checked) {
+            return Err(Fault::new(code::RESERVED, "the topic belongs to the broker"));
+        }
+        let topic = self.topics.use_text(checked);
+        if self.services.contains_key(&topic) {
+            self.topics.unuse(topic);
+            return Err(Fault::new(code::SERVICE_TAKEN, format!("{checked:?} is served already")));
+        }
+        self.services.insert(topic, Service::Client { conn, id });
+        if let Some(this) = self.conn(conn) {
+            this.services.insert(id, topic);
+        }
+        Ok(())
+    }
+
+    fn unserve(&mut self, conn: u32, service: u32, number: u64) {
+        match self.conn(conn).and_then(|this| this.services.remove(&service)) {
+            Some(topic) => {
+                self.services.remove(&topic);
+                self.topics.unuse(topic);
+                self.result(conn, number, code::OK, 0, "");
+            }
+            None => self.reject(conn, number, &Fault::new(code::UNKNOWN, format!("no service has the id {service}"))),
+        }
+    }
+
+    /// Forgets a connection and everything that hangs on it.
+    pub fn disconnect(&mut self, conn: u32) {
+        self.release(conn);
+        let Some(mut gone) = self.conns.get_mut(conn as usize).and_then(Option::take) else { return };
+        self.free.push(conn);
+        self.stats.closed += 1;
+        add(&mut self.stats.count, &gone.count);
+        self.full.retain(|&other| other != conn);
+        self.ready.retain(|&other| other != conn);
+        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) if *other == conn));
+        if self.sessions.get(&gone.who.session) == Some(&conn) {
+            self.sessions.remove(&gone.who.session);
+        }
+        for (_, key) in gone.subs.drain() {
+            self.drop_subscription(key);
+        }
+        for (_, topic) in gone.services.drain() {
+            self.services.remove(&topic);
+            self.topics.unuse(topic);
+        }
+        for topic in gone.topics_in.drain(..) {
+            if let Named::Topic(topic) = topic {
+                self.topics.unuse(topic);
+            }
+        }
+        for topic in gone.topics_out.keys() {
+            self.topics.unuse(*topic);
+        }
+        self.settle(gone.owed.drain().collect(), gone.asked.drain().map(|(_, id)| id).collect());
+        while let Some(buffer) = gone.outbox.pop(&mut self.pool) {
+            self.pool.put(buffer);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Full outboxes: what is dropped, who waits, and when waiting ends. Also the way of output to the driver.
+
+use super::{Engine, Event};
+use crate::connection::State;
+use crate::frame::{code, policy, Fault};
+use crate::route::Route;
+
+impl Engine {
+    /// Appends a frame that must not be dropped.
+    pub(super) fn put(&mut self, conn: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let limit = self.limits.outbox;
+        let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
+        if this.state == State::Closing {
+            return;
+        }
+        this.outbox.push(&mut self.pool, write);
+        let bytes = this.outbox.bytes();
+        let full = bytes >= limit && !this.full;
+        self.queue(conn);
+        if full {
+            self.mark_full(conn);
+        }
+        // Answers can't be dropped: a client that asks and never reads is cut off.
+        if bytes > 2 * limit + self.limits.frame {
+            self.fail(conn, &Fault::new(code::SLOW_CONSUMER, "answers are asked for and never read"));
+        }
+    }
+
+    fn queue(&mut self, conn: u32) {
+        if let Some(this) = self.conn(conn) {
+            if !this.queued && this.writable {
+                this.queued = true;
+                self.ready.push(conn);
+            }
+        }
+    }
+
+    pub(super) fn mark_full(&mut self, conn: u32) {
+        if let Some(this) = self.conn(conn) {
+            this.full = true;
+            this.progress = None;
+            self.full.push(conn);
+        }
+    }
+
+    /// A connection that must have room before a message of this route may pass.
+    pub(super) fn obstacle(&self, route: &Route) -> Option<u32> {
+        let holds = |conn: u32, policy: u8| {
+            let this = self.conns.get(conn as usize).and_then(Option::as_ref);
+            policy == policy::BLOCK && this.is_some_and(|this| this.full && !this.stuck && this.state == State::Open)
+        };
+        let full = |conn: u32| self.conns.get(conn as usize).and_then(Option::as_ref).is_none_or(|this| this.full);
+        let alone = route.targets.iter().find(|target| holds(target.conn, target.policy)).map(|target| target.conn);
+        alone.or_else(|| {
+            // A group holds up only when nobody in it has room.
+            let crowded = route.teams.iter().filter(|team| team.members.iter().all(|member| full(member.conn)));
+            let mut waits = crowded.flat_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy)));
+            waits.next().map(|member| member.conn)
+        })
+    }
+
+    /// Stops a connection until `full` has room.
+    pub(super) fn block(&mut self, conn: u32, full: u32) {
+        if let Some(this) = self.conn(full) {
+            this.waiters.push(conn);
+        }
+        if let Some(this) = self.conn(conn) {
+            this.blocked_by = Some(full);
+        }
+        self.events.push(Event::Pause(conn));
+    }
+
+    /// Lets those go on who wait for this connection.
+    pub(super) fn release(&mut self, conn: u32) {
+        let Some(this) = self.conn(conn) else { return };
+        for waiter in std::mem::take(&mut this.waiters) {
+            if self.conn(waiter).is_some_and(|waiter| waiter.blocked_by == Some(conn)) {
+                self.events.push(Event::Resume(waiter));
+            }
+        }
+    }
+
+    /// For a message to a full connection: whether it may still be appended.
+    pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8) -> bool {
+        let limit = self.limits.outbox;
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
+        match policy {
+            policy::BLOCK if !this.stuck => return true,
+            policy::DROP_OLDEST => {
+                while this.outbox.bytes() >= limit {
+                    match this.outbox.drop_oldest(&mut self.pool) {
+                        0 => break,
+                        dropped => this.count.dropped += dropped,
+                    }
+                }
+                if this.outbox.bytes() < limit {
+                    return true;
+                }
+            }
+            policy::DISCONNECT => {
+                let text = format!("{} bytes wait to be read, the limit is {limit}", this.outbox.bytes());
+                self.fail(to, &Fault::new(code::SLOW_CONSUMER, text));
+                return false;
+            }
+            _ => {}
+        }
+        this.count.dropped += 1;
+        this.outbox.miss(ids);
+        false
+    }
+
+    /// The transport can take no more, or can again.
+    pub fn set_writable(&mut self, conn: u32, yes: bool) {
+        let Some(this) = self.conn(conn) else { return };
+        this.writable = yes;
+        if yes && !this.outbox.is_empty() {
+            self.queue(conn);
+        }
+    }
+
+    /// The next bytes to write, and to whom.
+    pub fn next_output(&mut self) -> Option<(u32, Vec<u8>)> {
+        loop {
+            let conn = *self.ready.last()?;
+            let limit = self.limits.outbox;
+            let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else {
+                self.ready.pop();
+                continue;
+            };
+            let bytes = if this.writable { this.outbox.pop(&mut self.pool) } else { None };
+            let Some(bytes) = bytes else {
+                this.queued = false;
+                self.ready.pop();
+                continue;
+            };
+            this.progress = None;
+            if this.full && this.outbox.bytes() <= limit / 2 {
+                this.full = false;
+                this.stuck = false;
+                self.full.retain(|&other| other != conn);
+                self.release(conn);
+            }
+            return Some((conn, bytes));
+        }
+    }
+
+    /// Whether anybody waits for a full connection, so that time matters.
+    pub fn has_blocked(&self) -> bool {
+        self.full.iter().any(|&conn| self.conns[conn as usize].as_ref().is_some_and(|this| !this.waiters.is_empty()))
+    }
+
+    /// Lets time pass: a full connection that made no progress for the stall time holds nobody up any more.
+    pub fn tick(&mut self, now: u64) {
+        self.now = now;
+        let stall = self.limits.stall;
+        for conn in self.full.clone() {
+            let Some(this) = self.conn(conn) else { continue };
+            if this.waiters.is_empty() {
+                continue;
+            }
+            let since = *this.progress.get_or_insert(now);
+            if now.saturating_sub(since) >= stall && !this.stuck {
+                this.stuck = true;
+                self.release(conn);
+            }
+        }
+    }
+}

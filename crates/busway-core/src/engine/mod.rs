@@ -1,0 +1,307 @@
+//! The broker's engine: every connection, subscription and service, and the way of a message between them.
+//!
+//! A driver gives it bytes with `feed` and takes bytes with `next_output`. Frames that need a decision (HELLO, SUBSCRIBE,
+//! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
+//! `publish` has the way of a message, `calls` requests and pushes, `flow` full outboxes and those who wait for them.
+
+mod calls;
+mod control;
+mod flow;
+mod publish;
+
+use rustc_hash::FxHashMap;
+
+use crate::connection::{Connection, Counters, State};
+use crate::frame::{code, kind, Checked, Fault, Writer};
+use crate::index::Index;
+use crate::outbox::Pool;
+use crate::pending::Table;
+use crate::split::Flow;
+use crate::topics::Topics;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub frame: usize,
+    pub topic: usize,
+    pub fields: usize,
+    pub subscriptions: usize,
+    pub outbox: usize,
+    pub topics: usize,
+    pub senders: usize,
+    pub pending: usize,
+    /// How long a full connection may make no progress before `block` drops, in milliseconds.
+    pub stall: u64,
+}
+
+/// What the driver has to do something about.
+#[derive(Debug)]
+pub enum Event {
+    Hello { conn: u32, version: u16, map: Vec<u8> },
+    Subscribe { conn: u32, sub: u32, number: u64, flags: u8, policy: u8, pattern: String, group: String, rules: Vec<u8> },
+    Serve { conn: u32, service: u32, number: u64, topic: String },
+    /// A request to the broker itself.
+    Call { conn: u32, number: u64, time: i64, topic: String, payload: Vec<u8> },
+    /// The peer says goodbye.
+    Close { conn: u32, code: u16, text: String },
+    /// The peer broke the rules; CLOSE is queued.
+    Fail { conn: u32, code: u16, text: String },
+    /// Read no more from it,
+    Pause(u32),
+    /// go on with `resume` and read again.
+    Resume(u32),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Service {
+    Internal,
+    Client { conn: u32, id: u32 },
+}
+
+#[derive(Debug)]
+struct Group {
+    name: Box<str>,
+    uses: u32,
+    turn: usize,
+}
+
+/// Totals over all connections, past ones included.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Stats {
+    pub count: Counters,
+    pub unroutable: u64,
+    pub rejected: u64,
+    pub late_replies: u64,
+    pub requests: u64,
+    pub pushes: u64,
+    pub protocol_errors: u64,
+    pub opened: u64,
+    pub closed: u64,
+}
+
+pub struct Engine {
+    pub limits: Limits,
+    conns: Vec<Option<Box<Connection>>>,
+    free: Vec<u32>,
+    sessions: FxHashMap<u64, u32>,
+    topics: Topics,
+    index: Index,
+    groups: Vec<Group>,
+    group_names: FxHashMap<Box<str>, u32>,
+    services: FxHashMap<u32, Service>,
+    pending: Table,
+    push_turn: usize,
+    pub pool: Pool,
+    /// Connections with output.
+    ready: Vec<u32>,
+    /// Connections whose outbox is full.
+    full: Vec<u32>,
+    events: Vec<Event>,
+    now: u64,
+    beat: u32,
+    pub stats: Stats,
+    /// Ids of one delivery, put together.
+    scratch: Vec<u32>,
+}
+
+impl Engine {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            conns: Vec::new(),
+            free: Vec::new(),
+            sessions: FxHashMap::default(),
+            topics: Topics::default(),
+            index: Index::default(),
+            groups: Vec::new(),
+            group_names: FxHashMap::default(),
+            services: FxHashMap::default(),
+            pending: Table::default(),
+            push_turn: 0,
+            pool: Pool::default(),
+            ready: Vec::new(),
+            full: Vec::new(),
+            events: Vec::new(),
+            now: 0,
+            beat: 0,
+            stats: Stats::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn conn(&mut self, conn: u32) -> Option<&mut Connection> {
+        self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut)
+    }
+
+    fn state(&self, conn: u32) -> Option<State> {
+        self.conns.get(conn as usize).and_then(Option::as_ref).map(|conn| conn.state)
+    }
+
+    pub fn is_open(&self, conn: u32) -> bool {
+        self.state(conn) == Some(State::Open)
+    }
+
+    pub fn connect(&mut self) -> u32 {
+        self.stats.opened += 1;
+        let new = Box::new(Connection::new(self.limits.topics, self.limits.senders, self.beat));
+        if let Some(conn) = self.free.pop() {
+            self.conns[conn as usize] = Some(new);
+            return conn;
+        }
+        self.conns.push(Some(new));
+        self.conns.len() as u32 - 1
+    }
+
+    /// Handles every frame of `data`.
+    pub fn feed(&mut self, conn: u32, data: &[u8]) {
+        let beat = self.beat;
+        let Some(this) = self.conn(conn) else { return };
+        this.heard = beat;
+        this.count.received_bytes += data.len() as u64;
+        if this.waiting || this.blocked_by.is_some() {
+            this.splitter.hold(data);
+            return;
+        }
+        self.run(conn, Some(data));
+    }
+
+    /// Goes on with what a connection had sent when it was stopped.
+    pub fn resume(&mut self, conn: u32) {
+        let Some(this) = self.conn(conn) else { return };
+        if !this.waiting {
+            this.blocked_by = None;
+            self.run(conn, None);
+        }
+    }
+
+    fn run(&mut self, conn: u32, data: Option<&[u8]>) {
+        let limit = self.limits.frame;
+        let Some(this) = self.conn(conn) else { return };
+        let mut splitter = std::mem::take(&mut this.splitter);
+        let mut each = |frame: &[u8]| self.frame(conn, frame);
+        let done = match data {
+            Some(data) => splitter.feed(data, limit, &mut each),
+            None => splitter.again(limit, &mut each),
+        };
+        match done {
+            Ok(_) => {
+                if let Some(this) = self.conn(conn) {
+                    this.splitter = splitter;
+                }
+            }
+            Err(fault) => self.fail(conn, &fault),
+        }
+    }
+
+    fn frame(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        match self.state(conn) {
+            Some(State::Open) => match frame[4] {
+                kind::PUBLISH => self.publish(conn, frame),
+                _ => self.other(conn, frame),
+            },
+            Some(State::New) => self.hello(conn, frame),
+            // What comes after a fault or a goodbye is not looked at.
+            _ => Ok(Flow::Go),
+        }
+    }
+
+    /// Ends a connection for what its peer did.
+    pub fn fail(&mut self, conn: u32, fault: &Fault) {
+        if self.state(conn).is_none_or(|state| state == State::Closing) {
+            return;
+        }
+        self.stats.protocol_errors += u64::from(fault.code != code::SLOW_CONSUMER);
+        self.close(conn, fault.code, &fault.text);
+        self.events.push(Event::Fail { conn, code: fault.code, text: fault.text.clone() });
+    }
+
+    /// Queues CLOSE; from now on nothing of the connection is handled and nothing delivered to it.
+    pub fn close(&mut self, conn: u32, code: u16, text: &str) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::CLOSE, 0).u16(code).bytes(text.as_bytes()).end();
+        });
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Closing;
+        }
+        self.release(conn);
+    }
+
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Time in beats, for `idle`.
+    pub fn pass_beat(&mut self) {
+        self.beat = self.beat.wrapping_add(1);
+    }
+
+    /// Connections that sent nothing during the last `beats`.
+    pub fn idle(&self, beats: u32) -> Vec<u32> {
+        let live = self.conns.iter().enumerate().filter_map(|(i, conn)| Some((i as u32, conn.as_ref()?)));
+        live.filter(|(_, conn)| self.beat.wrapping_sub(conn.heard) >= beats).map(|(i, _)| i).collect()
+    }
+
+    pub fn totals(&self) -> Vec<(&'static str, u64)> {
+        let mut count = self.stats.count;
+        for conn in self.conns.iter().flatten() {
+            add(&mut count, &conn.count);
+        }
+        let s = &self.stats;
+        let outbox: usize = self.conns.iter().flatten().map(|conn| conn.outbox.bytes()).sum();
+        vec![
+            ("connections", (self.conns.len() - self.free.len()) as u64),
+            ("connections_opened", s.opened),
+            ("connections_closed", s.closed),
+            ("subscriptions", self.index.len() as u64),
+            ("services", self.services.values().filter(|s| matches!(s, Service::Client { .. })).count() as u64),
+            ("topics", self.topics.len() as u64),
+            ("groups", self.group_names.len() as u64),
+            ("pending", self.pending.len() as u64),
+            ("outbox_bytes", outbox as u64),
+            ("slow_consumers", self.full.len() as u64),
+            ("messages_received", count.received),
+            ("received_bytes", count.received_bytes),
+            ("messages_delivered", count.delivered),
+            ("delivered_bytes", count.delivered_bytes),
+            ("messages_dropped", count.dropped),
+            ("messages_unroutable", s.unroutable),
+            ("messages_rejected", s.rejected),
+            ("pushes", s.pushes),
+            ("requests", s.requests),
+            ("late_replies", s.late_replies),
+            ("protocol_errors", s.protocol_errors),
+        ]
+    }
+
+    pub fn figures(&self, conn: u32) -> Vec<(&'static str, u64)> {
+        let Some(conn) = self.conns.get(conn as usize).and_then(Option::as_ref) else { return Vec::new() };
+        vec![
+            ("client", u64::from(conn.who.client)),
+            ("subscriptions", conn.subs.len() as u64),
+            ("services", conn.services.len() as u64),
+            ("pending", conn.asked.len() as u64),
+            ("outbox_bytes", conn.outbox.bytes() as u64),
+            ("messages_received", conn.count.received),
+            ("received_bytes", conn.count.received_bytes),
+            ("messages_delivered", conn.count.delivered),
+            ("delivered_bytes", conn.count.delivered_bytes),
+            ("messages_dropped", conn.count.dropped),
+        ]
+    }
+
+    pub fn outbox_bytes(&self, conn: u32) -> usize {
+        self.conns.get(conn as usize).and_then(Option::as_ref).map_or(0, |conn| conn.outbox.bytes())
+    }
+}
+
+fn add(sum: &mut Counters, by: &Counters) {
+    sum.received += by.received;
+    sum.received_bytes += by.received_bytes;
+    sum.delivered += by.delivered;
+    sum.delivered_bytes += by.delivered_bytes;
+    sum.dropped += by.dropped;
+}

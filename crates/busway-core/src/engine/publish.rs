@@ -1,0 +1,268 @@
+//! The way of a published message: which topic, who matches, one copy into each outbox.
+
+use super::Engine;
+use crate::connection::{Named, State, Who};
+use crate::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
+use crate::numbers::Slot;
+use crate::route::{Member, Route};
+use crate::split::Flow;
+
+/// A message on its way, seen from its frame.
+#[derive(Clone, Copy)]
+pub(super) struct Passing<'a> {
+    pub kind: u8,
+    pub flags: u8,
+    pub topic: u32,
+    /// Number of the offer or call.
+    pub answer: Option<u64>,
+    pub body: &'a [u8],
+}
+
+fn u32_at(frame: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
+}
+
+/// The number of a message whose frame is known to be long enough.
+pub(super) fn number_of(frame: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&frame[HEAD + 8..HEAD + 16]);
+    u64::from_le_bytes(bytes)
+}
+
+impl Engine {
+    /// Checks the parts of PUBLISH, PUSH and REQUEST that they share; the topic, or None when it was refused.
+    #[inline]
+    pub(super) fn admit(&mut self, conn: u32, frame: &[u8], allowed: u8) -> Checked<Result<u32, Fault>> {
+        let flags = frame[5];
+        if frame.len() < HEAD + 16 {
+            return Err(Fault::protocol(format!("frame of kind {:#04x} is too short", frame[4])));
+        }
+        if flags & !allowed != 0 {
+            return Err(Fault::protocol(format!("unknown flags {flags:#04x} on a frame of kind {:#04x}", frame[4])));
+        }
+        let fields_limit = self.limits.fields;
+        let Some(this) = self.conn(conn) else { return Err(Fault::protocol("no connection")) };
+        this.count.received += 1;
+        if flags & flag::FIELDS != 0 {
+            let size = frame.get(HEAD + 16..HEAD + 20).map(|_| u32_at(frame, HEAD + 16) as usize);
+            let Some(size) = size.filter(|size| HEAD + 20 + size <= frame.len()) else {
+                return Err(Fault::protocol("fields longer than their frame"));
+            };
+            if size > fields_limit {
+                let text = format!("fields of {size} bytes, the limit is {fields_limit}");
+                return Ok(Err(Fault::new(code::FIELDS_TOO_LARGE, text)));
+            }
+        }
+        let slot = u32_at(frame, 8);
+        match this.topics_in.get(slot as usize) {
+            Some(Named::Topic(topic)) => Ok(Ok(*topic)),
+            Some(Named::Refused(code)) => Ok(Err(Fault::new(*code, "the topic was refused when it was named"))),
+            _ => Err(Fault::protocol(format!("topic slot {slot} was not filled"))),
+        }
+    }
+
+    pub(super) fn publish(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM)? {
+            Ok(topic) if !self.topics.is_reserved(topic) => topic,
+            refused => {
+                let fault = refused.err().unwrap_or_else(|| Fault::new(code::RESERVED, "the topic belongs to the broker"));
+                self.reject(conn, number_of(frame), &fault);
+                return Ok(Flow::Go);
+            }
+        };
+        let mut route = self.topics.route(topic, &mut self.index);
+        if !self.full.is_empty() {
+            if let Some(full) = self.obstacle(&route) {
+                self.topics.keep(topic, route);
+                if let Some(this) = self.conn(conn) {
+                    // Looked at again, so not counted twice.
+                    this.count.received -= 1;
+                }
+                self.block(conn, full);
+                return Ok(Flow::Wait);
+            }
+        }
+        let flags = frame[5] & flag::FIELDS;
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let receivers = self.fan_out(conn, passing, &mut route);
+        self.topics.keep(topic, route);
+        if receivers == 0 {
+            self.stats.unroutable += 1;
+        }
+        if frame[5] & flag::CONFIRM != 0 {
+            self.result(conn, number_of(frame), code::OK, receivers, "");
+        }
+        Ok(Flow::Go)
+    }
+
+    /// A copy to each target and to one member of each group; how many connections got it.
+    fn fan_out(&mut self, from: u32, passing: Passing, route: &mut Route) -> u64 {
+        if route.overlap {
+            return self.fan_out_merged(from, passing, route);
+        }
+        let mut receivers = 0;
+        for target in &mut route.targets {
+            if target.picky && target.conn == from {
+                let mut ids = std::mem::take(&mut self.scratch);
+                ids.clear();
+                ids.extend((target.from..target.to).filter(|&i| route.echo[i]).map(|i| route.ids[i]));
+                receivers += u64::from(!ids.is_empty() && self.deliver(from, target.conn, passing, &ids, target.policy, &mut target.slot));
+                self.scratch = ids;
+                continue;
+            }
+            let ids = &route.ids[target.from..target.to];
+            receivers += u64::from(self.deliver(from, target.conn, passing, ids, target.policy, &mut target.slot));
+        }
+        for team in &route.teams {
+            if let Some(member) = self.pick(from, team.group, &team.members) {
+                let mut slot = u32::MAX;
+                receivers += u64::from(self.deliver(from, member.conn, passing, &[member.id], member.policy, &mut slot));
+            }
+        }
+        receivers
+    }
+
+    /// As `fan_out`, for connections that are reached in more than one way and still get one copy.
+    fn fan_out_merged(&mut self, from: u32, passing: Passing, route: &Route) -> u64 {
+        let mut all: Vec<(u32, u32, u8)> = Vec::new();
+        for target in &route.targets {
+            let wanted = (target.from..target.to).filter(|&i| target.conn != from || route.echo[i]);
+            all.extend(wanted.map(|i| (target.conn, route.ids[i], target.policy)));
+        }
+        for team in &route.teams {
+            all.extend(self.pick(from, team.group, &team.members).map(|m| (m.conn, m.id, m.policy)));
+        }
+        all.sort_unstable();
+        let mut receivers = 0;
+        for chunk in all.chunk_by(|a, b| a.0 == b.0) {
+            let ids: Vec<u32> = chunk.iter().map(|&(_, id, _)| id).collect();
+            let mut slot = u32::MAX;
+            receivers += u64::from(self.deliver(from, chunk[0].0, passing, &ids, chunk[0].2, &mut slot));
+        }
+        receivers
+    }
+
+    /// The member whose turn it is, one with room first.
+    fn pick(&mut self, from: u32, group: u32, members: &[Member]) -> Option<Member> {
+        let turn = self.groups[group as usize].turn;
+        self.groups[group as usize].turn = turn.wrapping_add(1);
+        let mut second = None;
+        for i in 0..members.len() {
+            let member = members[(turn.wrapping_add(i)) % members.len()];
+            let Some(this) = self.conn(member.conn) else { continue };
+            if this.state != State::Open || (member.conn == from && !member.echo) {
+                continue;
+            }
+            if !this.full {
+                return Some(member);
+            }
+            second = second.or(Some(member));
+        }
+        second
+    }
+
+    /// Writes one delivery into an outbox, by its policy; whether it was taken.
+    pub(super) fn deliver(
+        &mut self,
+        from: u32,
+        to: u32,
+        passing: Passing,
+        ids: &[u32],
+        policy: u8,
+        slot: &mut u32,
+    ) -> bool {
+        let limit = self.limits.outbox;
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
+        if this.state != State::Open {
+            return false;
+        }
+        if this.full && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
+            return false;
+        }
+        if !self.conns[to as usize].as_ref().is_some_and(|this| this.topics_out.is(*slot, &passing.topic)) {
+            *slot = self.topic_slot(to, passing.topic);
+        }
+        let sender = self.sender_slot(to, from);
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
+        let keep = if policy == policy::DROP_OLDEST || passing.kind != kind::DELIVER { 0 } else { flag::KEEP };
+        let before = this.outbox.bytes();
+        // More ids than one frame can name go out in several.
+        for ids in ids.chunks(usize::from(u16::MAX)) {
+            let answer = passing.answer.map(u64::to_le_bytes);
+            let answer: &[u8] = answer.as_ref().map_or(&[], |bytes| bytes);
+            let size = HEAD + 4 * ids.len() + answer.len() + passing.body.len();
+            let mut head = [0; HEAD];
+            head[..4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
+            head[4] = passing.kind;
+            head[5] = passing.flags | keep;
+            head[6..8].copy_from_slice(&(ids.len() as u16).to_le_bytes());
+            head[8..12].copy_from_slice(&slot.to_le_bytes());
+            head[12..16].copy_from_slice(&sender.to_le_bytes());
+            this.outbox.push(&mut self.pool, |out| {
+                out.reserve(size);
+                out.extend_from_slice(&head);
+                for id in ids {
+                    out.extend_from_slice(&id.to_le_bytes());
+                }
+                out.extend_from_slice(answer);
+                out.extend_from_slice(passing.body);
+            });
+        }
+        this.count.delivered += 1;
+        this.count.delivered_bytes += (this.outbox.bytes() - before) as u64;
+        let full = this.outbox.bytes() >= limit && !this.full;
+        if !this.queued && this.writable {
+            this.queued = true;
+            self.ready.push(to);
+        }
+        if full {
+            self.mark_full(to);
+        }
+        true
+    }
+
+    /// The slot of a topic on a connection, told to it if it is new there.
+    fn topic_slot(&mut self, to: u32, topic: u32) -> u32 {
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
+        match this.topics_out.slot(&topic) {
+            Slot::Known(slot) => slot,
+            Slot::Filled(slot, gone) => {
+                self.topics.use_again(topic);
+                let text = self.topics.text(topic);
+                this.outbox.push(&mut self.pool, |out| {
+                    Writer::new(out, kind::TOPIC, 0).u16(0).u32(slot).bytes(text.as_bytes()).end();
+                });
+                if let Some(gone) = gone {
+                    self.topics.unuse(gone);
+                }
+                slot
+            }
+        }
+    }
+
+    #[inline]
+    fn sender_slot(&mut self, to: u32, from: u32) -> u32 {
+        let client = self.conns[from as usize].as_ref().map_or(0, |from| from.who.client);
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
+        if this.last_sender.0 == client && this.senders_out.is(this.last_sender.1, &client) {
+            return this.last_sender.1;
+        }
+        let slot = match this.senders_out.slot(&client) {
+            Slot::Known(slot) => slot,
+            Slot::Filled(slot, _) => {
+                let Some(Who { session, name, .. }) = self.conns[from as usize].as_ref().map(|from| from.who.clone()) else {
+                    return 0;
+                };
+                let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
+                this.outbox.push(&mut self.pool, |out| {
+                    Writer::new(out, kind::SENDER, 0).u16(0).u32(slot).u64(session).bytes(name.as_bytes()).end();
+                });
+                slot
+            }
+        };
+        if let Some(this) = self.conns[to as usize].as_deref_mut() {
+            this.last_sender = (client, slot);
+        }
+        slot
+    }
+}

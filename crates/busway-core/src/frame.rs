@@ -1,0 +1,253 @@
+//! What the bytes mean: frame kinds, flags, error codes, and checked reading and writing of their parts.
+//!
+//! `docs/protocol.md` is the norm for everything here.
+
+/// Highest protocol version spoken.
+pub const VERSION: u16 = 1;
+pub const MAGIC: &[u8; 4] = b"BWAY";
+/// Bytes before the body of a message or the ids of a delivery.
+pub const HEAD: usize = 16;
+
+pub mod kind {
+    pub const HELLO: u8 = 0x01;
+    pub const WELCOME: u8 = 0x02;
+    pub const CLOSE: u8 = 0x03;
+    pub const PING: u8 = 0x04;
+    pub const PONG: u8 = 0x05;
+    pub const AWAY: u8 = 0x06;
+    pub const TOPIC: u8 = 0x08;
+    pub const SENDER: u8 = 0x09;
+    pub const PUBLISH: u8 = 0x10;
+    pub const PUSH: u8 = 0x11;
+    pub const REQUEST: u8 = 0x12;
+    pub const REPLY: u8 = 0x14;
+    pub const CANCEL: u8 = 0x15;
+    pub const ACCEPT: u8 = 0x16;
+    pub const DELIVER: u8 = 0x18;
+    pub const OFFER: u8 = 0x19;
+    pub const CALL: u8 = 0x1a;
+    pub const MISSED: u8 = 0x1b;
+    pub const SUBSCRIBE: u8 = 0x20;
+    pub const UNSUBSCRIBE: u8 = 0x21;
+    pub const SERVE: u8 = 0x22;
+    pub const UNSERVE: u8 = 0x23;
+    pub const RESULT: u8 = 0x28;
+}
+
+pub mod flag {
+    pub const FIELDS: u8 = 0x01;
+    pub const CONFIRM: u8 = 0x02;
+    pub const ERROR: u8 = 0x04;
+    pub const KEEP: u8 = 0x40;
+    pub const NO_ECHO: u8 = 0x01;
+}
+
+pub mod policy {
+    pub const BLOCK: u8 = 0;
+    pub const DROP_OLDEST: u8 = 1;
+    pub const DROP_NEW: u8 = 2;
+    pub const DISCONNECT: u8 = 3;
+}
+
+macro_rules! codes {
+    ($($name:ident = $code:literal, $survives:literal;)*) => {
+        pub mod code { $(pub const $name: u16 = $code;)* }
+        /// Every error code: name, number, whether the connection survives it.
+        pub const ERRORS: &[(&str, u16, bool)] = &[$((stringify!($name), $code, $survives)),*];
+    };
+}
+
+codes! {
+    OK = 0, true;
+    PROTOCOL = 1, false;
+    VERSION = 2, false;
+    FRAME_TOO_LARGE = 3, false;
+    HANDSHAKE = 4, false;
+    UNAUTHORIZED = 5, false;
+    IDLE = 6, false;
+    SLOW_CONSUMER = 7, false;
+    SESSION_TAKEN = 8, false;
+    GOING_AWAY = 9, false;
+    TOO_MANY_CONNECTIONS = 10, false;
+    INVALID_TOPIC = 20, true;
+    INVALID_PATTERN = 21, true;
+    TOPIC_TOO_LONG = 22, true;
+    WILDCARD = 23, true;
+    RESERVED = 24, true;
+    FIELDS_TOO_LARGE = 25, true;
+    TOO_MANY_SUBSCRIPTIONS = 30, true;
+    DUPLICATE = 31, true;
+    UNKNOWN = 32, true;
+    NO_RESPONDERS = 40, true;
+    SERVICE_TAKEN = 41, true;
+    SERVICE_GONE = 42, true;
+    HANDLER_ERROR = 43, true;
+    NO_CONSUMER = 44, true;
+    TOO_MANY_PENDING = 45, true;
+    REFUSED = 46, true;
+    FORBIDDEN = 60, true;
+}
+
+/// A refusal: its code says whether the connection survives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub code: u16,
+    pub text: String,
+}
+
+impl Fault {
+    pub fn new(code: u16, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    pub fn protocol(text: impl Into<String>) -> Self {
+        Self::new(code::PROTOCOL, text)
+    }
+}
+
+pub type Checked<T> = Result<T, Fault>;
+
+/// Reads the parts of one frame in order; every length is checked.
+pub struct Parts<'a> {
+    rest: &'a [u8],
+    kind: u8,
+}
+
+impl<'a> Parts<'a> {
+    /// `frame` is a whole frame; reading begins after kind and flags.
+    pub fn of(frame: &'a [u8]) -> Self {
+        Self { rest: &frame[6..], kind: frame[4] }
+    }
+
+    fn cut<const N: usize>(&mut self) -> Checked<[u8; N]> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else { return Err(self.short()) };
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn short(&self) -> Fault {
+        Fault::protocol(format!("frame of kind {:#04x} is too short", self.kind))
+    }
+
+    pub fn bytes(&mut self, size: usize) -> Checked<&'a [u8]> {
+        if size > self.rest.len() {
+            return Err(self.short());
+        }
+        let (head, rest) = self.rest.split_at(size);
+        self.rest = rest;
+        Ok(head)
+    }
+
+    pub fn u8(&mut self) -> Checked<u8> {
+        self.cut::<1>().map(|b| b[0])
+    }
+
+    pub fn u16(&mut self) -> Checked<u16> {
+        self.cut().map(u16::from_le_bytes)
+    }
+
+    pub fn u32(&mut self) -> Checked<u32> {
+        self.cut().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Checked<u64> {
+        self.cut().map(u64::from_le_bytes)
+    }
+
+    pub fn str16(&mut self) -> Checked<&'a str> {
+        let size = self.u16()? as usize;
+        text(self.bytes(size)?)
+    }
+
+    pub fn bin32(&mut self) -> Checked<&'a [u8]> {
+        let size = self.u32()? as usize;
+        self.bytes(size)
+    }
+
+    pub fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
+    pub fn rest_text(self) -> Checked<&'a str> {
+        text(self.rest)
+    }
+}
+
+fn text(bytes: &[u8]) -> Checked<&str> {
+    std::str::from_utf8(bytes).map_err(|_| Fault::protocol("text that is not UTF-8"))
+}
+
+/// The body of a message: what the broker copies as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Body<'a> {
+    pub time: i64,
+    pub number: u64,
+    pub fields: &'a [u8],
+    pub payload: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    pub fn read(mut parts: Parts<'a>, flags: u8) -> Checked<Self> {
+        let time = parts.u64()?.cast_signed();
+        let number = parts.u64()?;
+        let fields = if flags & flag::FIELDS == 0 { &[][..] } else { parts.bin32()? };
+        Ok(Self { time, number, fields, payload: parts.rest() })
+    }
+}
+
+/// Writes one frame of any kind but the hot ones: begin, append parts, and the length is set when it is dropped.
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut Vec<u8>, kind: u8, flags: u8) -> Self {
+        let at = out.len();
+        out.extend_from_slice(&[0, 0, 0, 0, kind, flags]);
+        Self { out, at }
+    }
+
+    #[must_use]
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        self.out.extend_from_slice(bytes);
+        self
+    }
+
+    #[must_use]
+    pub fn u8(self, value: u8) -> Self {
+        self.bytes(&[value])
+    }
+
+    #[must_use]
+    pub fn u16(self, value: u16) -> Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    #[must_use]
+    pub fn u32(self, value: u32) -> Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    #[must_use]
+    pub fn u64(self, value: u64) -> Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    #[must_use]
+    pub fn str16(self, text: &str) -> Self {
+        self.u16(text.len() as u16).bytes(text.as_bytes())
+    }
+
+    #[must_use]
+    pub fn bin32(self, bytes: &[u8]) -> Self {
+        self.u32(bytes.len() as u32).bytes(bytes)
+    }
+
+    /// Ends the frame; its size in bytes.
+    pub fn end(self) -> usize {
+        let size = self.out.len() - self.at;
+        self.out[self.at..self.at + 4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
+        size
+    }
+}

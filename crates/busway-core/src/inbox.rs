@@ -1,0 +1,141 @@
+//! What has arrived at a client for one subscription: bounded, with the same policies as the broker's outbox.
+//!
+//! `block` and `disconnect` make the client stop reading, so that the broker feels it and acts by the policy.
+
+use std::collections::VecDeque;
+
+use crate::frame::policy;
+
+#[derive(Debug)]
+pub struct Inbox<T> {
+    /// Item, its size, and how many went missing right before it.
+    items: VecDeque<(T, usize, u64)>,
+    /// Missing before the first item, dropped from the front.
+    front: u64,
+    bytes: usize,
+    most_items: usize,
+    most_bytes: usize,
+    policy: u8,
+    /// Not told to the consumer yet.
+    untold: u64,
+    pub missed: u64,
+    pub received: u64,
+    full: bool,
+}
+
+impl<T> Inbox<T> {
+    pub fn new(most_items: usize, most_bytes: usize, policy: u8) -> Self {
+        Self {
+            items: VecDeque::new(),
+            front: 0,
+            bytes: 0,
+            most_items: most_items.max(1),
+            most_bytes: most_bytes.max(1),
+            policy,
+            untold: 0,
+            missed: 0,
+            received: 0,
+            full: false,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Over its limit and not yet half empty again.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    fn over(&self, times: usize) -> bool {
+        self.items.len() >= times * self.most_items || self.bytes >= times * self.most_bytes
+    }
+
+    /// Makes room or says that the next message can't be taken.
+    fn admit(&mut self) -> bool {
+        match self.policy {
+            policy::BLOCK | policy::DISCONNECT => !self.over(2),
+            policy::DROP_OLDEST => {
+                while self.over(1) {
+                    let Some((_, size, before)) = self.items.pop_front() else { break };
+                    self.bytes -= size;
+                    self.missed += 1;
+                    self.front += before + 1;
+                }
+                true
+            }
+            _ => !self.over(1),
+        }
+    }
+
+    /// Takes a message of `size` bytes that `make` makes; false: dropped.
+    #[inline]
+    pub fn push(&mut self, size: usize, make: impl FnOnce() -> T) -> bool {
+        if !self.admit() {
+            self.miss(1);
+            return false;
+        }
+        self.items.push_back((make(), size, std::mem::take(&mut self.untold)));
+        self.received += 1;
+        self.bytes += size;
+        self.full = self.full || self.over(1);
+        true
+    }
+
+    /// Whether an offered message would be taken.
+    pub fn has_room(&self) -> bool {
+        !self.over(1)
+    }
+
+    pub fn miss(&mut self, count: u64) {
+        self.missed += count;
+        self.untold += count;
+    }
+
+    /// The oldest item and how many went missing right before it.
+    pub fn pop(&mut self) -> Option<(T, u64)> {
+        let (item, size, before) = self.items.pop_front()?;
+        let missed = before + std::mem::take(&mut self.front);
+        self.bytes -= size;
+        if self.full && self.items.len() <= self.most_items / 2 && self.bytes <= self.most_bytes / 2 {
+            self.full = false;
+        }
+        Some((item, missed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies() {
+        for (policy, kept, first) in [
+            (policy::BLOCK, 8, (0, 0)),
+            (policy::DROP_OLDEST, 4, (6, 6)),
+            (policy::DROP_NEW, 4, (0, 0)),
+            (policy::DISCONNECT, 8, (0, 0)),
+        ] {
+            let mut inbox = Inbox::new(4, 1 << 20, policy);
+            for i in 0..10_u64 {
+                inbox.push(1, || i);
+            }
+            assert_eq!((inbox.len(), inbox.missed, inbox.is_full()), (kept, 10 - kept as u64, true), "{policy}");
+            assert_eq!(inbox.pop(), Some(first), "{policy}");
+            while inbox.pop().is_some() {}
+            assert!(!inbox.is_full() && inbox.bytes() == 0);
+            inbox.push(1, || 10);
+            let told = if policy == policy::DROP_OLDEST { 0 } else { 10 - kept as u64 };
+            assert_eq!(inbox.pop(), Some((10, told)));
+        }
+    }
+}

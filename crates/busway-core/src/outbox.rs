@@ -1,0 +1,172 @@
+//! What waits to be sent to one connection: whole frames in segments, bounded by its owner, with an exact account of
+//! what was dropped.
+//!
+//! Segments come from a pool, since fresh memory for every write costs more than filling it.
+
+use std::collections::VecDeque;
+
+use crate::frame::{flag, kind, Writer};
+
+/// Size at which a segment is closed.
+const SEGMENT: usize = 128 << 10;
+const POOLED: usize = 32;
+
+/// Buffers that were used and can be again.
+#[derive(Debug, Default)]
+pub struct Pool(Vec<Vec<u8>>);
+
+impl Pool {
+    pub fn get(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    pub fn put(&mut self, mut buffer: Vec<u8>) {
+        // Small ones are cheap to make, huge ones too dear to keep.
+        if self.0.len() < POOLED && (SEGMENT / 2..=4 * SEGMENT).contains(&buffer.capacity()) {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}
+
+/// Dropped messages by subscription, in the order in which the first of each was dropped.
+type Account = Vec<(u32, u64)>;
+
+#[derive(Debug, Default)]
+pub struct Outbox {
+    segments: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// Dropped from the front: told before the first segment, after the frames that were kept of the dropped ones.
+    front: Account,
+    kept: Vec<u8>,
+    /// Dropped at the end: told before the next message.
+    back: Account,
+}
+
+fn count(account: &mut Account, sub: u32, by: u64) {
+    match account.iter_mut().find(|(known, _)| *known == sub) {
+        Some((_, n)) => *n += by,
+        None => account.push((sub, by)),
+    }
+}
+
+fn tell(account: &mut Account, out: &mut Vec<u8>) {
+    for (sub, n) in account.drain(..) {
+        Writer::new(out, kind::MISSED, 0).u16(0).u32(sub).u64(n).end();
+    }
+}
+
+impl Outbox {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.kept.is_empty() && self.front.is_empty() && self.back.is_empty()
+    }
+
+    /// Appends what `write` writes.
+    #[inline]
+    pub fn push(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.segments.back().is_none_or(|last| last.len() >= SEGMENT) {
+            self.segments.push_back(pool.get());
+        }
+        if let Some(last) = self.segments.back_mut() {
+            let before = last.len();
+            if !self.back.is_empty() {
+                tell(&mut self.back, last);
+            }
+            write(last);
+            self.bytes += last.len() - before;
+        }
+    }
+
+    /// Counts a message that was not taken for these subscriptions.
+    pub fn miss(&mut self, subs: &[u32]) {
+        for &sub in subs {
+            count(&mut self.back, sub, 1);
+        }
+    }
+
+    /// Drops the messages of the oldest segment that may be dropped; how many.
+    pub fn drop_oldest(&mut self, pool: &mut Pool) -> u64 {
+        // The last segment is the one being written to.
+        if self.segments.len() < 2 {
+            return 0;
+        }
+        let Some(segment) = self.segments.pop_front() else { return 0 };
+        let (mut at, mut dropped, kept) = (0, 0, self.kept.len());
+        while let Some(head) = segment[at..].first_chunk::<8>() {
+            let size = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize + 4;
+            let frame = &segment[at..at + size];
+            if head[4] == kind::DELIVER && head[5] & flag::KEEP == 0 {
+                let ids = u16::from_le_bytes([head[6], head[7]]) as usize;
+                for id in frame[16..16 + 4 * ids].chunks_exact(4) {
+                    count(&mut self.front, u32::from_le_bytes([id[0], id[1], id[2], id[3]]), 1);
+                }
+                dropped += 1;
+            } else {
+                self.kept.extend_from_slice(frame);
+            }
+            at += size;
+        }
+        self.bytes -= segment.len() - (self.kept.len() - kept);
+        pool.put(segment);
+        dropped
+    }
+
+    /// The next bytes to send.
+    pub fn pop(&mut self, pool: &mut Pool) -> Option<Vec<u8>> {
+        if !self.kept.is_empty() || !self.front.is_empty() {
+            let mut first = std::mem::take(&mut self.kept);
+            self.bytes -= first.len();
+            tell(&mut self.front, &mut first);
+            return Some(first);
+        }
+        if self.segments.is_empty() && !self.back.is_empty() {
+            let mut last = pool.get();
+            tell(&mut self.back, &mut last);
+            return Some(last);
+        }
+        let segment = self.segments.pop_front()?;
+        self.bytes -= segment.len();
+        Some(segment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deliver(out: &mut Vec<u8>, sub: u32, flags: u8) {
+        Writer::new(out, kind::DELIVER, flags).u16(1).u32(0).u32(0).u32(sub).bytes(&[0; 1000]).end();
+    }
+
+    #[test]
+    fn every_dropped_message_is_accounted_for() {
+        let (mut outbox, mut pool) = (Outbox::default(), Pool::default());
+        for i in 0..1000 {
+            outbox.push(&mut pool, |out| deliver(out, i % 2, if i % 10 == 0 { flag::KEEP } else { 0 }));
+        }
+        let mut dropped = 0;
+        while outbox.bytes() > 300_000 {
+            dropped += outbox.drop_oldest(&mut pool);
+        }
+        outbox.miss(&[1, 1, 0]);
+        let (mut missed, mut seen) = (0, 0);
+        while let Some(bytes) = outbox.pop(&mut pool) {
+            let mut at = 0;
+            while at < bytes.len() {
+                let size = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize + 4;
+                match bytes[at + 4] {
+                    kind::MISSED => missed += u64::from_le_bytes(bytes[at + 12..at + 20].try_into().unwrap()),
+                    _ => seen += 1,
+                }
+                at += size;
+            }
+        }
+        assert!(dropped > 0 && outbox.is_empty() && outbox.bytes() == 0);
+        assert_eq!(missed, dropped + 3);
+        assert_eq!(seen + dropped, 1000);
+    }
+}

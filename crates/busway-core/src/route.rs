@@ -1,0 +1,117 @@
+//! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
+
+use crate::frame::policy;
+use crate::index::{Index, Subscription};
+
+/// One connection that gets each message, with its subscriptions.
+#[derive(Debug)]
+pub struct Target {
+    pub conn: u32,
+    pub policy: u8,
+    /// Where its ids are in `Route::ids`.
+    pub from: usize,
+    pub to: usize,
+    /// The topic's slot on that connection when it was last used.
+    pub slot: u32,
+    /// Some of its subscriptions don't want what the connection itself publishes.
+    pub picky: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    pub conn: u32,
+    pub id: u32,
+    pub policy: u8,
+    pub echo: bool,
+}
+
+/// A group: one of its members gets each message.
+#[derive(Debug)]
+pub struct Team {
+    pub group: u32,
+    pub members: Vec<Member>,
+}
+
+#[derive(Debug, Default)]
+pub struct Route {
+    pub epoch: u64,
+    pub targets: Vec<Target>,
+    pub ids: Vec<u32>,
+    pub echo: Vec<bool>,
+    pub teams: Vec<Team>,
+    /// A connection may be reached both alone and through groups: its ids must be brought together.
+    pub overlap: bool,
+}
+
+/// The policy that protects most when a connection's subscriptions differ.
+fn stricter(a: u8, b: u8) -> u8 {
+    let rank = |p: u8| match p {
+        policy::BLOCK => 0,
+        policy::DISCONNECT => 1,
+        policy::DROP_NEW => 2,
+        _ => 3,
+    };
+    if rank(a) <= rank(b) {
+        a
+    } else {
+        b
+    }
+}
+
+impl Route {
+    pub fn build(index: &mut Index, topic: &str, epoch: u64) -> Self {
+        let mut keys = Vec::new();
+        index.matches(topic, &mut keys);
+        let mut subs: Vec<&Subscription> = keys.iter().map(|&key| index.get(key)).collect();
+        subs.sort_unstable_by_key(|sub| (sub.group, sub.conn, sub.id));
+        let mut route = Self { epoch, ..Self::default() };
+        for sub in subs {
+            if sub.group == Subscription::ALONE {
+                route.add(sub);
+            } else {
+                route.add_member(sub);
+            }
+        }
+        route.overlap = route.teams.len() > 1
+            || route.teams.iter().any(|team| {
+                team.members.iter().any(|m| route.targets.binary_search_by_key(&m.conn, |target| target.conn).is_ok())
+            });
+        route
+    }
+
+    fn add(&mut self, sub: &Subscription) {
+        let at = self.ids.len();
+        if self.targets.last().is_none_or(|last| last.conn != sub.conn) {
+            let (conn, policy) = (sub.conn, sub.policy);
+            self.targets.push(Target { conn, policy, from: at, to: at, slot: u32::MAX, picky: false });
+        }
+        self.ids.push(sub.id);
+        self.echo.push(sub.echo);
+        if let Some(target) = self.targets.last_mut() {
+            target.to = at + 1;
+            target.picky |= !sub.echo;
+            target.policy = stricter(target.policy, sub.policy);
+        }
+    }
+
+    fn add_member(&mut self, sub: &Subscription) {
+        let member = Member { conn: sub.conn, id: sub.id, policy: sub.policy, echo: sub.echo };
+        match self.teams.last_mut() {
+            Some(team) if team.group == sub.group => team.members.push(member),
+            _ => self.teams.push(Team { group: sub.group, members: vec![member] }),
+        }
+    }
+
+    /// Everybody who could take a message alone.
+    pub fn takers(&self) -> impl Iterator<Item = Member> + '_ {
+        let alone = self.targets.iter().flat_map(|target| {
+            (target.from..target.to).map(|i| Member {
+                conn: target.conn,
+                id: self.ids[i],
+                policy: target.policy,
+                echo: self.echo[i],
+            })
+        });
+        alone.chain(self.teams.iter().flat_map(|team| team.members.iter().copied()))
+    }
+}

@@ -1,0 +1,104 @@
+//! Bytes across the border: payloads in, chunks to write out.
+
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use busway_core::outbox::Pool;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView, PyString};
+
+/// Where buffers return to when they are written.
+pub type Bin = Arc<Mutex<Pool>>;
+
+/// Locks what only this thread uses; a panic elsewhere can't have left it half changed in a way that matters here.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes to write; the memory goes back to its pool when the transport lets go of it.
+#[pyclass(frozen, module = "busway._core")]
+pub struct Chunk {
+    data: Vec<u8>,
+    bin: Bin,
+}
+
+impl Chunk {
+    /// As a memoryview, which every event loop takes.
+    pub fn view<'py>(py: Python<'py>, data: Vec<u8>, bin: &Bin) -> PyResult<Bound<'py, PyMemoryView>> {
+        let chunk = Bound::new(py, Self { data, bin: bin.clone() })?;
+        PyMemoryView::from(chunk.as_any())
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        lock(&self.bin).put(std::mem::take(&mut self.data));
+    }
+}
+
+#[pymethods]
+impl Chunk {
+    fn __len__(&self) -> usize {
+        self.data.len()
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let data = &slf.get().data;
+        // SAFETY: the class is frozen and `data` is only taken when the object is freed, which the view's reference
+        // (taken by PyBuffer_FillInfo) prevents; the view is read-only.
+        let done = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                data.as_ptr().cast_mut().cast(),
+                ffi::Py_ssize_t::try_from(data.len())?,
+                1,
+                flags,
+            )
+        };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}
+
+/// Calls `use_it` with the bytes of a payload: bytes and str without a copy, anything else with the buffer protocol.
+#[inline]
+pub fn with_bytes<R>(payload: &Bound<'_, PyAny>, use_it: impl FnOnce(&[u8]) -> PyResult<R>) -> PyResult<R> {
+    if let Ok(bytes) = payload.cast_exact::<PyBytes>() {
+        use_it(bytes.as_bytes())
+    } else if let Ok(text) = payload.cast::<PyString>() {
+        use_it(text.to_str()?.as_bytes())
+    } else {
+        with_buffer(payload, None, use_it)
+    }
+}
+
+/// Calls `use_it` with the first `size` bytes of a buffer.
+pub fn with_buffer<R>(
+    data: &Bound<'_, PyAny>,
+    size: Option<usize>,
+    use_it: impl FnOnce(&[u8]) -> PyResult<R>,
+) -> PyResult<R> {
+    if let Ok(bytes) = data.cast_exact::<PyBytes>() {
+        let bytes = bytes.as_bytes();
+        return use_it(&bytes[..size.unwrap_or(bytes.len()).min(bytes.len())]);
+    }
+    let buffer = PyBuffer::<u8>::get(data)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("a contiguous buffer is needed"));
+    }
+    let size = size.unwrap_or(buffer.len_bytes()).min(buffer.len_bytes());
+    // SAFETY: the buffer is contiguous and held until after the call; this thread holds the GIL and runs no Python code
+    // in between that could write to it.
+    let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), size) };
+    use_it(bytes)
+}

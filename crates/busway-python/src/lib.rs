@@ -1,0 +1,115 @@
+//! The engine for Python: the only place that knows `PyO3`.
+//!
+//! Calls are coarse: a whole chunk goes in, a list of the few events that need Python comes out. No Python code runs while
+//! a lock is held.
+
+// PyO3 hands arguments over by value and wants methods where functions would do.
+#![allow(clippy::needless_pass_by_value, clippy::unused_self)]
+
+mod bytes;
+mod engine;
+mod message;
+mod session;
+
+use busway_core::frame::{Fault, ERRORS, VERSION};
+use busway_core::{pattern, topic};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+pub(crate) mod event {
+    pub const HELLO: u8 = 1;
+    pub const SUBSCRIBE: u8 = 2;
+    pub const SERVE: u8 = 3;
+    pub const CALL: u8 = 4;
+    pub const CLOSE: u8 = 5;
+    pub const FAIL: u8 = 6;
+    pub const PAUSE: u8 = 7;
+    pub const RESUME: u8 = 8;
+    pub const WELCOME: u8 = 9;
+    pub const READY: u8 = 10;
+    pub const RESULT: u8 = 11;
+    pub const REPLY: u8 = 12;
+    pub const MISSED: u8 = 13;
+    pub const PONG: u8 = 14;
+    pub const AWAY: u8 = 15;
+}
+
+/// A fault as the exception that `busway.errors` has for its code.
+pub(crate) fn raised(py: Python<'_>, fault: &Fault) -> PyErr {
+    static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let make = || PyResult::Ok(py.import("busway.errors")?.getattr("from_code")?.unbind());
+    let error = FROM_CODE.get_or_try_init(py, make).and_then(|make| make.call1(py, (fault.code, &fault.text)));
+    error.map_or_else(|error| error, |error| PyErr::from_value(error.into_bound(py)))
+}
+
+/// Whether some concrete topic belongs to both; a may be a `re:` pattern.
+#[pyfunction]
+fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
+    let checked = |text| topic::check(text).map_err(|fault| raised(py, &fault));
+    let b = checked(b)?;
+    match a.strip_prefix(pattern::PREFIX) {
+        Some(text) => pattern::Pattern::new(text).map(|a| a.matches(b)).map_err(|fault| raised(py, &fault)),
+        None => Ok(topic::meet(checked(a)?, b)),
+    }
+}
+
+/// The topic without its leading slash.
+#[pyfunction]
+#[pyo3(signature = (topic, *, wildcards = true))]
+fn check_topic<'a>(py: Python<'_>, topic: &'a str, wildcards: bool) -> PyResult<&'a str> {
+    let checked = topic::check(topic).map_err(|fault| raised(py, &fault))?;
+    if !wildcards && topic::has_wildcard(checked) {
+        let text = format!("topic {checked:?} has a wildcard, which is not allowed here");
+        return Err(raised(py, &Fault::new(busway_core::frame::code::WILDCARD, text)));
+    }
+    Ok(checked)
+}
+
+/// As `check_topic`, `re:` patterns too.
+#[pyfunction]
+fn check_pattern<'a>(py: Python<'_>, pattern: &'a str) -> PyResult<&'a str> {
+    match pattern.strip_prefix(pattern::PREFIX) {
+        Some(text) => pattern::Pattern::new(text).map(|_| pattern).map_err(|fault| raised(py, &fault)),
+        None => check_topic(py, pattern, true),
+    }
+}
+
+#[pymodule(name = "_core")]
+fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("PROTOCOL", VERSION)?;
+    let errors = PyDict::new(m.py());
+    for (name, code, survives) in ERRORS {
+        errors.set_item(name, (code, survives))?;
+    }
+    m.add("ERRORS", errors)?;
+    for (name, kind) in [
+        ("EVENT_HELLO", event::HELLO),
+        ("EVENT_SUBSCRIBE", event::SUBSCRIBE),
+        ("EVENT_SERVE", event::SERVE),
+        ("EVENT_CALL", event::CALL),
+        ("EVENT_CLOSE", event::CLOSE),
+        ("EVENT_FAIL", event::FAIL),
+        ("EVENT_PAUSE", event::PAUSE),
+        ("EVENT_RESUME", event::RESUME),
+        ("EVENT_WELCOME", event::WELCOME),
+        ("EVENT_READY", event::READY),
+        ("EVENT_RESULT", event::RESULT),
+        ("EVENT_REPLY", event::REPLY),
+        ("EVENT_MISSED", event::MISSED),
+        ("EVENT_PONG", event::PONG),
+        ("EVENT_AWAY", event::AWAY),
+    ] {
+        m.add(name, kind)?;
+    }
+    m.add_class::<message::Message>()?;
+    m.add_class::<bytes::Chunk>()?;
+    m.add_class::<session::Session>()?;
+    m.add_class::<session::Inbox>()?;
+    m.add_class::<engine::Engine>()?;
+    m.add_function(wrap_pyfunction!(matches, m)?)?;
+    m.add_function(wrap_pyfunction!(check_topic, m)?)?;
+    m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
+    Ok(())
+}

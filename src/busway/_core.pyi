@@ -1,0 +1,183 @@
+"""The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, final
+
+from typing_extensions import Buffer
+
+__version__: str
+PROTOCOL: int
+"""Highest protocol version spoken."""
+ERRORS: dict[str, tuple[int, bool]]
+"""Name -> (code, connection survives)."""
+
+# Events are tuples whose first item is one of these. HELLO, SUBSCRIBE and SERVE hold up their connection until accept(),
+# subscribe(), serve() or refuse() answers them; if it had sent more, that answer makes an EVENT_RESUME (out of flush()).
+EVENT_HELLO: int  # broker: (HELLO, conn, version, map_bytes)
+EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules)
+EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic)
+EVENT_CALL: int  # broker, internal service: (CALL, conn, call, message); client: (CALL, service, call, message)
+EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, text)
+EVENT_FAIL: int  # broker: (FAIL, conn, code, text): the peer broke the rules; CLOSE is queued, close after flushing
+EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from it until EVENT_RESUME
+EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
+EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
+EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
+EVENT_RESULT: int  # client: (RESULT, number, code, value, text)
+EVENT_REPLY: int  # client: (REPLY, number, code, message): code 0 = answer, else error with text in message.payload
+EVENT_MISSED: int  # client: (MISSED, sub, count)
+EVENT_PONG: int  # client: (PONG, token)
+EVENT_AWAY: int  # client: (AWAY,)
+
+@final
+class Message:
+    """One message, as it came; immutable."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def text(self) -> str: ...
+    def json(self) -> Any: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def time(self) -> datetime: ...
+    @property
+    def time_ns(self) -> int: ...
+    @property
+    def sender(self) -> str: ...
+    @property
+    def kind(self) -> str: ...  # "publish", "push", "request" or "reply"
+    @property
+    def missed(self) -> int: ...  # how many messages of this subscription were dropped right before this one
+
+@final
+class Chunk:
+    """Bytes to write; supports the buffer protocol and len()."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Inbox:
+    """What has arrived for one subscription and was not taken yet."""
+
+    def take(self, most: int) -> list[Message]: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def missed(self) -> int: ...  # total, dropped by the broker or here
+    @property
+    def received(self) -> int: ...  # total messages that arrived, dropped ones not counted
+
+@final
+class Session:
+    """Client side of a connection: encodes what is sent, decodes what arrives."""
+
+    def __init__(self, session: int, *, gather: int = 65536) -> None: ...
+    def attach(self, on_output: Callable[[], object] | None) -> None:
+        """Forget the last connection (slots, half frames, unsent output); on_output() is called when output begins to wait.
+
+        None = no connection. Not open for publishes until open() is called.
+        """
+    def open(self, *, frame: int, topic: int, fields: int, topics: int) -> None: ...
+    def writable(self, yes: bool) -> None:
+        """Back pressure of the transport: while False publish() and publish_many() take nothing."""
+    def publish(self, topic: str, payload: bytes | str) -> Awaitable[None] | None:
+        """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
+    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int) -> int:
+        """Encode from payloads[start] on; the index of the first that was not taken."""
+    def send(self, kind: int, topic: str, payload: bytes | str, *, flags: int = 0, aux: int = 0) -> int:
+        """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
+    def reply(self, call: int, payload: bytes | str, *, code: int = 0) -> None: ...
+    def cancel(self, number: int) -> None: ...
+    def hello(self, map_bytes: bytes) -> None: ...
+    def subscribe(self, sub: int, pattern: str, *, group: str = "", flags: int = 0, policy: int = 0) -> int: ...
+    def unsubscribe(self, sub: int) -> int: ...
+    def serve(self, service: int, topic: str) -> int: ...
+    def unserve(self, service: int) -> int: ...
+    def ping(self, token: int) -> None: ...
+    def close(self, code: int, text: str) -> None: ...
+    def take(self) -> memoryview | None:
+        """Everything that waits to be written."""
+    @property
+    def waiting(self) -> int: ...  # bytes of output that wait
+    def feed(self, data: Buffer, size: int) -> list[tuple[Any, ...]] | None:
+        """Decode data[:size]. Raises errors.RemoteProtocolError when the broker broke the rules."""
+    def inbox(self, sub: int, *, messages: int, bytes: int, policy: int) -> Inbox:
+        """Make the inbox of a subscription (before subscribe()). It outlives connections. A full one drops by its policy;
+        under `block` it grows past its limit up to twice as much, `held` becomes true, and the driver stops reading."""
+    def forget(self, sub: int) -> None: ...
+    @property
+    def held(self) -> bool: ...  # a block inbox is over its limit; false again once it is half empty
+
+@final
+class Engine:
+    """Broker side: every connection, subscription and service."""
+
+    def __init__(
+        self,
+        *,
+        frame: int,
+        topic: int,
+        fields: int,
+        subscriptions: int,
+        outbox: int,
+        topics: int,
+        senders: int,
+        pending: int,
+        stall_ms: int,
+    ) -> None: ...
+    def connect(self, write: Callable[[memoryview], object]) -> int:
+        """A new connection; write(view) is called by flush() with what is to be sent."""
+    def disconnect(self, conn: int) -> None: ...
+    def feed(self, conn: int, data: Buffer, size: int) -> list[tuple[Any, ...]] | None:
+        """Handle every frame of data[:size], then flush()."""
+    def resume(self, conn: int) -> list[tuple[Any, ...]] | None:
+        """Go on with what a paused connection had sent, then flush()."""
+    def flush(self) -> list[tuple[Any, ...]] | None:
+        """write() what the connections that aren't paused have waiting (call after accept, subscribe, result, ...)."""
+    def writing(self, conn: int, yes: bool) -> list[tuple[Any, ...]] | None:
+        """pause_writing (False) and resume_writing (True, also flushes) of the transport."""
+    def tick(self, now_ms: int) -> list[tuple[Any, ...]] | None:
+        """Let time pass: stuck connections are found, blocked publishers released; then flush()."""
+    def blocked(self) -> bool: ...  # somebody is blocked: tick often
+    def idle(self, ticks: int) -> list[int]:
+        """Connections that sent nothing during the last `ticks` beats (see beat())."""
+    def beat(self) -> None:
+        """One more beat of the clock that idle() counts in."""
+    def ping(self, conn: int, token: int) -> None: ...
+    def accept(self, conn: int, session: int, name: str, client: int, version: int, welcome: bytes) -> int | None:
+        """Open the connection; another connection with the same session (to be closed with SESSION_TAKEN), or None."""
+    def subscribe(
+        self, conn: int, sub: int, number: int, flags: int, policy: int, pattern: str, group: str, rules: bytes
+    ) -> int:
+        """Add it and queue the RESULT; its code."""
+    def serve(self, conn: int, service: int, number: int, topic: str) -> int: ...
+    def refuse(self, conn: int, number: int, code: int, text: str) -> None:
+        """Answer SUBSCRIBE or SERVE with an error."""
+    def internal(self, topic: str) -> None:
+        """Requests on this topic come as EVENT_CALL."""
+    def reply(self, conn: int, call: int, code: int, payload: bytes) -> None:
+        """Answer an internal call."""
+    def result(self, conn: int, number: int, code: int, value: int, text: str) -> None: ...
+    def close(self, conn: int, code: int, text: str) -> None:
+        """Queue CLOSE; nothing is read from the connection any more."""
+    def away(self) -> None:
+        """Queue AWAY on every open connection."""
+    def pending(self, conn: int) -> int: ...  # bytes in its outbox
+    def stats(self) -> dict[str, int]: ...
+    def connection(self, conn: int) -> dict[str, int]: ...  # subscriptions, services, pending, received, delivered, dropped, ...
+
+def matches(a: str, b: str) -> bool:
+    """Whether some concrete topic belongs to both patterns; a may be a `re:` pattern."""
+
+def check_topic(topic: str, *, wildcards: bool = True) -> str:
+    """The topic without its leading slash; raises errors.InvalidTopic."""
+
+def check_pattern(pattern: str) -> str:
+    """As check_topic, `re:` patterns too; raises errors.InvalidTopic or errors.InvalidPattern."""
