@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUST := 1.85
+RUST := 1.87
 FUZZ_SECONDS ?= 600
 BENCH ?=
 PYTEST ?=

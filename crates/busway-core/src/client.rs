@@ -245,12 +245,9 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
             parts.u16()?;
             Incoming::Missed { sub: parts.u32()?, count: parts.u64()? }
         }
-        kind::RESULT => Incoming::Result {
-            code: parts.u16()?,
-            number: parts.u64()?,
-            value: parts.u64()?,
-            text: parts.rest_text()?,
-        },
+        kind::RESULT => {
+            Incoming::Result { code: parts.u16()?, number: parts.u64()?, value: parts.u64()?, text: parts.rest_text()? }
+        }
         kind::WELCOME => Incoming::Welcome { version: parts.u16()?, map: parts.rest() },
         kind::CLOSE => Incoming::Close { code: parts.u16()?, text: parts.rest_text()? },
         kind::PING => Incoming::Ping(parts.u64()?),

@@ -165,7 +165,9 @@ mod tests {
     #[test]
     fn meets_wildcards() {
         let pattern = Pattern::new("a/[xy]+/é?").unwrap();
-        assert!(pattern.matches("a/*/*") && pattern.matches("**") && pattern.matches("a/**/é") && pattern.matches("*/x/**"));
+        assert!(
+            pattern.matches("a/*/*") && pattern.matches("**") && pattern.matches("a/**/é") && pattern.matches("*/x/**")
+        );
         assert!(!pattern.matches("a/*") && !pattern.matches("*/z/**") && !pattern.matches("a/*/*/*"));
     }
 }

@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn any_cut_gives_the_same_frames() {
         let mut stream = Vec::new();
-        let sizes: Vec<usize> = (0..9).map(|i| Writer::new(&mut stream, kind::PING, i).bytes(&[i; 9][..i as usize]).end()).collect();
+        let sizes: Vec<usize> =
+            (0..9).map(|i| Writer::new(&mut stream, kind::PING, i).bytes(&[i; 9][..i as usize]).end()).collect();
         for step in 1..stream.len() {
             for stop in [false, true] {
                 let (mut splitter, mut seen) = (Splitter::default(), Vec::new());

@@ -22,9 +22,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             let rules = PyBytes::new(py, &rules);
             (event::SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules).into_pyobject(py)
         }
-        Event::Serve { conn, service, number, topic } => {
-            (event::SERVE, conn, service, number, topic).into_pyobject(py)
-        }
+        Event::Serve { conn, service, number, topic } => (event::SERVE, conn, service, number, topic).into_pyobject(py),
         Event::Call { conn, number, time, topic, payload } => {
             let from = Arc::new(Sender { name: PyString::new(py, "").unbind(), session: 0 });
             let (topic, payload) = (PyString::new(py, &topic).unbind(), PyBytes::new(py, &payload).unbind());

@@ -91,14 +91,11 @@ impl Inbox {
             taken.reserve(most.min(messages.len()));
             while taken.len() < most {
                 let Some((message, missed)) = messages.pop() else { break };
-                taken.push((message, missed));
+                taken.push(if missed == 0 { message } else { Py::new(py, message.get().after(py, missed))? });
             }
-        });
-        let told = |(message, missed): (Py<Message>, u64)| match missed {
-            0 => Ok(message),
-            _ => Py::new(py, message.get().after(py, missed)),
-        };
-        PyList::new(py, taken.into_iter().map(told).collect::<PyResult<Vec<_>>>()?)
+            PyResult::Ok(())
+        })?;
+        PyList::new(py, taken)
     }
 
     fn __len__(&self) -> usize {
@@ -221,7 +218,7 @@ impl State {
                         events.push(Event::Ready(id));
                     }
                 } else {
-                    events.push(Event::Missed(id, 1));
+                    missed(events, id);
                 }
             });
         }
@@ -283,6 +280,14 @@ impl State {
             }
         }
         Ok(Flow::Go)
+    }
+}
+
+/// One event tells of a whole run of dropped messages.
+fn missed(events: &mut Vec<Event>, id: u32) {
+    match events.last_mut() {
+        Some(Event::Missed(sub, count)) if *sub == id => *count += 1,
+        _ => events.push(Event::Missed(id, 1)),
     }
 }
 
@@ -422,13 +427,18 @@ impl Session {
                     Some(list) => list.get_item(at)?,
                     None => payloads.get_item(at)?,
                 };
-                with_bytes(&payload, |bytes| {
+                let taken = with_bytes(&payload, |bytes| {
                     state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
                     let slot = state.slot(topic)?;
                     state.out.message(kind::PUBLISH, 0, slot, 0, time, bytes);
                     Ok(())
-                })?;
-                at += 1;
+                });
+                match taken {
+                    Ok(()) => at += 1,
+                    // What was taken before it counts; the call that begins with it tells what is wrong.
+                    Err(_) if at > start => break,
+                    Err(error) => return Err(error),
+                }
             }
             Ok(at)
         })
@@ -534,7 +544,12 @@ impl Session {
         lock(&self.state).out.out.len()
     }
 
-    fn feed<'py>(&self, py: Python<'py>, data: &Bound<'py, PyAny>, size: usize) -> PyResult<Option<Bound<'py, PyList>>> {
+    fn feed<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        size: usize,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
         let mut splitter = std::mem::take(&mut *lock(&self.splitter));
         let done = self.write(py, |state| {
             with_buffer(data, Some(size), |bytes| {

@@ -43,7 +43,15 @@ impl Engine {
     }
 
     /// Opens a connection after its HELLO; another connection that has the same session.
-    pub fn accept(&mut self, conn: u32, session: u64, name: &str, client: u32, version: u16, map: &[u8]) -> Option<u32> {
+    pub fn accept(
+        &mut self,
+        conn: u32,
+        session: u64,
+        name: &str,
+        client: u32,
+        version: u16,
+        map: &[u8],
+    ) -> Option<u32> {
         if self.state(conn) != Some(State::Greeted) {
             return None;
         }
@@ -179,7 +187,16 @@ impl Engine {
 
     /// The driver lets a SUBSCRIBE through: adds it and queues its RESULT; the code.
     #[allow(clippy::too_many_arguments)] // the parts of the frame
-    pub fn subscribe(&mut self, conn: u32, sub: u32, number: u64, flags: u8, policy: u8, pattern: &str, group: &str) -> u16 {
+    pub fn subscribe(
+        &mut self,
+        conn: u32,
+        sub: u32,
+        number: u64,
+        flags: u8,
+        policy: u8,
+        pattern: &str,
+        group: &str,
+    ) -> u16 {
         let code = match self.add_subscription(conn, sub, flags, policy, pattern, group) {
             Ok(()) => {
                 self.result(conn, number, code::OK, 0, "");
@@ -200,7 +217,15 @@ impl Engine {
         self.answered_by_driver(conn);
     }
 
-    fn add_subscription(&mut self, conn: u32, sub: u32, flags: u8, policy: u8, pattern: &str, group: &str) -> Checked<()> {
+    fn add_subscription(
+        &mut self,
+        conn: u32,
+        sub: u32,
+        flags: u8,
+        policy: u8,
+        pattern: &str,
+        group: &str,
+    ) -> Checked<()> {
         let limits = self.limits;
         let Some(this) = self.conn(conn).filter(|this| this.state == State::Open) else { return Ok(()) };
         if this.subs.contains_key(&sub) {

@@ -54,7 +54,7 @@ impl Engine {
         alone.or_else(|| {
             // A group holds up only when nobody in it has room.
             let crowded = route.teams.iter().filter(|team| team.members.iter().all(|member| full(member.conn)));
-            let mut waits = crowded.flat_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy)));
+            let mut waits = crowded.filter_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy)));
             waits.next().map(|member| member.conn)
         })
     }

@@ -36,15 +36,47 @@ pub struct Limits {
 /// What the driver has to do something about.
 #[derive(Debug)]
 pub enum Event {
-    Hello { conn: u32, version: u16, map: Vec<u8> },
-    Subscribe { conn: u32, sub: u32, number: u64, flags: u8, policy: u8, pattern: String, group: String, rules: Vec<u8> },
-    Serve { conn: u32, service: u32, number: u64, topic: String },
+    Hello {
+        conn: u32,
+        version: u16,
+        map: Vec<u8>,
+    },
+    Subscribe {
+        conn: u32,
+        sub: u32,
+        number: u64,
+        flags: u8,
+        policy: u8,
+        pattern: String,
+        group: String,
+        rules: Vec<u8>,
+    },
+    Serve {
+        conn: u32,
+        service: u32,
+        number: u64,
+        topic: String,
+    },
     /// A request to the broker itself.
-    Call { conn: u32, number: u64, time: i64, topic: String, payload: Vec<u8> },
+    Call {
+        conn: u32,
+        number: u64,
+        time: i64,
+        topic: String,
+        payload: Vec<u8>,
+    },
     /// The peer says goodbye.
-    Close { conn: u32, code: u16, text: String },
+    Close {
+        conn: u32,
+        code: u16,
+        text: String,
+    },
     /// The peer broke the rules; CLOSE is queued.
-    Fail { conn: u32, code: u16, text: String },
+    Fail {
+        conn: u32,
+        code: u16,
+        text: String,
+    },
     /// Read no more from it,
     Pause(u32),
     /// go on with `resume` and read again.

@@ -65,7 +65,8 @@ impl Engine {
         let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
-                let fault = refused.err().unwrap_or_else(|| Fault::new(code::RESERVED, "the topic belongs to the broker"));
+                let fault =
+                    refused.err().unwrap_or_else(|| Fault::new(code::RESERVED, "the topic belongs to the broker"));
                 self.reject(conn, number_of(frame), &fault);
                 return Ok(Flow::Go);
             }
@@ -106,7 +107,9 @@ impl Engine {
                 let mut ids = std::mem::take(&mut self.scratch);
                 ids.clear();
                 ids.extend((target.from..target.to).filter(|&i| route.echo[i]).map(|i| route.ids[i]));
-                receivers += u64::from(!ids.is_empty() && self.deliver(from, target.conn, passing, &ids, target.policy, &mut target.slot));
+                receivers += u64::from(
+                    !ids.is_empty() && self.deliver(from, target.conn, passing, &ids, target.policy, &mut target.slot),
+                );
                 self.scratch = ids;
                 continue;
             }
@@ -116,7 +119,8 @@ impl Engine {
         for team in &route.teams {
             if let Some(member) = self.pick(from, team.group, &team.members) {
                 let mut slot = u32::MAX;
-                receivers += u64::from(self.deliver(from, member.conn, passing, &[member.id], member.policy, &mut slot));
+                receivers +=
+                    u64::from(self.deliver(from, member.conn, passing, &[member.id], member.policy, &mut slot));
             }
         }
         receivers
@@ -250,7 +254,8 @@ impl Engine {
         let slot = match this.senders_out.slot(&client) {
             Slot::Known(slot) => slot,
             Slot::Filled(slot, _) => {
-                let Some(Who { session, name, .. }) = self.conns[from as usize].as_ref().map(|from| from.who.clone()) else {
+                let Some(Who { session, name, .. }) = self.conns[from as usize].as_ref().map(|from| from.who.clone())
+                else {
                     return 0;
                 };
                 let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
