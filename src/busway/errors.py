@@ -29,6 +29,8 @@
 The codes are those of the wire protocol; `from_code` finds the class of one.
 """
 
+# ruff: noqa: N818, the names say what happened
+
 from enum import IntEnum
 from typing import ClassVar
 
@@ -105,7 +107,7 @@ class ListenFailed(BusError):
     pass
 
 
-class Timeout(BusError, TimeoutError):  # noqa: N818, the tree's names say what happened
+class Timeout(BusError, TimeoutError):
     pass
 
 

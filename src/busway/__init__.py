@@ -1,0 +1,90 @@
+"""Busway: one message bus for Python programs, in one process, across the processes of a host, and across hosts."""
+
+import asyncio as _asyncio
+from collections.abc import Coroutine as _Coroutine
+from typing import Any as _Any, TypeVar as _TypeVar
+
+from busway._core import Message, __version__, matches
+from busway.broker import Server, serve
+from busway.client import Bus, Event, EventStream, Request, Service, Subscription, connect
+from busway.errors import (
+    BusError,
+    Closed,
+    ConnectFailed,
+    Disconnected,
+    Forbidden,
+    Forked,
+    HandlerError,
+    InvalidPattern,
+    InvalidTopic,
+    LimitExceeded,
+    ListenFailed,
+    LocalProtocolError,
+    NoConsumers,
+    NoResponders,
+    PayloadError,
+    ProtocolError,
+    Rejected,
+    RemoteProtocolError,
+    ServiceError,
+    ServiceGone,
+    ServiceTaken,
+    SlowConsumer,
+    Timeout,
+)
+from busway.settings import TLS, Buffer, Caller, Settings
+
+_T = _TypeVar("_T")
+
+__all__ = [
+    "TLS",
+    "Buffer",
+    "Bus",
+    "BusError",
+    "Caller",
+    "Closed",
+    "ConnectFailed",
+    "Disconnected",
+    "Event",
+    "EventStream",
+    "Forbidden",
+    "Forked",
+    "HandlerError",
+    "InvalidPattern",
+    "InvalidTopic",
+    "LimitExceeded",
+    "ListenFailed",
+    "LocalProtocolError",
+    "Message",
+    "NoConsumers",
+    "NoResponders",
+    "PayloadError",
+    "ProtocolError",
+    "Rejected",
+    "RemoteProtocolError",
+    "Request",
+    "Server",
+    "Service",
+    "ServiceError",
+    "ServiceGone",
+    "ServiceTaken",
+    "Settings",
+    "SlowConsumer",
+    "Subscription",
+    "Timeout",
+    "__version__",
+    "connect",
+    "matches",
+    "run",
+    "serve",
+]
+
+
+def run(main: _Coroutine[_Any, _Any, _T]) -> _T:
+    """`asyncio.run` on uvloop, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415, not everywhere
+    except ImportError:
+        return _asyncio.run(main)
+    with _asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

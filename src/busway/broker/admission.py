@@ -1,0 +1,118 @@
+"""Who comes in and what they may ask for: the rules that need Python, each answered with a code of the protocol.
+
+Called by the hub's table. Everything a plain publish, push or reply needs is decided in the engine.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from busway._core import PROTOCOL, __version__
+from busway.errors import Code
+from busway.settings import Caller, Settings
+from busway.topic import is_reserved
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+AGENT: Final = f"busway/{__version__}"
+_NAME: Final = 255
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The map of HELLO."""
+
+    session: Annotated[int, msgspec.Meta(ge=1)]
+    name: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
+    credentials: object = None
+    agent: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
+
+
+_decoder = msgspec.msgpack.Decoder(Hello)
+
+
+def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
+    """Decide a HELLO: a WELCOME or a CLOSE."""
+    _, conn, version, map_bytes = event
+    session = hub.sessions.get(conn)
+    if session is None or session.closing:
+        return
+    if version < 1:
+        session.close(Code.VERSION, f"versions 1 to {PROTOCOL} are spoken here")
+        return
+    try:
+        said = _decoder.decode(map_bytes)
+    except (msgspec.MsgspecError, ValueError) as error:
+        hub.faults += 1
+        session.close(Code.HANDSHAKE, f"HELLO: {error}")
+        return
+    if said.credentials is not None and not isinstance(said.credentials, str | bytes):
+        hub.faults += 1
+        session.close(Code.HANDSHAKE, "HELLO: credentials must be text or bytes")
+        return
+    if hub.settings.authenticate is not None:
+        caller = Caller(
+            name=said.name,
+            session=said.session,
+            credentials=said.credentials,
+            agent=said.agent,
+            transport=session.scheme,
+            peer=session.peer(),
+            peer_name=session.peer_name(),
+        )
+        if not hub.settings.authenticate(caller):
+            hub.refused += 1
+            session.close(Code.UNAUTHORIZED, "the credentials were refused")
+            return
+    hub.clients += 1
+    session.admitted(hub.clients, said.name)
+    welcome = _welcome(hub, hub.clients)
+    other = hub.engine.accept(conn, said.session, said.name, hub.clients, min(version, PROTOCOL), welcome)
+    if other is not None and (old := hub.sessions.get(other)):
+        old.close(Code.SESSION_TAKEN, "another connection came with the same session")
+
+
+def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
+    """Decide a SUBSCRIBE; the engine checks the pattern and queues the RESULT."""
+    _, conn, sub, number, flags, policy, pattern, group, rules = event
+    if is_reserved(pattern.removeprefix("/")):
+        hub.engine.refuse(conn, number, Code.RESERVED, f"topics below {pattern!r} belong to the broker")
+        return
+    hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules)
+
+
+def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
+    """Decide a SERVE."""
+    _, conn, service, number, topic = event
+    if is_reserved(topic.removeprefix("/")):
+        hub.engine.refuse(conn, number, Code.RESERVED, f"the topic {topic!r} belongs to the broker")
+        return
+    hub.engine.serve(conn, service, number, topic)
+
+
+def limits(settings: Settings) -> dict[str, int]:
+    """The limits a client is told."""
+    return {
+        "frame": settings.frame,
+        "topic": settings.topic,
+        "fields": settings.fields,
+        "subscriptions": settings.subscriptions,
+        "outbox": settings.outbox,
+        "topics": settings.topics,
+        "senders": settings.senders,
+        "pending": settings.pending,
+    }
+
+
+def _welcome(hub: "Hub", client: int) -> bytes:
+    return msgspec.msgpack.encode(
+        {
+            "name": hub.name,
+            "guid": hub.guid,
+            "client": client,
+            "agent": AGENT,
+            "heartbeat": hub.settings.heartbeat,
+            "limits": limits(hub.settings),
+            "servers": hub.settings.servers,
+        }
+    )

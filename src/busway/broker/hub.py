@@ -1,0 +1,154 @@
+"""What the engine hands back, and who deals with it: one table from the kind of event to a function.
+
+The hub owns the engine and knows the sessions by the engine's connection numbers. Nothing a client sends may raise
+through it: an unexpected error ends that client's connection, is logged with its traceback, and is counted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from busway import _core
+from busway._core import Engine
+from busway.broker import admission, services
+from busway.broker.pulse import Pulse
+from busway.errors import Code
+from busway.settings import Settings
+
+if TYPE_CHECKING:
+    from busway.broker.session import Session
+
+log = logging.getLogger("busway.broker")
+
+Events = list[tuple[Any, ...]] | None
+
+
+class Hub:
+    """The engine and the sessions around it."""
+
+    def __init__(self, settings: Settings, name: str, guid: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.name = name
+        self.guid = guid
+        self.engine = Engine(
+            frame=settings.frame,
+            topic=settings.topic,
+            fields=settings.fields,
+            subscriptions=settings.subscriptions,
+            outbox=settings.outbox,
+            topics=settings.topics,
+            senders=settings.senders,
+            pending=settings.pending,
+            stall_ms=int(settings.stall * 1000),
+        )
+        self.started = self.loop.time()
+        self.addresses: tuple[str, ...] = ()
+        self.sessions: dict[int, Session] = {}
+        self.everyone: set[Session] = set()
+        self.clients = 0
+        self.refused = 0
+        self.faults = 0
+        self.errors = 0
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.pulse = Pulse(self)
+        self._ending: list[Session] = []
+        self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
+            _core.EVENT_HELLO: admission.hello,
+            _core.EVENT_SUBSCRIBE: admission.subscribe,
+            _core.EVENT_SERVE: admission.serve,
+            _core.EVENT_CALL: services.call,
+            _core.EVENT_CLOSE: _closed,
+            _core.EVENT_FAIL: _failed,
+            _core.EVENT_PAUSE: _paused,
+            _core.EVENT_RESUME: _resumed,
+        }
+        services.register(self.engine)
+
+    def handle(self, events: Events) -> None:
+        """Deal with events until there are none, then end the connections that are done."""
+        table = self._table
+        while events:
+            more: list[tuple[Any, ...]] = []
+            for event in events:
+                try:
+                    if follow := table[event[0]](self, event):
+                        more.extend(follow)
+                except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+                    self.unexpected(error, self.sessions.get(event[1]), f"event {event[0]}")
+            if follow := self.engine.flush():
+                more.extend(follow)
+            events = more
+        if self._ending:
+            ending, self._ending = self._ending, []
+            for session in ending:
+                session.flushed()
+
+    def flush(self) -> None:
+        """Write what was queued outside of handle(), and deal with what comes of it."""
+        self.handle(self.engine.flush())
+
+    def joined(self, session: "Session") -> None:
+        self.sessions[session.conn] = session
+        self.everyone.add(session)
+        self.empty.clear()
+        if len(self.sessions) > self.settings.connections:
+            self.refused += 1
+            session.close(Code.TOO_MANY_CONNECTIONS, f"{self.settings.connections} connections are the limit here")
+            self.flush()
+
+    def forget(self, conn: int) -> None:
+        """The engine is done with this connection; publishers it blocked go on, its requesters are answered."""
+        self.sessions.pop(conn, None)
+        self.engine.disconnect(conn)
+        self.loop.call_soon(self.flush)
+
+    def left(self, session: "Session") -> None:
+        self.everyone.discard(session)
+        if not self.everyone:
+            self.empty.set()
+
+    def ending(self, session: "Session") -> None:
+        """To be ended once the engine has flushed."""
+        self._ending.append(session)
+
+    def unexpected(self, error: Exception, session: "Session | None", what: str) -> None:
+        """An error of ours, not of the client: told, counted, and confined to this connection."""
+        self.errors += 1
+        log.error("unexpected error in %s; the connection is closed", what, exc_info=error)
+        if session is not None:
+            session.abort()
+
+
+def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
+    _, conn, code, text = event
+    if session := hub.sessions.get(conn):
+        log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
+        session.end()
+    return None
+
+
+def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
+    _, conn, code, text = event
+    hub.faults += 1
+    if session := hub.sessions.get(conn):
+        log.info("client %s (%r, %s) is closed: %s %s", session.client, session.name, session.peer(), code, text)
+        session.end()
+    return None
+
+
+def _paused(hub: Hub, event: tuple[Any, ...]) -> Events:
+    if session := hub.sessions.get(event[1]):
+        session.pause()
+    hub.pulse.hurry()
+    return None
+
+
+def _resumed(hub: Hub, event: tuple[Any, ...]) -> Events:
+    conn = event[1]
+    if session := hub.sessions.get(conn):
+        session.resume()
+        return hub.engine.resume(conn)
+    return None

@@ -1,0 +1,61 @@
+"""The broker's clock: signs of life of the clients, and a faster tick while a full outbox blocks publishers."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from busway.errors import Code
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+BEATS: Final = 3
+"""Beats in one heartbeat; a client is pinged after one heartbeat of silence and closed after three."""
+TICK: Final = 0.05
+
+
+class Pulse:
+    """Timers of one hub. Between the beats nothing runs unless somebody is blocked."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._beat: asyncio.TimerHandle | None = None
+        self._tick: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._beat = self._hub.loop.call_later(self._hub.settings.heartbeat / BEATS, self._on_beat)
+
+    def stop(self) -> None:
+        for timer in (self._beat, self._tick):
+            if timer is not None:
+                timer.cancel()
+        self._beat = self._tick = None
+
+    def hurry(self) -> None:
+        """Somebody is blocked: tick until nobody is."""
+        if self._tick is None:
+            self._tick = self._hub.loop.call_later(TICK, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._tick = None
+        self._hub.handle(self._pass_time())
+        if self._hub.engine.blocked():
+            self.hurry()
+
+    def _on_beat(self) -> None:
+        hub = self._hub
+        self.start()
+        hub.engine.beat()
+        for conn in hub.engine.idle(BEATS * 3):
+            session = hub.sessions.get(conn)
+            # One that is paused is silent because nobody reads it; the handshake has a deadline of its own.
+            if session is not None and session.accepted and not session.paused:
+                session.close(Code.IDLE, f"nothing heard for {hub.settings.heartbeat * 3:g} s")
+        for conn in hub.engine.idle(BEATS):
+            session = hub.sessions.get(conn)
+            if session is not None and session.accepted and not session.closing:
+                hub.engine.ping(conn, 0)
+        hub.handle(self._pass_time())
+        hub.flush()
+
+    def _pass_time(self) -> list[tuple[Any, ...]] | None:
+        return self._hub.engine.tick(int(self._hub.loop.time() * 1000))

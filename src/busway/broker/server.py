@@ -1,0 +1,174 @@
+"""`busway.serve`: a broker with its listeners, from start to drained stop."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from busway.broker import services
+from busway.broker.hub import Hub
+from busway.broker.session import Session
+from busway.client.bus import RECONNECT, Bus, Credentials, ErrorHook
+from busway.errors import Closed, Code, LocalProtocolError
+from busway.settings import TLS, Offline, Settings
+from busway.transport import Address, Listener, listen, parse
+
+log = logging.getLogger("busway.broker")
+
+_LOOK: Final = 0.01
+"""Seconds between two looks at the outboxes while draining."""
+
+
+class Server:
+    """A broker. It serves from `start()` (or entering it) to `stop()` (or leaving it)."""
+
+    def __init__(
+        self, *addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None
+    ) -> None:
+        self.guid = secrets.token_hex(16)
+        self.name = name or socket.gethostname()
+        self.settings = settings or Settings()
+        self._tls = tls
+        self._asked: list[Address] = [parse(address) for address in addresses]
+        self._listeners: list[Listener] = []
+        self._hub: Hub | None = None
+        self._stopped = asyncio.Event()
+        self._stopping: asyncio.Future[None] | None = None
+
+    async def start(self) -> Self:
+        """Listen on every address; none is left open if one fails."""
+        if self._hub is not None:
+            raise LocalProtocolError("this server has been started already; make a new one")
+        hub = self._hub = Hub(self.settings, self.name, self.guid)
+        try:
+            for address in [Address("memory", path=self.guid), *self._asked]:
+                factory = partial(Session, hub, address.scheme)
+                listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
+                self._listeners.append(listener)
+        except BaseException:
+            self._close_listeners()
+            raise
+        hub.addresses = self.addresses
+        hub.pulse.start()
+        log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(self.addresses) or "memory")
+        return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where clients of this host connect to, real ports filled in. A server in memory only has none."""
+        return tuple(str(one.address) for one in self._listeners if one.address.scheme != "memory")
+
+    def connect(
+        self,
+        *,
+        name: str = "",
+        timeout: float = 5.0,
+        reconnect: tuple[float, ...] | list[float] | None = RECONNECT,
+        offline: Offline = "fail",
+        credentials: Credentials = None,
+        drain: float = 5.0,
+        on_error: ErrorHook | None = None,
+    ) -> Bus:
+        """A client of this server, over memory."""
+        return Bus(
+            (f"memory:{self.guid}",),
+            name=name,
+            timeout=timeout,
+            reconnect=reconnect,
+            offline=offline,
+            credentials=credentials,
+            drain=drain,
+            on_error=on_error,
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """The broker's counters."""
+        return services.stats(self._running())
+
+    async def serve_forever(self) -> None:
+        """Return when the server has been stopped; stop it when this is cancelled."""
+        self._running()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+
+    async def stop(self, drain: float | None = None) -> None:
+        """Take no more clients, tell those that are there, let what waits for them flow out within `drain` seconds, close."""
+        if self._hub is None or self._stopped.is_set():
+            return
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(
+                self._stop(self._hub, self.settings.drain if drain is None else drain)
+            )
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, hub: Hub, drain: float) -> None:
+        try:
+            self._close_listeners()
+            hub.engine.away()
+            hub.flush()
+            try:
+                async with asyncio.timeout(drain):
+                    while not _flowed_out(hub):  # noqa: ASYNC110, the transports don't tell when they are empty
+                        await asyncio.sleep(_LOOK)
+            except TimeoutError:
+                log.warning("not everything flowed out within %g s", drain)
+            for session in list(hub.everyone):
+                session.close(Code.GOING_AWAY, "the broker stops")
+            hub.flush()
+            await self._wait_until_empty(hub, min(drain, 1.0))
+        finally:
+            hub.pulse.stop()
+            for session in list(hub.everyone):
+                session.abort()
+            self._stopped.set()
+        await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
+
+    async def _wait_until_empty(self, hub: Hub, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await hub.empty.wait()
+        except TimeoutError:
+            log.debug("%d connections are still there", len(hub.everyone))
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    def _running(self) -> Hub:
+        if self._hub is None:
+            raise Closed("this server has not been started")
+        return self._hub
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _flowed_out(hub: Hub) -> bool:
+    """Whether nothing waits in an outbox or a transport, and no request is in flight."""
+    if hub.engine.stats()["pending"]:
+        return False
+    return all(
+        hub.engine.pending(conn) == 0 and session.transport.get_write_buffer_size() == 0
+        for conn, session in hub.sessions.items()
+    )
+
+
+def serve(*addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None) -> Server:
+    """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
+
+    ::
+
+        async with busway.serve("tcp://127.0.0.1:7420") as server:
+            await server.serve_forever()
+    """
+    return Server(*addresses, name=name, settings=settings, tls=tls)

@@ -1,0 +1,179 @@
+"""One client's connection, seen from the broker: bytes to the engine, and the life of the transport.
+
+There is one of these per connection and it is all Python keeps of it (subscriptions live in the engine), so it has
+slots, no dictionary, and no buffer of its own.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from busway.errors import Code
+from busway.transport import read_buffer, tune
+from busway.transport.tls import peer_name
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+GRACE: Final = 2.0
+"""Seconds a closing connection has to take what is left for it."""
+
+
+class Session(asyncio.BufferedProtocol):
+    """Driver between one transport and the engine."""
+
+    __slots__ = (
+        "_buffer",
+        "_hub",
+        "_timer",
+        "accepted",
+        "client",
+        "closing",
+        "conn",
+        "name",
+        "paused",
+        "scheme",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, hub: "Hub", scheme: str) -> None:
+        self._hub = hub
+        self._buffer = read_buffer()
+        self._timer: asyncio.TimerHandle | None = None
+        self.scheme = scheme
+        self.conn = -1
+        self.client = 0
+        self.name = ""
+        self.accepted = False
+        self.closing = False
+        self.paused = False
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        tune(self.transport)
+        hub = self._hub
+        self.conn = hub.engine.connect(self.transport.write)
+        self._timer = hub.loop.call_later(hub.settings.handshake, self._silent)
+        hub.joined(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, named by asyncio
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closing:
+            return  # what a connection says after its CLOSE is not heard
+        hub = self._hub
+        try:
+            events = hub.engine.feed(self.conn, self._buffer, nbytes)
+        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+            hub.unexpected(error, self, "feeding the engine")
+            return
+        if events:
+            hub.handle(events)
+
+    def pause_writing(self) -> None:
+        # Called from inside a write of the engine's flush(), so whatever follows from it has to wait for the next turn.
+        if self.conn >= 0 and (events := self._hub.engine.writing(self.conn, False)):
+            self._hub.loop.call_soon(self._hub.handle, events)
+
+    def resume_writing(self) -> None:
+        if self.conn < 0:
+            return
+        if events := self._hub.engine.writing(self.conn, True):
+            self._hub.handle(events)
+        if self.closing:
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            log.debug("connection %s of %r: %s", self.client, self.name, exc)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._leave()
+        self._hub.left(self)
+
+    # The hub calls these.
+
+    def admitted(self, client: int, name: str) -> None:
+        """The handshake is over."""
+        self.client = client
+        self.name = name
+        self.accepted = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self, code: int, text: str) -> None:
+        """Say CLOSE, then end once it is written."""
+        if self.closing or self.conn < 0:
+            return
+        self._hub.engine.close(self.conn, code, text)
+        self.end()
+
+    def end(self) -> None:
+        """CLOSE is queued or the client has said it: end once the outbox is empty, or when the time of grace is over."""
+        if self.closing or self.conn < 0:
+            return
+        self.closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._hub.loop.call_later(GRACE, self.transport.abort)
+        self._hub.ending(self)
+
+    def flushed(self) -> None:
+        """The engine has flushed: a closing connection may be done."""
+        if self.conn >= 0:
+            self._finish()
+
+    def pause(self) -> None:
+        """Read no more: this client publishes faster than somebody else reads."""
+        if not self.paused:
+            self.paused = True
+            if not self.transport.is_closing():
+                self.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """End now, without a word."""
+        self.closing = True
+        self._leave()
+        self.transport.abort()
+
+    def peer(self) -> str:
+        """The other end's address, as far as the transport knows one."""
+        name: Any = self.transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            return f"{name[0]}:{name[1]}"
+        return str(name) if name else ""
+
+    def peer_name(self) -> str:
+        """The name in the other end's certificate."""
+        return peer_name(self.transport)
+
+    def _silent(self) -> None:
+        self._timer = None
+        self.close(Code.HANDSHAKE, f"no HELLO within {self._hub.settings.handshake:g} s")
+        self._hub.flush()
+
+    def _finish(self) -> None:
+        if self._hub.engine.pending(self.conn) == 0:
+            self._leave()
+            self.transport.close()
+
+    def _leave(self) -> None:
+        """Take the connection out of the engine, which may use its number again."""
+        conn, self.conn = self.conn, -1
+        if conn >= 0:
+            self._hub.forget(conn)

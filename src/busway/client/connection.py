@@ -1,0 +1,174 @@
+"""One physical connection of a client: bytes between its transport and the native session, and its heartbeat.
+
+Output is written once per turn of the loop. Reading pauses while a subscription that blocks is over its limit, unless
+an answer is waited for. When the connection is over it stays over; the next one is a new object.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from busway.errors import BusError, Code, Disconnected, ProtocolError
+from busway.transport import read_buffer, tune
+
+if TYPE_CHECKING:
+    from busway.client.core import Core
+
+log = logging.getLogger("busway.client")
+
+_BEATS: Final = 3
+"""Beats in one heartbeat."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Driver of one transport. Made by a Core, which hears of what arrives and of the end."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, core: "Core", url: str) -> None:
+        self.url = url
+        self.greeted = False
+        self.holding = False
+        self.paused = False
+        self.over = False
+        self.reason: BusError | None = None
+        self.ended: asyncio.Future[None] = core.loop.create_future()
+        self._core = core
+        self._loop = core.loop
+        self._session = core.session
+        self._buffer = read_buffer()
+        self._inside = False
+        self._scheduled = False
+        self._heard = False
+        self._quiet = 0
+        self._heartbeat = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        tune(self.transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, named by asyncio
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.over:
+            return
+        session = self._session
+        self._heard = True
+        self._inside = True
+        try:
+            if events := session.feed(self._buffer, nbytes):
+                self._core.handle(events)
+        except ProtocolError as error:
+            self.fail(error)
+            return
+        finally:
+            self._inside = False
+        if session.waiting:
+            self.flush()
+        if session.held and not self.holding and not self._core.expects():
+            self.holding = True
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        if not self.over:
+            self._session.writable(False)
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if not self.over and not self._core.away:
+            self._session.writable(True)
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        was_over, self.over = self.over, True
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if not was_over:
+            text = f"the connection was lost: {exc}" if exc else "the connection was closed by the other side"
+            self._core.lost(self, self.reason or Disconnected(text))
+        self.wake()
+
+    # The session calls this, when output begins to wait.
+
+    def on_output(self) -> None:
+        if not self._inside and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    # The client calls these.
+
+    def flush(self) -> None:
+        """Write what waits, now."""
+        self._scheduled = False
+        if not self.over and (view := self._session.take()) is not None:
+            self.transport.write(view)
+
+    def release(self) -> None:
+        """Read again."""
+        if self.holding:
+            self.holding = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    async def room(self) -> None:
+        """Return when the transport takes more, or when the connection is over."""
+        if self.paused and not self.over:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(future)
+            await future
+
+    def wake(self) -> None:
+        """Let those who wait for room look again."""
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def keep_alive(self, heartbeat: float) -> None:
+        """Begin with the heartbeat."""
+        self._heartbeat = heartbeat
+        self._timer = self._loop.call_later(heartbeat / _BEATS, self._on_beat)
+
+    def _on_beat(self) -> None:
+        self._timer = self._loop.call_later(self._heartbeat / _BEATS, self._on_beat)
+        if self._heard or self.holding:  # silence while this side doesn't read says nothing of the broker
+            self._heard = False
+            self._quiet = 0
+            return
+        self._quiet += 1
+        if self._quiet >= 3 * _BEATS:
+            self.fail(Disconnected(f"nothing heard for {3 * self._heartbeat:g} s", code=Code.IDLE))
+        elif self._quiet >= _BEATS:
+            self._session.ping(0)
+
+    def fail(self, error: BusError) -> None:
+        """End it now, for this reason."""
+        log.debug("%s: %s", self.url, error)
+        self.reason = error
+        self.transport.abort()
+
+    def finish(self, error: BusError | None = None) -> None:
+        """End it after what was written has left."""
+        self.reason = self.reason or error
+        self.transport.close()
+
+    def discard(self) -> None:
+        """Forget it; the core hears no more of it."""
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if getattr(self, "transport", None) is not None:
+            self.transport.abort()
+        self.wake()
+
+    def extra(self, name: str) -> Any:
+        """What the transport knows under this name."""
+        return self.transport.get_extra_info(name)

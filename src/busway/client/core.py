@@ -1,0 +1,270 @@
+"""What the parts of one client share: the native session, the connection of the moment, and who waits for what.
+
+The core turns the session's events into wake-ups by one table. It makes no connection itself (see resume.py) and has
+no public face (see bus.py).
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakSet
+
+from busway import _core
+from busway._core import Session
+from busway.client.connection import Connection
+from busway.client.events import Announcer, Event
+from busway.client.offline import Waiting
+from busway.client.pending import Pending
+from busway.errors import BusError, Closed, Code, Disconnected, Forked, LocalProtocolError, from_code
+
+if TYPE_CHECKING:
+    from busway.client.part import Part
+    from busway.client.service import Service
+    from busway.client.subscription import Subscription
+
+log = logging.getLogger("busway.client")
+
+State: TypeAlias = Literal["connecting", "connected", "lost", "closed"]
+ErrorHook: TypeAlias = Callable[[BaseException], object]
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Core:
+    """State of one client; everything runs in the event loop it was opened in."""
+
+    loop: asyncio.AbstractEventLoop
+    pending: Pending
+
+    def __init__(self, on_error: ErrorHook | None) -> None:
+        self.session_id = secrets.randbits(64) or 1
+        self.session = Session(self.session_id)
+        self.state: State = "connecting"
+        self.connection: Connection | None = None
+        self.open = False
+        """Publishes, requests and subscriptions may go out."""
+        self.away = False
+        """The broker has said that it will stop."""
+        self.closing = False
+        """The user closes this client, so the end of the connection is no loss."""
+        self.error: BusError | None = None
+        self.events = Announcer()
+        self.waiting = Waiting()
+        self.subscriptions: dict[int, Subscription] = {}
+        self.services: dict[int, Service] = {}
+        self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
+        self.when_lost: Callable[[Connection, BusError], None] | None = None
+        self.handler_errors = 0
+        self.forked = False
+        self._on_error = on_error
+        self._ids = 0
+        self._pongs: dict[int, asyncio.Future[None]] = {}
+        self._tokens = 0
+        self._table: dict[int, Callable[[Row], None]] = {
+            _core.EVENT_READY: self._ready,
+            _core.EVENT_REPLY: self._reply,
+            _core.EVENT_RESULT: self._result,
+            _core.EVENT_CALL: self._call,
+            _core.EVENT_MISSED: self._missed,
+            _core.EVENT_PONG: self._pong,
+            _core.EVENT_WELCOME: self._welcome,
+            _core.EVENT_CLOSE: self._close,
+            _core.EVENT_AWAY: self._away,
+        }
+        _alive.add(self)
+
+    def start(self) -> None:
+        """Take the running loop as the client's own."""
+        self.loop = asyncio.get_running_loop()
+        self.pending = Pending(self.loop, self.session.cancel)
+
+    # Asked by the parts.
+
+    def usable(self) -> Connection:
+        """The connection, if messages may go out; else the error that says why not."""
+        if not self.open or self.connection is None:
+            raise self.why_not()
+        return self.connection
+
+    def why_not(self) -> BusError:
+        if self.forked:
+            return Forked(f"this bus belongs to the process that forked {os.getpid()}: connect again in the child")
+        if self.state == "closed":
+            error = Closed(f"this bus is closed: {self.error}" if self.error else "this bus is closed")
+            error.__cause__ = self.error
+            return error
+        if self.state == "connecting":
+            return Disconnected("this bus is not connected yet: enter it with `async with` or await it")
+        return Disconnected("the broker is going away" if self.away else "there is no connection at the moment")
+
+    def expects(self) -> bool:
+        """Whether an answer is waited for, so that reading must go on."""
+        return len(self.pending) > 0 or len(self._pongs) > 0
+
+    def parts(self) -> "list[Part]":
+        """Every subscription and service."""
+        return [*self.subscriptions.values(), *self.services.values()]
+
+    def next_id(self) -> int:
+        """A number for a subscription or service."""
+        self._ids += 1
+        return self._ids
+
+    def answer(self, number: int, timeout: float | None = None, topic: str = "") -> "asyncio.Future[Any]":
+        """The future answer to a frame that was just encoded."""
+        future = self.pending.add(number, timeout, topic)
+        if (connection := self.connection) is not None and connection.holding:
+            connection.release()
+        return future
+
+    async def result(self, number: int) -> int:
+        """The value of the RESULT to a frame that was just encoded."""
+        try:
+            value: int = await self.answer(number)
+        finally:
+            self.pending.pop(number)
+        return value
+
+    async def ping(self, connection: Connection) -> float:
+        """Seconds until the PONG: everything sent before has been handled by then."""
+        self._tokens += 1
+        token = self._tokens
+        future = self._pongs[token] = self.loop.create_future()
+        connection.release()
+        started = perf_counter()  # the loop's clock may be as coarse as a turn
+        self.session.ping(token)
+        connection.flush()
+        try:
+            await future
+        finally:
+            self._pongs.pop(token, None)
+        return perf_counter() - started
+
+    def taken(self) -> None:
+        """Messages were taken out of an inbox: read again if that made room."""
+        if (connection := self.connection) is not None and connection.holding and not self.session.held:
+            connection.release()
+
+    def report(self, error: BaseException, what: str) -> None:
+        """A user's function raised: log, count, event, hook."""
+        self.handler_errors += 1
+        log.error("%s raised %s", what, type(error).__name__, exc_info=error)
+        self.events.tell(Event(kind="error", error=error, topic=what))
+        if self._on_error is not None:
+            try:
+                self._on_error(error)
+            except Exception:
+                log.exception("on_error raised")
+
+    # Told by the connection.
+
+    def handle(self, events: list[Row]) -> None:
+        table = self._table
+        for event in events:
+            table[event[0]](event)
+
+    def lost(self, connection: Connection, error: BusError) -> None:
+        """The connection is over."""
+        if connection is self.connection and self.when_lost is not None:
+            self.when_lost(connection, error)
+
+    def detach(self, error: BusError) -> int:
+        """No connection any more: what waits for an answer fails. Returns the bytes that were never written."""
+        unsent = self.session.waiting
+        self.connection = None
+        self.open = False
+        self.away = False
+        self.session.attach(None)
+        if self.greeting is not None and not self.greeting.done():
+            self.greeting.set_exception(error)
+        lost = Disconnected(error.reason, code=error.code)
+        self.pending.fail(lost)
+        pongs, self._pongs = self._pongs, {}
+        for future in pongs.values():
+            if not future.done():
+                future.set_exception(Disconnected(error.reason, code=error.code))
+        return unsent
+
+    def _ready(self, event: Row) -> None:
+        if (subscription := self.subscriptions.get(event[1])) is not None:
+            subscription.arrived()
+
+    def _reply(self, event: Row) -> None:
+        _, number, code, message = event
+        future = self.pending.pop(number)
+        if future is None or future.done():
+            return  # cancelled or timed out in the meantime
+        if code == 0:
+            future.set_result(message)
+        else:
+            future.set_exception(from_code(code, message.text))
+
+    def _result(self, event: Row) -> None:
+        _, number, code, value, text = event
+        future = self.pending.pop(number)
+        if future is not None:
+            if not future.done():
+                if code == 0:
+                    future.set_result(value)
+                else:
+                    future.set_exception(from_code(code, text))
+        elif code != 0:
+            error = from_code(code, text)
+            log.warning("the broker refused a message: %s", error)
+            self.events.tell(Event(kind="rejected", error=error))
+
+    def _call(self, event: Row) -> None:
+        _, service, call, message = event
+        if (found := self.services.get(service)) is not None and self.connection is not None:
+            found.called(self.connection, call, message)
+        else:
+            self.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
+
+    def _missed(self, event: Row) -> None:
+        _, sub, count = event
+        subscription = self.subscriptions.get(sub)
+        pattern = subscription.pattern if subscription is not None else ""
+        log.debug("missed %d messages of %r", count, pattern)
+        self.events.tell(Event(kind="missed", topic=pattern, count=count))
+
+    def _pong(self, event: Row) -> None:
+        future = self._pongs.pop(event[1], None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _welcome(self, event: Row) -> None:
+        if self.greeting is not None and not self.greeting.done():
+            self.greeting.set_result((event[1], event[2]))
+
+    def _close(self, event: Row) -> None:
+        _, code, text = event
+        reason = text or "the broker closed the connection"
+        error = LocalProtocolError(reason) if code == Code.PROTOCOL else from_code(code, reason)
+        if self.connection is not None:
+            self.connection.finish(error)
+
+    def _away(self, event: Row) -> None:  # noqa: ARG002, one signature for the table
+        self.away = True
+        self.open = False
+        self.session.writable(False)
+        if self.connection is not None:
+            self.connection.wake()
+
+
+_alive: WeakSet[Core] = WeakSet()
+
+
+def _after_fork() -> None:
+    """The child must not speak on its parent's connections."""
+    for core in list(_alive):
+        if core.state != "closed":
+            core.forked = True
+            core.open = False
+            core.connection = None
+            core.session.attach(None)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,152 @@
+"""What subscriptions and services have in common: registered with the broker, restored after a loss, ended, waited on."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from copy import copy
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from busway.client.core import Core
+from busway.errors import BusError, Disconnected, LocalProtocolError, Rejected, Timeout
+
+
+class Part(ABC):
+    """One registration of a client. Registered once it is entered or awaited, and only once."""
+
+    noun: ClassVar[str]
+    handled: bool
+    """Whether closing it has to wait for somebody's function."""
+
+    def __init__(self, core: Core, label: str) -> None:
+        self.label = label
+        self.live = False
+        """Registered, and to be restored after a reconnect."""
+        self._core = core
+        self._id = 0
+        self._started = False
+        self._over = False
+        self._error: BusError | None = None
+        self._waiters: list[asyncio.Future[bool]] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more will arrive."""
+        return self._over
+
+    async def start(self) -> Self:
+        """Register with the broker."""
+        if self._started:
+            raise LocalProtocolError(f"this {self.noun} has been entered already; make a new one")
+        core = self._core
+        core.usable()
+        self._started = True
+        self._id = core.next_id()
+        self._enter()
+        try:
+            await core.result(self.announce())
+        except BaseException as error:
+            if not isinstance(error, BusError) and core.connection is not None and core.connection.greeted:
+                self._withdraw()  # cancelled: the broker may have registered it
+            self.ended(None)
+            raise
+        self.live = not self._over
+        return self
+
+    async def close(self) -> None:
+        """Take no more. What has arrived is still handed out; a handler gets it before this returns, within the drain time."""
+        core = self._core
+        if not self.live:
+            self._over = True
+            return
+        self.live = False
+        try:
+            if core.connection is not None and core.connection.greeted:
+                await core.result(self._withdraw())
+        except (Disconnected, Rejected):
+            pass  # the broker has forgotten it already
+        finally:
+            self._over = True
+            self._wake()
+            try:
+                await self._finish()
+            finally:
+                self._leave()
+
+    def ended(self, error: BusError | None) -> None:
+        """No more will come. Whoever waits hears of it after what has arrived."""
+        self.live = False
+        self._over = True
+        self._error = error
+        self._leave()
+        self._wake()
+
+    @abstractmethod
+    def announce(self) -> int:
+        """Encode the frame that registers it; its number."""
+
+    @abstractmethod
+    def _withdraw(self) -> int:
+        """Encode the frame that takes it back; its number."""
+
+    @abstractmethod
+    def _enter(self) -> None:
+        """Enter the core's books."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Leave the core's books."""
+
+    @abstractmethod
+    async def _finish(self) -> None:
+        """Let handlers finish what has arrived."""
+
+    def _wake(self) -> None:
+        """Consumers look again."""
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(True)
+
+    async def _wait(self, timeout: float | None) -> bool:
+        """Wait to be woken. False: closed, no more will come. Raises Timeout or what ended this part."""
+        core = self._core
+        if not self._started:
+            raise LocalProtocolError(f"this {self.noun} has not been entered: use `async with` or await it")
+        if core.forked:
+            raise core.why_not()
+        if self._over:
+            if self._error is not None:
+                raise copy(self._error)
+            return False
+        future: asyncio.Future[bool] = core.loop.create_future()
+        self._waiters.append(future)  # each consumer its own: cancelling one must not cancel the others
+        timer = core.loop.call_later(timeout, _expire, future) if timeout is not None else None
+        try:
+            woken = await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if future in self._waiters:
+                self._waiters.remove(future)
+        if not woken:
+            raise Timeout(f"nothing arrived on {self.label!r} within {timeout:g} s")
+        return True
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Self:
+        if not self._started:
+            await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _expire(future: "asyncio.Future[bool]") -> None:
+    if not future.done():
+        future.set_result(False)

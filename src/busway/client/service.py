@@ -1,0 +1,237 @@
+"""A service: answers the requests on one topic, by a handler or by iterating over them.
+
+A reply goes out only on the connection its request came by; after a loss the requester has been told already.
+"""
+
+import asyncio
+import inspect
+import logging
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from busway._core import Message
+from busway.client.connection import Connection
+from busway.client.core import Core
+from busway.client.part import Part
+from busway.client.tasks import finish
+from busway.client.typed import outgoing
+from busway.errors import BusError, Closed, Code, Disconnected, LocalProtocolError
+
+log = logging.getLogger("busway.client")
+
+Responder: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+
+_BACKLOG: Final = 65_536
+"""Requests that wait for the handler; more are refused."""
+_EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+"""Where tasks can start at once, a handler that doesn't wait replies without a turn of the loop."""
+
+
+class Request:
+    """One request taken from a service without a handler; to be answered once, by reply() or fail()."""
+
+    __slots__ = ("_call", "_connection", "_service", "message")
+
+    def __init__(self, service: "Service", connection: Connection, call: int, message: Message) -> None:
+        self.message = message
+        self._service = service
+        self._connection: Connection | None = connection
+        self._call = call
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def payload(self) -> bytes:
+        return self.message.payload
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    def json(self) -> Any:
+        return self.message.json()
+
+    async def reply(self, payload: object = None) -> None:
+        """Answer it."""
+        self._answer(_encoded(self.topic, payload), Code.OK)
+
+    async def fail(self, text: str) -> None:
+        """Answer it with an error, which the requester gets as HandlerError."""
+        self._answer(text, Code.HANDLER_ERROR)
+
+    def _answer(self, payload: bytes | str, code: int) -> None:
+        if self._connection is None:
+            raise LocalProtocolError("this request has been answered already")
+        self._service.answer(self._connection, self._call, payload, code=code)
+        self._connection = None
+
+
+def _encoded(topic: str, payload: object) -> bytes | str:
+    """The payload of a reply; a handler that returns nothing replies with nothing."""
+    if type(payload) is bytes or type(payload) is str:
+        return payload
+    return b"" if payload is None else outgoing(topic, payload)[1]
+
+
+class Service(Part):
+    """Made by `bus.serve(...)`. Without a handler, iterate over it or use recv()."""
+
+    noun = "service"
+    handled = True
+
+    def __init__(self, core: Core, topic: str, handler: Responder | None, *, concurrency: int, drain: float) -> None:
+        if concurrency < 1:
+            raise ValueError("concurrency must be above zero")
+        super().__init__(core, topic)
+        self.topic = topic
+        self._handler = handler
+        self._concurrency = concurrency
+        self._drain = drain
+        self._running = 0
+        self._starting = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queue: deque[tuple[Connection, int, Message]] = deque()
+
+    # Requests that arrive.
+
+    def called(self, connection: Connection, call: int, message: Message) -> None:
+        """A request has arrived."""
+        if self._handler is not None and self._running < self._concurrency:
+            self._run(self._handler, connection, call, message)
+        elif len(self._queue) < _BACKLOG:
+            self._queue.append((connection, call, message))
+            if self._waiters:
+                self._wake()
+        else:
+            self._say(connection, call, f"{_BACKLOG} requests wait already", Code.TOO_MANY_PENDING)
+
+    def answer(self, connection: Connection, call: int, payload: bytes | str, *, code: int = 0) -> None:
+        """Send a reply by the connection its request came by; Disconnected if that is gone."""
+        core = self._core
+        if connection.over or connection is not core.connection:
+            if core.state == "closed" or core.forked:
+                raise core.why_not()
+            raise Disconnected("the connection this request came by is gone")
+        core.session.reply(call, payload, code=code)
+
+    def _run(self, handler: Responder, connection: Connection, call: int, message: Message) -> None:
+        try:
+            result = handler(message)
+        except Exception as error:  # noqa: BLE001, reported and told to the requester
+            self._failed(connection, call, error)
+            return
+        if inspect.isawaitable(result):
+            self._running += 1
+            task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **_EAGER)
+            if not task.done():
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        else:
+            self._reply(connection, call, result)
+
+    async def _await(self, connection: Connection, call: int, waiting: Awaitable[object]) -> None:
+        try:
+            result = await waiting
+        except asyncio.CancelledError:
+            self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
+            raise
+        except Exception as error:  # noqa: BLE001, reported and told to the requester
+            self._failed(connection, call, error)
+        else:
+            self._reply(connection, call, result)
+        finally:
+            self._running -= 1
+            if self._queue and not self._starting:
+                self._run_queued()
+
+    def _run_queued(self) -> None:
+        """Start what waits. Not recursive: a task that is done as soon as it starts only makes room for this loop."""
+        assert self._handler is not None
+        self._starting = True
+        try:
+            while self._queue and self._running < self._concurrency:
+                self._run(self._handler, *self._queue.popleft())
+        finally:
+            self._starting = False
+
+    def _reply(self, connection: Connection, call: int, result: object) -> None:
+        try:
+            self.answer(connection, call, _encoded(self.topic, result))
+        except (Closed, Disconnected):
+            log.debug("a reply of %r came after the connection was lost", self.topic)
+        except Exception as error:  # noqa: BLE001, a result that can't be sent is the handler's error
+            self._failed(connection, call, error)
+
+    def _failed(self, connection: Connection, call: int, error: Exception) -> None:
+        self._core.report(error, f"the handler of service {self.topic!r}")
+        self._say(connection, call, f"{type(error).__name__}: {error}", Code.HANDLER_ERROR)
+
+    def _say(self, connection: Connection, call: int, text: str, code: int) -> None:
+        try:
+            self.answer(connection, call, text, code=code)
+        except BusError as error:
+            log.debug("an error of %r could not be told: %s", self.topic, error)
+
+    # Iterating, for services without a handler.
+
+    async def recv(self, timeout: float | None = None) -> Request:
+        """The next request. Raises Timeout, Closed, or what ended the service."""
+        while (request := self._next()) is None:
+            if not await self._wait(timeout):
+                raise Closed(f"the service {self.topic!r} is closed")
+        return request
+
+    def __aiter__(self) -> AsyncIterator[Request]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[Request, None]:
+        while True:
+            if (request := self._next()) is not None:
+                yield request
+            elif not await self._wait(None):
+                return
+
+    def _next(self) -> Request | None:
+        if self._handler is not None:
+            raise LocalProtocolError("this service has a handler; only one without can be iterated")
+        while self._queue:
+            connection, call, message = self._queue.popleft()
+            if not connection.over:  # else the requester has been told that the service is gone
+                return Request(self, connection, call, message)
+        return None
+
+    # Inside.
+
+    def announce(self) -> int:
+        return self._core.session.serve(self._id, self.topic)
+
+    def ended(self, error: BusError | None) -> None:
+        super().ended(error)
+        self._queue.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _withdraw(self) -> int:
+        return self._core.session.unserve(self._id)
+
+    def _enter(self) -> None:
+        self._core.services[self._id] = self
+
+    def _leave(self) -> None:
+        self._core.services.pop(self._id, None)
+
+    async def _finish(self) -> None:
+        deadline = self._core.loop.time() + self._drain
+        here = {asyncio.current_task()}
+        try:
+            while (others := self._tasks - here) and (left := deadline - self._core.loop.time()) > 0:
+                await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
+        finally:
+            while self._handler is not None and self._queue:
+                connection, call, _ = self._queue.popleft()
+                self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
+            await finish(self._tasks, 0.0, f"service {self.topic!r}")

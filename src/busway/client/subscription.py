@@ -1,0 +1,194 @@
+"""A subscription: messages as they arrive, one by one, in batches, or through a handler.
+
+Messages wait in the native inbox and are taken out in batches. The batch in progress belongs to the subscription, not
+to whoever iterates: breaking out of a loop or cancelling a recv() loses nothing, and several consumers share the
+messages, each going to one of them.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from inspect import isawaitable
+from itertools import islice
+from operator import length_hint
+from typing import Final, Self, TypeAlias
+
+from busway._core import Inbox, Message
+from busway.client.core import Core
+from busway.client.part import Part
+from busway.client.tasks import finish
+from busway.errors import BusError, Closed
+from busway.settings import POLICIES, Policy
+
+Handler: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+
+_BATCH: Final = 1024
+_NO_ECHO: Final = 0x01
+
+
+class Subscription(Part):
+    """Made by `bus.subscribe(...)`. Iterate over it, or use recv(), take() or batches()."""
+
+    noun = "subscription"
+    _inbox: Inbox
+
+    def __init__(
+        self,
+        core: Core,
+        pattern: str,
+        *,
+        group: str,
+        echo: bool,
+        policy: Policy,
+        limit: int,
+        limit_bytes: int,
+        handler: Handler | None,
+        concurrency: int,
+        drain: float,
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
+        if limit < 1 or limit_bytes < 1 or concurrency < 1:
+            raise ValueError("limit, limit_bytes and concurrency must be above zero")
+        super().__init__(core, pattern)
+        self.pattern = pattern
+        self.group = group
+        self.policy = policy
+        self._echo = echo
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self.handled = handler is not None
+        self._handler = handler
+        self._concurrency = concurrency
+        self._drain = drain
+        self._ready: Iterator[Message] = iter(())
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> Self:
+        """Register with the broker; after this every matching message is delivered."""
+        await super().start()
+        if self._handler is not None:
+            for _ in range(self._concurrency):
+                name = f"busway handler of {self.pattern!r}"
+                self._tasks.add(self._core.loop.create_task(self._work(self._handler), name=name))
+        return self
+
+    # Receiving.
+
+    async def recv(self, timeout: float | None = None) -> Message:
+        """The next message. Raises Timeout, Closed, or what ended the subscription."""
+        while True:
+            for message in self._ready:
+                return message
+            if not self._refill():
+                await self._more(timeout)
+
+    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Message]:
+        """At least one message and at most so many; raises as recv() does."""
+        while not (batch := self._batch(most)):
+            await self._more(timeout)
+        return batch
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[Message, None]:
+        while True:
+            for message in self._ready:
+                yield message
+            if not self._refill() and not await self._wait(None):
+                return
+
+    async def batches(self, most: int = 4096) -> AsyncGenerator[list[Message], None]:
+        """Lists of at most so many messages: the fast way to take many."""
+        while True:
+            if batch := self._batch(most):
+                yield batch
+            elif not await self._wait(None):
+                return
+
+    @property
+    def pending(self) -> int:
+        """Messages that have arrived and were not taken yet."""
+        return len(self._inbox) + length_hint(self._ready) if self._started else 0
+
+    @property
+    def received(self) -> int:
+        """Messages that have arrived in all."""
+        return self._inbox.received if self._started else 0
+
+    @property
+    def missed(self) -> int:
+        """Messages that were dropped in all, by the broker or here."""
+        return self._inbox.missed if self._started else 0
+
+    # Inside.
+
+    def announce(self) -> int:
+        return self._core.session.subscribe(
+            self._id,
+            self.pattern,
+            group=self.group,
+            flags=0 if self._echo else _NO_ECHO,
+            policy=POLICIES.index(self.policy),
+        )
+
+    def arrived(self) -> None:
+        """The inbox was empty and has messages now."""
+        self._wake()
+
+    def _withdraw(self) -> int:
+        return self._core.session.unsubscribe(self._id)
+
+    def _enter(self) -> None:
+        policy = POLICIES.index(self.policy)
+        self._inbox = self._core.session.inbox(self._id, messages=self._limit, bytes=self._limit_bytes, policy=policy)
+        self._core.subscriptions[self._id] = self
+
+    def _leave(self) -> None:
+        if self._core.subscriptions.pop(self._id, None) is not None:
+            self._core.session.forget(self._id)
+            self._core.taken()  # a full inbox may have held the reading
+
+    async def _finish(self) -> None:
+        await finish(self._tasks, self._drain, f"the handler of {self.pattern!r}")
+
+    def _refill(self) -> bool:
+        if not self._started or not (batch := self._inbox.take(_BATCH)):
+            return False
+        self._ready = iter(batch)
+        self._core.taken()
+        return True
+
+    def _batch(self, most: int) -> list[Message]:
+        batch = list(islice(self._ready, most))
+        if self._started and len(batch) < most and (more := self._inbox.take(most - len(batch))):
+            batch = batch + more if batch else more
+            self._core.taken()
+        return batch
+
+    async def _more(self, timeout: float | None) -> None:
+        if not await self._wait(timeout):
+            raise Closed(f"the subscription of {self.pattern!r} is closed")
+
+    async def _work(self, handler: Handler) -> None:
+        """What each of the handler's tasks does until the subscription is over."""
+        what = f"the handler of {self.pattern!r}"
+        try:
+            while True:
+                for message in self._ready:
+                    try:
+                        result = handler(message)
+                        if isawaitable(result):
+                            await result
+                    except asyncio.CancelledError as error:
+                        if (task := asyncio.current_task()) is not None and task.cancelling():
+                            raise
+                        self._core.report(error, what)
+                    except Exception as error:  # noqa: BLE001, reported
+                        self._core.report(error, what)
+                if self._refill():
+                    await asyncio.sleep(0)  # a handler that never waits must not starve the loop
+                elif not await self._wait(None):
+                    return
+        except BusError as error:  # what ended the subscription; there is nobody else to raise it to
+            self._core.report(error, f"the subscription of {self.pattern!r}")

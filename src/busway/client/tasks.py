@@ -1,0 +1,27 @@
+"""The end of tasks that a subscription or service owns: by themselves in time, else by cancelling."""
+
+import asyncio
+import logging
+from typing import Final
+
+log = logging.getLogger("busway.client")
+
+_AFTER_CANCEL: Final = 1.0
+
+
+async def finish(tasks: "set[asyncio.Task[None]]", seconds: float, what: str) -> None:
+    """Wait for tasks within a time, then cancel those that are left. Called by one of them, it doesn't wait for itself."""
+    others = tasks - {asyncio.current_task()}
+    if not others:
+        return
+    try:
+        _, late = await asyncio.wait(others, timeout=seconds)
+    except asyncio.CancelledError:
+        for task in others:
+            task.cancel()
+        raise
+    if late:
+        log.warning("%s: %d of %d tasks were cancelled after %g s", what, len(late), len(others), seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.wait(late, timeout=_AFTER_CANCEL)

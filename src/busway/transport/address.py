@@ -1,0 +1,56 @@
+"""Where a bus is: `unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`, or `memory:NAME` within one event loop."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
+
+from busway.settings import DEFAULT_PORT
+
+Scheme: TypeAlias = Literal["memory", "unix", "tcp", "tls"]
+
+_ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, recognised here, not bound to
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One address; `path` is the socket file or the memory name, `host` and `port` are for the others."""
+
+    scheme: Scheme
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        if self.scheme in {"memory", "unix"}:
+            return f"{self.scheme}:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def reachable(self, port: int) -> "Address":
+        """What a client on this host connects to when a server listens here and got `port`."""
+        return replace(self, host=_ANY_HOST.get(self.host, self.host), port=port)
+
+
+def parse(text: str) -> Address:
+    """The address a text means; ValueError with a sentence if it means none."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or scheme not in get_args(Scheme):
+        raise ValueError(f"not an address: {text!r} (known are unix:PATH, tcp://HOST:PORT, tls://HOST:PORT)")
+    if scheme == "memory":
+        return Address("memory", path=rest)
+    if scheme == "unix":
+        path = rest.removeprefix("//")
+        if not path:
+            raise ValueError(f"no path in {text!r}")
+        return Address("unix", path=path)
+    if not rest.startswith("//"):
+        raise ValueError(f"not an address: {text!r} (write {scheme}://{rest})")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not an address: {text!r} ({error})") from error
+    if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError(f"not an address: {text!r} (only host and port are expected)")
+    host = parts.hostname or ""
+    return Address("tls" if scheme == "tls" else "tcp", host=host, port=DEFAULT_PORT if port is None else port)

@@ -1,0 +1,166 @@
+"""`listen` and `dial`: from an address to connected protocols, whatever lies between.
+
+A Unix socket file that nobody answers on is replaced, a live one is refused. Errors come as ListenFailed and
+ConnectFailed with the address in front.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from busway.errors import ConnectFailed, ListenFailed
+from busway.settings import TLS
+from busway.transport.address import Address
+from busway.transport.memory import MemoryListener, dial_memory
+from busway.transport.tls import client_context, server_context
+
+_BACKLOG: Final = 1024
+_GOODBYE: Final = 2.0
+"""Seconds a TLS connection waits for the peer's part of the goodbye."""
+
+Factory = Callable[[], asyncio.BufferedProtocol]
+
+
+class Listener:
+    """A place where connections arrive; `address` is how a client on this host reaches it."""
+
+    def __init__(self, address: Address, close: Callable[[], None]) -> None:
+        self.address = address
+        self._close = close
+
+    def close(self) -> None:
+        """Take no more connections; those that are there stay."""
+        self._close()
+
+
+async def listen(address: Address, factory: Factory, *, tls: TLS | None = None, handshake: float = 5.0) -> Listener:
+    """Make a protocol for every connection that arrives at the address."""
+    try:
+        match address.scheme:
+            case "memory":
+                return Listener(address, MemoryListener(address.path, factory).close)
+            case "unix":
+                return await _listen_unix(address, factory)
+            case "tcp":
+                return await _listen_tcp(address, factory, None, None)
+            case "tls":
+                if tls is None:
+                    raise ListenFailed(f"{address}: a tls:// address needs tls=TLS(cert=..., key=...)")
+                return await _listen_tcp(address, factory, server_context(tls), handshake)
+    except (OSError, ValueError) as error:
+        raise ListenFailed(f"{address}: {_sentence(error)}") from error
+
+
+async def _listen_tcp(
+    address: Address, factory: Factory, context: ssl.SSLContext | None, handshake: float | None
+) -> Listener:
+    loop = asyncio.get_running_loop()
+    host: str | None = address.host or None
+    if address.port == 0:  # a name with several addresses would get a different port for each
+        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if host is None else 0)
+        host = str(found[0][4][0])
+    server = await loop.create_server(
+        factory,
+        host,
+        address.port,
+        backlog=_BACKLOG,
+        ssl=context,
+        ssl_handshake_timeout=handshake,
+        ssl_shutdown_timeout=_GOODBYE if context else None,
+    )
+    port = int(server.sockets[0].getsockname()[1])
+    return Listener(address.reachable(port), server.close)
+
+
+async def _listen_unix(address: Address, factory: Factory) -> Listener:
+    path = Path(address.path)
+    sock, inode = _bind(path)
+    try:
+        server = await asyncio.get_running_loop().create_unix_server(factory, sock=sock, backlog=_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+
+    def close() -> None:
+        try:
+            if path.stat().st_ino == inode:  # not the file of a server that came after this one
+                path.unlink()
+        except FileNotFoundError:
+            pass  # somebody has tidied up already
+        server.close()
+
+    return Listener(address, close)
+
+
+def _bind(path: Path) -> tuple[socket.socket, int]:
+    """A socket bound to this file, and the file's inode."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        try:
+            sock.bind(str(path))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            _remove_stale(path)
+            sock.bind(str(path))
+        path.chmod(0o600)  # nobody can connect before listen(), so there is no gap
+        return sock, path.stat().st_ino
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket file that nobody answers on; anything else is left alone and refused."""
+    if not path.is_socket():
+        raise ListenFailed(f"unix:{path}: the file is there and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass  # its backlog is full, so somebody is there
+    raise ListenFailed(f"unix:{path}: a live server listens there")
+
+
+async def dial(
+    address: Address, factory: Factory, *, tls: TLS | None = None, timeout: float
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """Connect a new protocol to the server at the address, within `timeout` seconds."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            match address.scheme:
+                case "memory":
+                    return dial_memory(address.path, factory)
+                case "unix":
+                    return await loop.create_unix_connection(factory, address.path)
+                case "tcp":
+                    return await loop.create_connection(factory, address.host, address.port)
+                case "tls":
+                    tls = tls or TLS()
+                    return await loop.create_connection(
+                        factory,
+                        address.host,
+                        address.port,
+                        ssl=client_context(tls),
+                        server_hostname=tls.server_name or address.host,
+                        ssl_handshake_timeout=timeout,
+                        ssl_shutdown_timeout=_GOODBYE,
+                    )
+    except TimeoutError as error:
+        raise ConnectFailed(f"{address}: no answer within {timeout:g} s") from error
+    except (OSError, ValueError) as error:
+        raise ConnectFailed(f"{address}: {_sentence(error)}") from error
+
+
+def _sentence(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

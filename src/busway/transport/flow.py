@@ -1,0 +1,33 @@
+"""The two buffers of every connection: the read buffer that all share, and how much output a transport may hold.
+
+A chunk is handled before the next one is read, so one read buffer serves all connections of an event loop; one each
+would make an idle connection cost its size. A thread runs one event loop at a time, so the buffer is kept by thread.
+"""
+
+import threading
+from asyncio import Transport
+from typing import Final
+
+from busway.settings import KiB, MiB
+
+READ_SIZE: Final = 256 * KiB
+HIGH_WATER: Final = 1 * MiB
+LOW_WATER: Final = 256 * KiB
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(READ_SIZE))
+
+
+_local = _Local()
+
+
+def read_buffer() -> memoryview:
+    """The read buffer of this thread's connections."""
+    return _local.buffer
+
+
+def tune(transport: Transport) -> None:
+    """Set how much output the transport takes before it calls pause_writing(). (TCP_NODELAY is set by asyncio itself.)"""
+    transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
