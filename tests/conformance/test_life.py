@@ -212,7 +212,7 @@ async def test_many_clients_come_and_go(net: Net) -> None:
             await eventually(everybody)
 
     async def alone() -> bool:
-        return (await publisher.info())["connections"] == 1
+        return len((await publisher.info())["connections"]) == 1
 
     await eventually(alone)
     stats = net.server.stats()

@@ -106,13 +106,13 @@ async def test_one_copy_per_connection_and_each_subscription_sees_it(net: Net) -
         bus.subscribe("re:a/.") as regular,
         other.subscribe("a/**") as foreign,
     ):
-        before = net.server.stats()["delivered"]
+        before = net.server.stats()["messages_delivered"]
         assert await other.publish("a/b", b"once", confirm=True) == 2
         for subscription in (exact, star, everything, regular, foreign):
             assert await payloads(subscription, 1) == [b"once"]
         await settle(bus, other)
         assert [each.pending for each in (exact, star, everything, regular, foreign)] == [0] * 5
-        assert net.server.stats()["delivered"] - before == 2
+        assert net.server.stats()["messages_delivered"] - before == 2
 
 
 async def test_confirm_counts_receiving_connections(net: Net) -> None:

@@ -83,8 +83,7 @@ async def test_nobody_there_is_told_at_once(net: Net) -> None:
             await bus.request("nobody", timeout=None)
 
 
-@pytest.mark.parametrize("how", ["close", "unserve"])
-async def test_a_service_that_ends_mid_request_fails_the_request_at_once(net: Net, how: str) -> None:
+async def test_a_service_that_ends_mid_request_fails_the_request_at_once(net: Net) -> None:
     server, client = await net.connect(drain=0), await net.connect()
     service = await server.serve("t")
     async with asyncio.TaskGroup() as tasks:
@@ -98,9 +97,31 @@ async def test_a_service_that_ends_mid_request_fails_the_request_at_once(net: Ne
             tasks.create_task(ask())
         for _ in range(3):
             await service.recv(timeout=PATIENCE)
-        await (server.close() if how == "close" else service.close())
+        await server.close()
     with pytest.raises(busway.NoResponders):
         await client.request("t", b"", timeout=None)
+
+
+async def test_what_was_taken_before_the_service_ended_can_still_be_answered(net: Net) -> None:
+    server, client = await net.connect(), await net.connect()
+    service = await server.serve("t")
+    asking = asyncio.ensure_future(client.request("t", timeout=PATIENCE))
+    request = await service.recv(timeout=PATIENCE)
+    await service.close()
+    with pytest.raises(busway.NoResponders):
+        await client.request("t")
+    await request.reply(b"yes")
+    assert (await asking).payload == b"yes"
+
+
+async def test_requests_that_nobody_took_fail_when_the_service_ends(net: Net) -> None:
+    server, client = await net.connect(), await net.connect()
+    service = await server.serve("t")
+    asking = asyncio.ensure_future(client.request("t", timeout=None))
+    await settle(client, server)
+    await service.close()
+    with pytest.raises(busway.ServiceError):
+        await within(asking)
 
 
 async def test_an_error_of_the_handler_reaches_the_requester_with_its_text(net: Net) -> None:

@@ -60,8 +60,8 @@ async def test_received_and_missed_make_all(net: Net, policy: busway.Policy) -> 
         await publish_all(publisher)
         assert numbers(await gather(others, COUNT)) == list(range(COUNT))
         assert others.missed == 0
-        assert server.stats()["pending"] <= OUTBOX + 4 * SIZE
-        assert server.stats()["dropped"] > 0
+        assert server.stats()["outbox_bytes"] <= OUTBOX + 4 * SIZE
+        assert server.stats()["messages_dropped"] > 0
         await release()
         await slow.flush(timeout=PATIENCE)
         got = await rest(subscription)
@@ -177,7 +177,7 @@ async def test_block_holds_the_publisher_back_and_loses_nothing(net: Net) -> Non
             (message,) = await gather(subscription, 1)
             assert numbers([message]) == [received]
             received += 1
-            assert server.stats()["pending"] <= OUTBOX + 4 * SIZE
+            assert server.stats()["outbox_bytes"] <= OUTBOX + 4 * SIZE
         await publishing
         assert (subscription.missed, published) == (0, COUNT)
 

@@ -1,0 +1,71 @@
+//! What a client reads: any bytes, cut anyhow, give the same frames, and each is understood or refused.
+//!
+//! The first byte is the size of the pieces, the second the limits of an inbox.
+#![no_main]
+
+use busway_core::client::{read, Incoming, Limits, Outgoing};
+use busway_core::frame::kind;
+use busway_core::inbox::Inbox;
+use busway_core::split::{Flow, Splitter};
+use libfuzzer_sys::fuzz_target;
+
+const LIMIT: usize = 4096;
+
+/// Everything the frames said, and whether it ended in a fault.
+fn run(data: &[u8], size: usize, inbox: &mut Inbox<Vec<u8>>) -> (Vec<String>, bool) {
+    let (mut splitter, mut said) = (Splitter::default(), Vec::new());
+    let mut each = |frame: &[u8]| {
+        let incoming = read(frame)?;
+        if let Incoming::Deliver(delivery) = &incoming {
+            for _ in delivery.ids().take(100) {
+                inbox.push(delivery.body.payload.len(), || delivery.body.payload.to_vec());
+            }
+        }
+        if let Incoming::Missed { count, .. } = incoming {
+            inbox.miss(count % (1 << 40));
+        }
+        said.push(format!("{incoming:?}"));
+        Ok(Flow::Go)
+    };
+    let fault = data.chunks(size).any(|chunk| splitter.feed(chunk, LIMIT, &mut each).is_err());
+    (said, fault)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [size, limit, data @ ..] = data else { return };
+    let (most, policy) = (usize::from(*limit >> 2) + 1, *limit & 3);
+    let mut inbox = Inbox::new(most, most * 16, policy);
+    let whole = run(data, data.len().max(1), &mut inbox);
+    let mut again = Inbox::new(most, most * 16, policy);
+    let pieces = run(data, usize::from(*size) + 1, &mut again);
+    assert_eq!(whole, pieces);
+    assert_eq!((inbox.len(), inbox.missed, inbox.received), (again.len(), again.missed, again.received));
+    let (mut taken, mut told) = (0, 0);
+    while let Some((_, missed)) = inbox.pop() {
+        taken += 1;
+        told += missed;
+    }
+    assert!(told <= inbox.missed);
+    assert!(taken <= inbox.received);
+    assert!(inbox.is_empty() && inbox.bytes() == 0);
+
+    // What a client writes is well formed whatever it is given.
+    let mut out = Outgoing::new();
+    out.open(Limits { frame: LIMIT, topic: 64, topics: 3 });
+    for (i, part) in data.split(|byte| *byte == b'\n').take(20).enumerate() {
+        let Ok(text) = std::str::from_utf8(part) else { continue };
+        if let (Ok(slot), Ok(())) = (out.slot(text), out.fits(part.len())) {
+            out.message(kind::PUBLISH, 0, slot, 0, 7, part);
+        }
+        let _refused_or_written = (out.subscribe(i as u32, text, "g", 0, 0), out.serve(i as u32, text), out.reply(1, 0, part));
+        out.close(1, text);
+    }
+    let (mut splitter, mut bytes) = (Splitter::default(), 0);
+    let written = out.out.clone();
+    let fits = splitter.feed(&written, usize::MAX, &mut |frame| {
+        bytes += frame.len();
+        Ok(Flow::Go)
+    });
+    assert_eq!(fits, Ok(true));
+    assert_eq!(bytes, written.len());
+});

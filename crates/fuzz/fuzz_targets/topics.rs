@@ -1,0 +1,58 @@
+//! Two topics, one per line: the grammar and the matcher against models that are too simple to be wrong.
+#![no_main]
+
+use busway_core::index::{Index, Subscription};
+use busway_core::topic::{check, fragments, has_wildcard, meet, Fragment};
+use libfuzzer_sys::fuzz_target;
+
+fn naive(a: &[Fragment], b: &[Fragment]) -> bool {
+    match (a.first(), b.first()) {
+        (None, _) => b.iter().all(|fragment| *fragment == Fragment::Many),
+        (_, None) => a.iter().all(|fragment| *fragment == Fragment::Many),
+        (Some(Fragment::Many), _) => naive(&a[1..], b) || naive(a, &b[1..]),
+        (_, Some(Fragment::Many)) => naive(a, &b[1..]) || naive(&a[1..], b),
+        (Some(Fragment::Word(x)), Some(Fragment::Word(y))) if x != y => false,
+        _ => naive(&a[1..], &b[1..]),
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (a, b) = text.split_once('\n').unwrap_or((text, ""));
+    let (Ok(a), Ok(b)) = (check(a), check(b)) else { return };
+    // A checked topic is one still, and its fragments are all there is to it.
+    assert_eq!(check(a), Ok(a));
+    let words: Vec<_> = fragments(a)
+        .map(|fragment| match fragment {
+            Fragment::Word(word) => word,
+            Fragment::One => "*",
+            Fragment::Many => "**",
+        })
+        .collect();
+    assert_eq!(words.join("/"), a);
+    assert_eq!(has_wildcard(a), fragments(a).any(|fragment| !matches!(fragment, Fragment::Word(_))));
+
+    let (x, y): (Vec<_>, Vec<_>) = (fragments(a).collect(), fragments(b).collect());
+    if x.len() + y.len() > 16 {
+        meet(a, b); // the model would take for ever
+        return;
+    }
+    let expected = naive(&x, &y);
+    assert_eq!(meet(a, b), expected, "{a:?} {b:?}");
+    assert_eq!(meet(b, a), expected, "{b:?} {a:?}");
+
+    // The index says the same, and forgets.
+    let mut index = Index::default();
+    let key = index.insert(a, Subscription::new(1, 2, Subscription::ALONE, 0, true)).expect("checked");
+    let other = index.insert("z/**", Subscription::new(1, 3, Subscription::ALONE, 0, true)).expect("checked");
+    let mut found = Vec::new();
+    index.matches(b, &mut found);
+    assert_eq!(found.contains(&key), expected, "{a:?} {b:?}");
+    assert_eq!(found.contains(&other), meet("z/**", b));
+    assert!(found.len() <= 2);
+    index.remove(key);
+    found.clear();
+    index.matches(b, &mut found);
+    assert!(!found.contains(&key));
+    assert_eq!(index.len(), 1);
+});

@@ -1,0 +1,180 @@
+//! A broker's driver in its shortest form, for fuzzing: three clients that were let in and one that was not.
+//!
+//! Input is a script of steps `action u8, size u8, data`. It checks what must hold whatever the clients send: outboxes are
+//! bounded, and what the broker writes is a stream of frames that a client understands.
+
+use busway_core::client::{read, Incoming};
+use busway_core::engine::{Engine, Event, Limits};
+use busway_core::frame::{code, kind, Writer, MAGIC};
+use busway_core::split::{Flow, Splitter};
+
+const LIMITS: Limits =
+    Limits { frame: 2048, topic: 64, fields: 64, subscriptions: 8, outbox: 4096, topics: 4, senders: 2, pending: 4, stall: 50 };
+const CLIENTS: usize = 4;
+
+/// What a client would know by what the broker told it.
+#[derive(Default)]
+struct Reader {
+    splitter: Splitter,
+    topics: [bool; LIMITS.topics],
+    senders: [bool; LIMITS.senders],
+}
+
+struct Client {
+    conn: u32,
+    reader: Reader,
+    writable: bool,
+}
+
+pub struct Driver {
+    engine: Engine,
+    clients: Vec<Client>,
+    now: u64,
+    sessions: u64,
+}
+
+fn hello(map: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    Writer::new(&mut out, kind::HELLO, 0).u16(1).bytes(MAGIC).bytes(map).end();
+    out
+}
+
+impl Driver {
+    pub fn new() -> Self {
+        let mut driver = Self { engine: Engine::new(LIMITS), clients: Vec::new(), now: 0, sessions: 0 };
+        driver.engine.internal("$bus/info");
+        for i in 0..CLIENTS {
+            let conn = driver.engine.connect();
+            driver.clients.push(Client { conn, reader: Reader::default(), writable: true });
+            if i < CLIENTS - 1 {
+                driver.feed(i, &hello(b"in"));
+            }
+        }
+        driver
+    }
+
+    pub fn run(&mut self, mut script: &[u8]) {
+        while let [action, size, rest @ ..] = script {
+            let (data, rest) = rest.split_at((*size as usize).min(rest.len()));
+            script = rest;
+            self.step(*action, data);
+        }
+        for i in 0..CLIENTS {
+            self.replace(i);
+        }
+        let left: Vec<_> = self.engine.totals().into_iter().filter(|(name, _)| *name == "subscriptions").collect();
+        assert_eq!(left, [("subscriptions", 0)]);
+    }
+
+    fn step(&mut self, action: u8, data: &[u8]) {
+        let i = usize::from(action) % CLIENTS;
+        match action / 4 % 8 {
+            0 | 1 => self.feed(i, data),
+            2 | 3 => {
+                // A frame whose length is right, however the rest was mutated.
+                let mut frame = (data.len() as u32).to_le_bytes().to_vec();
+                frame.extend_from_slice(data);
+                self.feed(i, &frame);
+            }
+            4 => data.chunks(1).for_each(|byte| self.feed(i, byte)),
+            5 => {
+                self.now += 10 * data.len() as u64;
+                self.engine.tick(self.now);
+                self.work();
+            }
+            6 => {
+                let client = &mut self.clients[i];
+                client.writable = !client.writable;
+                self.engine.set_writable(client.conn, client.writable);
+                self.work();
+            }
+            _ => self.replace(i),
+        }
+    }
+
+    fn feed(&mut self, i: usize, data: &[u8]) {
+        self.engine.feed(self.clients[i].conn, data);
+        self.work();
+    }
+
+    /// The connection ends; the next one of this client is let in at once if the client was a welcome one.
+    fn replace(&mut self, i: usize) {
+        self.engine.disconnect(self.clients[i].conn);
+        self.work();
+        self.clients[i] = Client { conn: self.engine.connect(), reader: Reader::default(), writable: true };
+    }
+
+    fn work(&mut self) {
+        loop {
+            while let Some((conn, bytes)) = self.engine.next_output() {
+                let client = self.clients.iter_mut().find(|client| client.conn == conn).expect("output for nobody");
+                assert!(client.writable, "output while the transport is full");
+                client.reader.check(&bytes);
+            }
+            for client in &self.clients {
+                let waits = self.engine.outbox_bytes(client.conn);
+                // Answers are never dropped: each connection may have some for what it asked itself.
+                assert!(waits <= LIMITS.outbox + 64 * 1024, "{waits} bytes wait");
+            }
+            let events = self.engine.take_events();
+            if events.is_empty() {
+                return;
+            }
+            for event in events {
+                self.handle(event);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let engine = &mut self.engine;
+        match event {
+            Event::Hello { conn, .. } => {
+                self.sessions += 1;
+                let taken = engine.accept(conn, 1 + self.sessions % 3, "name", conn, 1, b"map");
+                if let Some(old) = taken {
+                    engine.close(old, code::SESSION_TAKEN, "taken");
+                }
+            }
+            Event::Subscribe { conn, sub, number, flags, policy, pattern, group, .. } => {
+                engine.subscribe(conn, sub, number, flags, policy, &pattern, &group);
+            }
+            Event::Serve { conn, service, number, topic } => {
+                engine.serve(conn, service, number, &topic);
+            }
+            Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
+            Event::Resume(conn) => engine.resume(conn),
+            Event::Close { .. } | Event::Fail { .. } | Event::Pause(_) => {}
+        }
+    }
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reader {
+    fn check(&mut self, bytes: &[u8]) {
+        let (topics, senders) = (&mut self.topics, &mut self.senders);
+        // The ids in front of a delivery may make it longer than the frame it came in.
+        let longest = LIMITS.frame + 4 * LIMITS.subscriptions + 64;
+        let understood = self.splitter.feed(bytes, longest, &mut |frame| {
+            match read(frame)? {
+                Incoming::Topic { slot, .. } => topics[slot as usize] = true,
+                Incoming::Sender { slot, .. } => senders[slot as usize] = true,
+                Incoming::Deliver(delivery) | Incoming::Offer(delivery) | Incoming::Call(delivery) => {
+                    assert!(topics[delivery.topic as usize], "a topic slot that was not told");
+                    assert!(senders[delivery.sender as usize], "a sender slot that was not told");
+                    assert!(delivery.ids().count() <= LIMITS.subscriptions);
+                }
+                Incoming::Missed { count, .. } => assert!(count > 0),
+                _ => {}
+            }
+            Ok(Flow::Go)
+        });
+        assert_eq!(understood, Ok(true), "the broker wrote what a client refuses");
+        assert!(self.splitter.is_empty(), "half a frame was written");
+    }
+}
