@@ -21,6 +21,13 @@ LIMITS: dict[str, int] = {
 }
 
 
+class Hello(msgspec.Struct):
+    """What a hub needs of the map of HELLO."""
+
+    session: int
+    name: str = ""
+
+
 def engine(**limits: int) -> _core.Engine:
     return _core.Engine(**(LIMITS | limits))
 
@@ -74,10 +81,17 @@ class Hub:
     def one(self, event: tuple[Any, ...], resumed: list[int]) -> None:
         kind, conn = event[0], event[1]
         if kind == _core.EVENT_HELLO:
-            fields = msgspec.msgpack.decode(event[3])
+            try:
+                fields = msgspec.msgpack.decode(event[3], type=Hello)
+                if not 0 < fields.session < 1 << 64:
+                    raise ValueError("not a session")
+            except (ValueError, msgspec.MsgspecError) as error:
+                self.failed[conn] = _core.ERRORS["HANDSHAKE"][0], str(error)
+                self.engine.close(conn, *self.failed[conn])
+                return
             self.clients += 1
             older = self.engine.accept(
-                conn, fields["session"], fields["name"], self.clients, 1, self.welcome(self.clients)
+                conn, fields.session, fields.name, self.clients, 1, self.welcome(self.clients)
             )
             if older is not None:
                 self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
