@@ -7,6 +7,7 @@ from typing import Any as _Any, TypeVar as _TypeVar
 from busway._core import Message, __version__, matches
 from busway.broker import Server, serve
 from busway.client import Bus, Event, EventStream, Request, Service, Subscription, connect
+from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
 from busway.errors import (
     BusError,
     Closed,
@@ -32,7 +33,7 @@ from busway.errors import (
     SlowConsumer,
     Timeout,
 )
-from busway.settings import TLS, Buffer, Caller, Settings
+from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
 
 _T = _TypeVar("_T")
 
@@ -58,8 +59,12 @@ __all__ = [
     "Message",
     "NoConsumers",
     "NoResponders",
+    "Offline",
     "PayloadError",
+    "Policy",
+    "Protocol",
     "ProtocolError",
+    "Received",
     "Rejected",
     "RemoteProtocolError",
     "Request",
@@ -72,9 +77,13 @@ __all__ = [
     "SlowConsumer",
     "Subscription",
     "Timeout",
+    "TypedRequest",
+    "TypedService",
+    "TypedSubscription",
     "__version__",
     "connect",
     "matches",
+    "protocol",
     "run",
     "serve",
 ]

@@ -10,6 +10,7 @@ import typer
 
 import busway
 from busway.cli import values
+from busway.settings import DEFAULT_URL
 
 _PANEL = "Connection"
 
@@ -24,7 +25,7 @@ Url = Annotated[
     _flag(
         "--url",
         help="Address of a server, repeatable: tried in order.",
-        show_default=busway.DEFAULT_URL,
+        show_default=DEFAULT_URL,
         metavar="ADDRESS",
     ),
 ]

@@ -8,7 +8,7 @@ import typer
 
 import busway
 from busway.cli import flags, terminal, values
-from busway.settings import Settings
+from busway.settings import DEFAULT_URL, Settings
 
 _LIMITS = "Limits and times"
 _DEFAULTS = Settings()
@@ -92,7 +92,7 @@ def serve(
     given = locals()
     settings = Settings(**{one.name: given[one.name] for one in fields(Settings) if given.get(one.name) is not None})
     server = busway.serve(
-        *(addresses or [busway.DEFAULT_URL]),
+        *(addresses or [DEFAULT_URL]),
         name=name,
         settings=settings,
         tls=busway.TLS(cert=cert, key=key, ca=ca) if tls else None,
@@ -142,7 +142,7 @@ def _announce(server: busway.Server) -> None:
     for address in server.addresses:
         console.print(f"  [cyan]{address}[/]")
     first = server.addresses[0]
-    url = "" if busway.DEFAULT_URL in server.addresses else f" --url {first}"
+    url = "" if DEFAULT_URL in server.addresses else f" --url {first}"
     if first.startswith("tls:"):
         url += " --ca FILE"
     console.print(f"[dim]watch    [/]busway sub{url} '**'", markup=True)

@@ -92,7 +92,7 @@ def _msgspec(type_: object, encoding: Encoding) -> tuple[Callable[[Any], bytes],
 def _pydantic(type_: object, encoding: Encoding) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     from pydantic import TypeAdapter  # noqa: PLC0415 - only who has pydantic models needs pydantic
 
-    adapter: TypeAdapter[Any] = TypeAdapter(type_)
+    adapter: TypeAdapter[Any] = TypeAdapter(cast("type[Any]", type_))
     if encoding == "json":
         return adapter.dump_json, adapter.validate_json
     encode = msgspec.msgpack.Encoder(enc_hook=str).encode  # URLs, addresses and paths of pydantic become text

@@ -28,6 +28,7 @@ from busway import _core
 from busway.client.codec import Codec, Encoding, encode_any
 from busway.errors import PayloadError
 from busway.message import Message
+from busway.settings import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -43,7 +44,6 @@ else:
 
 T = TypeVar("T")
 
-_AHEAD = 256  # messages taken from the inbox at a time
 _KIND = "__busway__"
 
 
@@ -82,15 +82,17 @@ class Kind(Generic[T]):
         """A subscription's handler that takes messages."""
         return lambda message: handler(self.receive(message))
 
-    def answering(self, handler: Callable[[T], object]) -> Callable[[Message], Awaitable[bytes]]:
+    def answering(self, handler: Callable[[T], object]) -> Callable[[Message], object]:
         """A service's handler that takes messages and gives payloads."""
         codec = self.reply_codec()
 
-        async def answer(message: Message) -> bytes:
-            result = handler(self.codec.decode(message.topic, message.payload))
-            if inspect.isawaitable(result):
-                result = await result
-            return codec.encode(message.topic, result)
+        def answer(message: Message) -> object:
+            topic = message.topic
+            result = handler(self.codec.decode(topic, message.payload))
+            return later(topic, result) if inspect.isawaitable(result) else codec.encode(topic, result)
+
+        async def later(topic: str, result: Awaitable[object]) -> bytes:
+            return codec.encode(topic, await result)
 
         return answer
 
@@ -167,7 +169,7 @@ def kind_of(value: object) -> Kind[Any] | None:
 
 
 def kind_for(cls: type[T]) -> Kind[T]:
-    kind = cls.__dict__.get(_KIND) if isinstance(cls, type) else None
+    kind = getattr(cls, "__dict__", {}).get(_KIND)
     if kind is None:
         raise TypeError(
             f"{getattr(cls, '__name__', cls)!s} is not a protocol: give it a prefix "
@@ -216,7 +218,7 @@ class TypedSubscription(Generic[T]):
     def __init__(self, inner: "Subscription", kind: Kind[T]) -> None:
         self._inner = inner
         self._kind = kind
-        self._ahead: deque[Message] = deque()
+        self._ahead: deque[Message] = deque()  # rest of a batch that was cut
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -234,17 +236,11 @@ class TypedSubscription(Generic[T]):
         await self._inner
         return self
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Received[T]:
-        if not self._ahead:
-            async for batch in self._inner.batches(_AHEAD):
-                self._ahead.extend(batch)
-                break
-            else:
-                raise StopAsyncIteration
-        return self._kind.receive(self._ahead.popleft())
+    async def __aiter__(self) -> AsyncIterator[Received[T]]:
+        while self._ahead:
+            yield self._kind.receive(self._ahead.popleft())
+        async for message in self._inner:
+            yield self._kind.receive(message)
 
     async def recv(self, timeout: float | None = None) -> Received[T]:
         """The next message; Timeout if none came in time, PayloadError if it doesn't fit."""
@@ -252,31 +248,33 @@ class TypedSubscription(Generic[T]):
         return self._kind.receive(message)
 
     async def take(self, most: int = 4096, timeout: float | None = None) -> list[Received[T]]:
-        """At least one message, at most `most`. One that doesn't fit ends the list before it and is raised by the next call."""
+        """At least one message, at most `most`. One that doesn't fit ends the list before it; the next call raises for it."""
         if not self._ahead:
             self._ahead.extend(await self._inner.take(most, timeout))
+        return self._fitting(most)
+
+    async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
+        """Lists of what has arrived, cut as by take(), until the subscription is closed."""
+        batches = self._inner.batches(most)
+        while True:
+            if not self._ahead:
+                self._ahead.extend(await anext(batches, ()))
+            if not self._ahead:
+                return
+            yield self._fitting(most)
+
+    def _fitting(self, most: int) -> list[Received[T]]:
         taken: list[Received[T]] = []
         while self._ahead and len(taken) < most:
             try:
                 taken.append(self._kind.receive(self._ahead[0]))
             except PayloadError:
-                if taken:
-                    break
-                self._ahead.popleft()
-                raise
+                if not taken:
+                    self._ahead.popleft()
+                    raise
+                break
             self._ahead.popleft()
         return taken
-
-    async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
-        """Lists of what has arrived, until the subscription is closed."""
-        while True:
-            if not self._ahead:
-                async for batch in self._inner.batches(most):
-                    self._ahead.extend(batch)
-                    break
-                else:
-                    return
-            yield await self.take(most)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -288,6 +286,14 @@ class TypedSubscription(Generic[T]):
     @property
     def group(self) -> str:
         return self._inner.group
+
+    @property
+    def policy(self) -> Policy:
+        return self._inner.policy
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed and not self._ahead
 
     @property
     def pending(self) -> int:
@@ -377,3 +383,7 @@ class TypedService(Generic[T]):
     @property
     def topic(self) -> str:
         return self._inner.topic
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed

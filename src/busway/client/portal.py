@@ -1,0 +1,116 @@
+"""A thread that runs an event loop, and the way for other threads to have things done there.
+
+A driver. One serves every blocking bus and server of the process; it begins with the first and ends with the last. Called by
+sync.py.
+"""
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, TypeVar
+
+from busway.errors import Closed, Forked
+
+T = TypeVar("T")
+
+
+class Portal:
+    """The loop thread; acquire() and release() count who uses it."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _shared: ClassVar["Portal | None"] = None
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        begun = threading.Event()
+        self._thread = threading.Thread(target=self._main, args=(begun,), name="busway-sync", daemon=True)
+        self._thread.start()
+        begun.wait()
+
+    @classmethod
+    def acquire(cls) -> "Portal":
+        """The process's loop thread; release() it when its user is closed."""
+        with cls._lock:
+            portal = cls._shared = cls._shared or cls()
+            portal._users += 1  # noqa: SLF001 - own class
+            return portal
+
+    def release(self) -> None:
+        """One user less; the last one ends the thread."""
+        with Portal._lock:
+            self._users -= 1
+            if self._users or self.foreign:
+                return
+            Portal._shared = None
+            loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            loop.call_soon_threadsafe(stop.set)
+            self._thread.join()
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a forked child: the parent's thread doesn't exist here."""
+        cls._lock = threading.Lock()
+        cls._shared = None
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it belongs to a parent process."""
+        return self._pid != os.getpid()
+
+    def call(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """Begin something on the loop and wait for its end. An interrupted wait cancels it there."""
+        if self.foreign:
+            raise Forked(f"this bus belongs to the process that forked {os.getpid()}: connect again in the child")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a blocking call in the bus's own thread (in an on_error function?) would wait for itself"
+            )
+        loop = self._loop
+        if loop is None:
+            raise Closed("this bus is closed")
+
+        async def run() -> T:
+            return await begin()
+
+        work = run()
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # another thread has closed the last bus in between
+            work.close()
+            raise Closed("this bus is closed") from None
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed("this bus was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _main(self, begun: threading.Event) -> None:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(self._until_stopped(begun))
+
+    async def _until_stopped(self, begun: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        begun.set()
+        await self._stop.wait()
+        self._loop = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Portal.forget)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,524 @@
+"""The blocking face: the same bus behind an event loop that a thread of its own runs.
+
+A driver. Nothing here knows the protocol: each call is handed to the asyncio face and waited for. Messages that were
+fetched and not yet handed out belong to the subscription, so an interrupt loses none. busway.sync is the public name.
+"""
+
+import asyncio
+import atexit
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
+from weakref import WeakSet
+
+from busway.client import bus as asynchronous
+from busway.client.bus import Plain
+from busway.client.core import State
+from busway.client.events import Event, EventStream
+from busway.client.portal import Portal
+from busway.client.service import Request as AsyncRequest
+from busway.client.typed import Protocol as TypedProtocol, Received, TypedRequest as AsyncTypedRequest
+from busway.errors import Closed
+from busway.message import Message
+from busway.settings import MiB, Offline, Policy
+
+T = TypeVar("T")
+R = TypeVar("R")
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+Q = TypeVar("Q")
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class _AsyncSubscription(Protocol[M_co]):
+    """What a plain and a typed subscription have in common."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Any]: ...
+    async def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def pattern(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def missed(self) -> int: ...
+    @property
+    def received(self) -> int: ...
+
+
+class _AsyncService(Protocol[Q_co]):
+    """What a plain and a typed service have in common."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    async def recv(self, timeout: float | None = None) -> Q_co: ...
+    async def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def topic(self) -> str: ...
+
+
+class _Closing:
+    """Closed by `with`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Subscription(_Closing, Generic[M]):
+    """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
+
+    def __init__(self, portal: Portal, inner: _AsyncSubscription[M], pool: ThreadPoolExecutor | None) -> None:
+        self._portal = portal
+        self._inner = inner
+        self._pool = pool
+        self._ahead: deque[M] = deque()
+
+    def __iter__(self) -> Iterator[M]:
+        for batch in self.batches(1024):
+            self._ahead.extendleft(reversed(batch))
+            while self._ahead:
+                yield self._ahead.popleft()
+
+    def recv(self, timeout: float | None = None) -> M:
+        """The next message; Timeout if none came in time."""
+        while True:
+            try:
+                return self._ahead.popleft()
+            except IndexError:
+                self._fetch(1, timeout)
+
+    def take(self, most: int = 4096, timeout: float | None = None) -> list[M]:
+        """At least one message, at most `most`."""
+        while not self._ahead:
+            self._fetch(most, timeout)
+        return self._hand_out(most)
+
+    def batches(self, most: int = 4096) -> Iterator[list[M]]:
+        """Lists of what has arrived, until the subscription is closed."""
+        while True:
+            if not self._ahead:
+                try:
+                    self._fetch(most, None)
+                except Closed:
+                    if self._inner.closed:
+                        return
+                    raise
+            if batch := self._hand_out(most):
+                yield batch
+
+    def _hand_out(self, most: int) -> list[M]:
+        batch: list[M] = []
+        try:
+            while len(batch) < most:
+                batch.append(self._ahead.popleft())
+        except IndexError:
+            return batch
+        return batch
+
+    def _fetch(self, most: int, timeout: float | None) -> None:
+        async def fetch() -> None:
+            # Kept here before the caller is woken: an interrupt in between must not lose what was taken.
+            self._ahead.extend(await self._inner.take(most, timeout))
+
+        self._portal.call(fetch)
+
+    def close(self) -> None:
+        """End it. What has arrived can still be taken."""
+        _close_part(self._portal, self._inner, self._pool)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    @property
+    def pattern(self) -> str:
+        return self._inner.pattern
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def policy(self) -> Policy:
+        return self._inner.policy
+
+    @property
+    def pending(self) -> int:
+        return self._inner.pending + len(self._ahead)
+
+    @property
+    def missed(self) -> int:
+        return self._inner.missed
+
+    @property
+    def received(self) -> int:
+        return self._inner.received
+
+
+class Request:
+    """A request that waits for reply() or fail()."""
+
+    def __init__(self, portal: Portal, inner: AsyncRequest) -> None:
+        self._portal = portal
+        self._inner = inner
+        self.message = inner.message
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def payload(self) -> bytes:
+        return self.message.payload
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    def json(self) -> Any:
+        return self.message.json()
+
+    def reply(self, payload: object = None) -> None:
+        """Answer it."""
+        self._portal.call(lambda: self._inner.reply(payload))
+
+    def fail(self, text: str) -> None:
+        """Answer it with an error, which the requester gets as HandlerError."""
+        self._portal.call(lambda: self._inner.fail(text))
+
+
+class TypedRequest(Generic[T]):
+    """A typed request that waits for reply() or fail()."""
+
+    def __init__(self, portal: Portal, inner: AsyncTypedRequest[T]) -> None:
+        self._portal = portal
+        self._inner = inner
+        self.value = inner.value
+        self.message = inner.message
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    def reply(self, value: object) -> None:
+        """Answer it."""
+        self._portal.call(lambda: self._inner.reply(value))
+
+    def fail(self, text: str) -> None:
+        """Answer it with an error, which the requester gets as HandlerError."""
+        self._portal.call(lambda: self._inner.fail(text))
+
+
+class Service(_Closing, Generic[Q]):
+    """Answers requests, in the threads of its handler or by iterating over them."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        inner: _AsyncService[Any],
+        wrap: Callable[[Portal, Any], Q],
+        pool: ThreadPoolExecutor | None,
+    ) -> None:
+        self._portal = portal
+        self._inner = inner
+        self._wrap = wrap
+        self._pool = pool
+
+    def __iter__(self) -> Iterator[Q]:
+        while True:
+            try:
+                request = self.recv()
+            except Closed:
+                if self._inner.closed:
+                    return
+                raise
+            yield request
+
+    def recv(self, timeout: float | None = None) -> Q:
+        """The next request; Timeout if none came in time."""
+        return self._wrap(self._portal, self._portal.call(lambda: self._inner.recv(timeout)))
+
+    def close(self) -> None:
+        """Take no more; what has arrived is answered first."""
+        _close_part(self._portal, self._inner, self._pool)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+
+class Events:
+    """What happens to the connection, until the bus is closed."""
+
+    def __init__(self, portal: Portal, inner: EventStream) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._portal.call(self._inner.__anext__)
+        except (StopAsyncIteration, Closed):
+            raise StopIteration from None
+
+    @property
+    def dropped(self) -> int:
+        return self._inner.dropped
+
+
+class Bus(_Closing):
+    """A client; made by busway.sync.connect() or a blocking server's connect()."""
+
+    def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
+        self._portal = Portal.acquire()
+
+        async def connected() -> asynchronous.Bus:
+            return await make()
+
+        try:
+            self._inner = self._portal.call(connected)
+        except BaseException:
+            self._portal.release()
+            raise
+        self._released = False
+        _open.add(self)
+
+    # State.
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def state(self) -> State:
+        return self._inner.state
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    @property
+    def url(self) -> str:
+        """The server it is, or was last, connected to."""
+        return self._inner.url
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the broker said of itself."""
+        return self._inner.server
+
+    def events(self) -> Events:
+        """An iterator over what happens to the connection, from now on."""
+
+        async def listen() -> EventStream:
+            return self._inner.events()
+
+        return Events(self._portal, self._portal.call(listen))
+
+    # Publishing.
+
+    @overload
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: Literal[False] = False, offline: Offline | None = None
+    ) -> None: ...
+    @overload
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: Literal[True], offline: Offline | None = None
+    ) -> int: ...
+    @overload
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: bool, offline: Offline | None = None
+    ) -> int | None: ...
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: bool = False, offline: Offline | None = None
+    ) -> int | None:
+        """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it."""
+        return self._portal.call(lambda: self._inner.publish(topic, payload, confirm=confirm, offline=offline))
+
+    @overload
+    def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...
+    @overload
+    def publish_many(self, messages: Iterable[tuple[str, object]], /) -> int: ...
+    def publish_many(self, topic: Any, payloads: Iterable[object] | None = None, /) -> int:
+        """Publish many payloads on one topic, or many pairs of topic and payload; how many."""
+        # A generator of the caller's runs in the caller's thread, not on the loop.
+        if payloads is None:
+            pairs = list(topic)
+            return self._portal.call(lambda: self._inner.publish_many(pairs))
+        items = list(payloads)
+        return self._portal.call(lambda: self._inner.publish_many(topic, items))
+
+    # Asking.
+
+    def push(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> None:
+        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        self._portal.call(lambda: self._inner.push(topic, payload, timeout=timeout))
+
+    @overload
+    def request(self, topic: str, payload: Plain = b"", *, timeout: float | None = 5.0) -> Message: ...
+    @overload
+    def request(self, topic: str, payload: TypedProtocol[R], *, timeout: float | None = 5.0) -> R: ...
+    @overload
+    def request(self, topic: str, payload: object, *, timeout: float | None = 5.0) -> Any: ...
+    def request(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> Any:
+        """Ask the service of a topic and return its reply."""
+        return self._portal.call(lambda: self._inner.request(topic, payload, timeout=timeout))
+
+    # Receiving and serving.
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        handler: Callable[[Message], object] | None = None,
+        concurrency: int = 1,
+    ) -> Subscription[Message]: ...
+    @overload
+    def subscribe(
+        self,
+        pattern: type[T],
+        below: str,
+        *,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        handler: Callable[[Received[T]], object] | None = None,
+        concurrency: int = 1,
+    ) -> Subscription[Received[T]]: ...
+    def subscribe(
+        self, pattern: Any, *below: Any, handler: Any = None, concurrency: int = 1, **more: Any
+    ) -> Subscription[Any]:
+        """Messages whose topic matches; registered when this returns. A handler runs in `concurrency` threads."""
+        called, pool = _in_threads(handler, concurrency)
+
+        async def subscribed() -> Any:
+            return await self._inner.subscribe(pattern, *below, handler=called, concurrency=concurrency, **more)
+
+        return Subscription(self._portal, self._portal.call(subscribed), pool)
+
+    @overload
+    def serve(
+        self, topic: str, handler: Callable[[Message], object] | None = None, *, concurrency: int = 64
+    ) -> Service[Request]: ...
+    @overload
+    def serve(
+        self, topic: type[T], below: str, /, handler: Callable[[T], object] | None = None, *, concurrency: int = 64
+    ) -> Service[TypedRequest[T]]: ...
+    def serve(self, topic: Any, *more: Any, handler: Any = None, concurrency: int = 64) -> Service[Any]:
+        """Answer the requests on a topic, with what the handler returns (in `concurrency` threads) or by iterating."""
+        below, given = ((), more) if isinstance(topic, str) else (more[:1], more[1:])
+        called, pool = _in_threads(given[0] if given else handler, concurrency)
+
+        async def serving() -> Any:
+            serve: Any = self._inner.serve
+            return await serve(topic, *below, handler=called, concurrency=concurrency)
+
+        wrap = Request if isinstance(topic, str) else TypedRequest
+        return Service(self._portal, self._portal.call(serving), wrap, pool)
+
+    # Looking.
+
+    def info(self) -> dict[str, Any]:
+        """What the broker tells of itself, its counters and its connections."""
+        return self._portal.call(self._inner.info)
+
+    def rtt(self, timeout: float = 5.0) -> float:
+        """Seconds to the broker and back."""
+        return self._portal.call(lambda: self._inner.rtt(timeout))
+
+    def flush(self, timeout: float = 5.0) -> None:
+        """Return when the broker has handled everything that was published before."""
+        self._portal.call(lambda: self._inner.flush(timeout))
+
+    # Life.
+
+    def open(self) -> Self:
+        """It is open from the start; a closed one says so."""
+        self._portal.call(self._inner.open)
+        return self
+
+    def close(self) -> None:
+        """Let handlers and services finish, send what waits, say goodbye; all within the drain time."""
+        self._end(self._inner.close)
+
+    def drain(self, timeout: float) -> None:
+        """Close within so many seconds."""
+        self._end(lambda: self._inner.drain(timeout))
+
+    def _end(self, ending: Callable[[], Awaitable[None]]) -> None:
+        if self._released or self._portal.foreign:
+            return
+        self._released = True
+        _open.discard(self)
+        try:
+            self._portal.call(ending)
+        finally:
+            self._portal.release()
+
+    def __repr__(self) -> str:
+        return f"<sync {self._inner!r}>"
+
+
+_open: "WeakSet[Bus]" = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """What a script published before it ended without closing its bus still goes out."""
+    for bus in list(_open):
+        bus.close()
+
+
+def _in_threads(
+    handler: Callable[[Any], object] | None, concurrency: int
+) -> tuple[Callable[[Any], object] | None, ThreadPoolExecutor | None]:
+    """A handler that may block, made into one for the loop; coroutine functions run on the loop as they are."""
+    if handler is None or inspect.iscoroutinefunction(handler):
+        return handler, None
+    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="busway-handler")
+
+    def start(argument: Any) -> Awaitable[object]:
+        return asyncio.get_running_loop().run_in_executor(pool, handler, argument)
+
+    return start, pool
+
+
+def _close_part(
+    portal: Portal, inner: "_AsyncSubscription[Any] | _AsyncService[Any]", pool: ThreadPoolExecutor | None
+) -> None:
+    if not portal.foreign:
+        portal.call(inner.close)
+    if pool is not None:
+        pool.shutdown(wait=False, cancel_futures=True)

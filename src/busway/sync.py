@@ -1,0 +1,150 @@
+"""The blocking face of Busway: `busway.sync.connect` and `busway.sync.serve`, with the names of the asyncio face.
+
+::
+
+    with busway.sync.connect("tcp://127.0.0.1:7420") as bus, bus.subscribe("price/**") as prices:
+        for message in prices:
+            print(message.topic, message.payload)
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from busway.broker import Server as AsyncServer, serve as _serve
+from busway.client.bus import RECONNECT, Credentials, ErrorHook, connect as _connect
+from busway.client.portal import Portal
+from busway.client.sync import Bus, Events, Request, Service, Subscription, TypedRequest
+from busway.settings import TLS, Offline, Settings
+
+__all__ = ["Bus", "Events", "Request", "Server", "Service", "Subscription", "TypedRequest", "connect", "serve"]
+
+
+class Server:
+    """A broker in the process's loop thread; it serves when this is made, until stop() or the end of its `with`."""
+
+    def __init__(self, *addresses: str, name: str, settings: Settings | None, tls: TLS | None) -> None:
+        self._portal = Portal.acquire()
+
+        async def started() -> AsyncServer:
+            return await _serve(*addresses, name=name, settings=settings, tls=tls).start()
+
+        try:
+            self._inner = self._portal.call(started)
+        except BaseException:
+            self._portal.release()
+            raise
+        self._released = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where clients of this host connect to, real ports filled in."""
+        return self._inner.addresses
+
+    @property
+    def guid(self) -> str:
+        return self._inner.guid
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def settings(self) -> Settings:
+        return self._inner.settings
+
+    def connect(
+        self,
+        *,
+        name: str = "",
+        timeout: float = 5.0,
+        reconnect: Sequence[float] | None = RECONNECT,
+        offline: Offline = "fail",
+        credentials: Credentials = None,
+        drain: float = 5.0,
+        on_error: ErrorHook | None = None,
+    ) -> Bus:
+        """A client of this server, over memory."""
+        return Bus(
+            lambda: self._inner.connect(
+                name=name,
+                timeout=timeout,
+                reconnect=None if reconnect is None else tuple(reconnect),
+                offline=offline,
+                credentials=credentials,
+                drain=drain,
+                on_error=on_error,
+            )
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """The broker's counters."""
+
+        async def look() -> dict[str, Any]:
+            return self._inner.stats()
+
+        return self._portal.call(look)
+
+    def start(self) -> Self:
+        """It serves from the start."""
+        return self
+
+    def serve_forever(self) -> None:
+        """Return when the server has been stopped; an interrupt stops it."""
+        try:
+            self._portal.call(self._inner.serve_forever)
+        finally:
+            self.stop()
+
+    def stop(self, drain: float | None = None) -> None:
+        """Take no more clients, let what waits flow out within `drain` seconds, close."""
+        if self._released or self._portal.foreign:
+            return
+        self._released = True
+        try:
+            self._portal.call(lambda: self._inner.stop(drain))
+        finally:
+            self._portal.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def serve(*addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None) -> Server:
+    """A broker that listens on these addresses, and in memory; as busway.serve()."""
+    return Server(*addresses, name=name, settings=settings, tls=tls)
+
+
+def connect(
+    *urls: str,
+    name: str = "",
+    timeout: float = 5.0,
+    reconnect: Sequence[float] | None = RECONNECT,
+    offline: Offline = "fail",
+    tls: TLS | None = None,
+    credentials: Credentials = None,
+    drain: float = 5.0,
+    on_error: ErrorHook | None = None,
+) -> Bus:
+    """A connected client of the bus at the first of these addresses that answers; as busway.connect().
+
+    `on_error` is called in the bus's own thread and must not use the bus.
+    """
+    return Bus(
+        lambda: _connect(
+            *urls,
+            name=name,
+            timeout=timeout,
+            reconnect=reconnect,
+            offline=offline,
+            tls=tls,
+            credentials=credentials,
+            drain=drain,
+            on_error=on_error,
+        )
+    )
