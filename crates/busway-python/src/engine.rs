@@ -1,15 +1,14 @@
 //! The broker's engine for Python, with the `write` of each connection's transport.
 
-use std::sync::Mutex;
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
 
 use busway_core::engine::{self as core, Event, Limits};
 use busway_core::frame::kind;
-use busway_core::outbox::Pool;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use std::sync::Arc;
 
-use crate::bytes::{lock, with_buffer, Bin, Chunk};
+use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::event;
 use crate::message::{Message, Sender};
 
@@ -24,7 +23,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         }
         Event::Serve { conn, service, number, topic } => (event::SERVE, conn, service, number, topic).into_pyobject(py),
         Event::Call { conn, number, time, topic, payload } => {
-            let from = Arc::new(Sender { name: PyString::new(py, "").unbind(), session: 0 });
+            let from = Attached(Rc::new(Sender { name: PyString::new(py, "").unbind(), session: 0 }));
             let (topic, payload) = (PyString::new(py, &topic).unbind(), PyBytes::new(py, &payload).unbind());
             let message = Message { topic, payload, from, time_ns: time, number, missed: 0, frame: kind::CALL };
             (event::CALL, conn, number, Py::new(py, message)?).into_pyobject(py)
@@ -39,15 +38,19 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
 /// Broker side: every connection, subscription and service.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Engine {
-    core: Mutex<core::Engine>,
+    core: Attached<RefCell<core::Engine>>,
     /// By connection; taken away when its transport fails.
-    writes: Mutex<Vec<Option<Py<PyAny>>>>,
+    writes: Attached<RefCell<Vec<Option<Py<PyAny>>>>>,
     bin: Bin,
 }
 
 impl Engine {
+    fn core(&self) -> RefMut<'_, core::Engine> {
+        self.core.0.borrow_mut()
+    }
+
     fn write_of(&self, py: Python<'_>, conn: u32) -> Option<Py<PyAny>> {
-        lock(&self.writes).get(conn as usize)?.as_ref().map(|write| write.clone_ref(py))
+        self.writes.0.borrow_mut().get(conn as usize)?.as_ref().map(|write| write.clone_ref(py))
     }
 }
 
@@ -69,13 +72,13 @@ impl Engine {
     ) -> Self {
         let stall = stall_ms;
         let limits = Limits { frame, topic, fields, subscriptions, outbox, topics, senders, pending, stall };
-        let core = Mutex::new(core::Engine::new(limits));
-        Self { core, writes: Mutex::default(), bin: Arc::new(Mutex::new(Pool::default())) }
+        let core = Attached(RefCell::new(core::Engine::new(limits)));
+        Self { core, writes: Attached::default(), bin: Bin::default() }
     }
 
     fn connect(&self, write: Py<PyAny>) -> u32 {
-        let conn = lock(&self.core).connect();
-        let mut writes = lock(&self.writes);
+        let conn = self.core().connect();
+        let mut writes = self.writes.0.borrow_mut();
         if writes.len() <= conn as usize {
             writes.resize_with(conn as usize + 1, || None);
         }
@@ -84,21 +87,21 @@ impl Engine {
     }
 
     fn disconnect(&self, conn: u32) {
-        lock(&self.core).disconnect(conn);
-        let gone = lock(&self.writes).get_mut(conn as usize).and_then(Option::take);
+        self.core().disconnect(conn);
+        let gone = self.writes.0.borrow_mut().get_mut(conn as usize).and_then(Option::take);
         drop(gone);
     }
 
     fn feed<'py>(&self, py: Python<'py>, conn: u32, data: &Bound<'py, PyAny>, size: usize) -> Events<'py> {
         with_buffer(data, Some(size), |bytes| {
-            lock(&self.core).feed(conn, bytes);
+            self.core().feed(conn, bytes);
             Ok(())
         })?;
         self.flush(py)
     }
 
     fn resume<'py>(&self, py: Python<'py>, conn: u32) -> Events<'py> {
-        lock(&self.core).resume(conn);
+        self.core().resume(conn);
         self.flush(py)
     }
 
@@ -106,20 +109,20 @@ impl Engine {
         loop {
             // Not held while Python writes: the transport may call back to pause or resume.
             let next = {
-                let mut core = lock(&self.core);
-                std::mem::swap(&mut core.pool, &mut lock(&self.bin));
+                let mut core = self.core();
+                std::mem::swap(&mut core.pool, &mut self.bin.0.borrow_mut());
                 let next = core.next_output();
-                std::mem::swap(&mut core.pool, &mut lock(&self.bin));
+                std::mem::swap(&mut core.pool, &mut self.bin.0.borrow_mut());
                 next
             };
             let Some((conn, bytes)) = next else { break };
             let Some(write) = self.write_of(py, conn) else { continue };
             if write.call1(py, (Chunk::view(py, bytes, &self.bin)?,)).is_err() {
                 // A transport that is gone; its driver disconnects it.
-                lock(&self.core).set_writable(conn, false);
+                self.core().set_writable(conn, false);
             }
         }
-        let events = lock(&self.core).take_events();
+        let events = self.core().take_events();
         if events.is_empty() {
             return Ok(None);
         }
@@ -128,7 +131,7 @@ impl Engine {
     }
 
     fn writing<'py>(&self, py: Python<'py>, conn: u32, yes: bool) -> Events<'py> {
-        lock(&self.core).set_writable(conn, yes);
+        self.core().set_writable(conn, yes);
         if yes {
             self.flush(py)
         } else {
@@ -137,28 +140,28 @@ impl Engine {
     }
 
     fn tick<'py>(&self, py: Python<'py>, now_ms: u64) -> Events<'py> {
-        lock(&self.core).tick(now_ms);
+        self.core().tick(now_ms);
         self.flush(py)
     }
 
     fn blocked(&self) -> bool {
-        lock(&self.core).has_blocked()
+        self.core().has_blocked()
     }
 
     fn idle(&self, ticks: u32) -> Vec<u32> {
-        lock(&self.core).idle(ticks)
+        self.core().idle(ticks)
     }
 
     fn beat(&self) {
-        lock(&self.core).pass_beat();
+        self.core().pass_beat();
     }
 
     fn ping(&self, conn: u32, token: u64) {
-        lock(&self.core).ping(conn, token);
+        self.core().ping(conn, token);
     }
 
     fn accept(&self, conn: u32, session: u64, name: &str, client: u32, version: u16, welcome: &[u8]) -> Option<u32> {
-        lock(&self.core).accept(conn, session, name, client, version, welcome)
+        self.core().accept(conn, session, name, client, version, welcome)
     }
 
     #[allow(clippy::too_many_arguments)] // the parts of the frame
@@ -173,7 +176,7 @@ impl Engine {
         group: &str,
         rules: &[u8],
     ) -> u16 {
-        let mut core = lock(&self.core);
+        let mut core = self.core();
         if rules.is_empty() {
             core.subscribe(conn, sub, number, flags, policy, pattern, group)
         } else {
@@ -183,44 +186,44 @@ impl Engine {
     }
 
     fn serve(&self, conn: u32, service: u32, number: u64, topic: &str) -> u16 {
-        lock(&self.core).serve(conn, service, number, topic)
+        self.core().serve(conn, service, number, topic)
     }
 
     /// Refuses a SUBSCRIBE or SERVE.
     fn refuse(&self, conn: u32, number: u64, code: u16, text: &str) {
-        lock(&self.core).refuse(conn, number, code, text);
+        self.core().refuse(conn, number, code, text);
     }
 
     fn internal(&self, topic: &str) {
-        lock(&self.core).internal(topic);
+        self.core().internal(topic);
     }
 
     fn reply(&self, conn: u32, call: u64, code: u16, payload: &[u8]) {
-        lock(&self.core).reply_internal(conn, call, code, payload);
+        self.core().reply_internal(conn, call, code, payload);
     }
 
     fn result(&self, conn: u32, number: u64, code: u16, value: u64, text: &str) {
-        lock(&self.core).result(conn, number, code, value, text);
+        self.core().result(conn, number, code, value, text);
     }
 
     fn close(&self, conn: u32, code: u16, text: &str) {
-        lock(&self.core).close(conn, code, text);
+        self.core().close(conn, code, text);
     }
 
     fn away(&self) {
-        lock(&self.core).away();
+        self.core().away();
     }
 
     fn pending(&self, conn: u32) -> usize {
-        lock(&self.core).outbox_bytes(conn)
+        self.core().outbox_bytes(conn)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        dict(py, lock(&self.core).totals())
+        dict(py, self.core().totals())
     }
 
     fn connection<'py>(&self, py: Python<'py>, conn: u32) -> PyResult<Bound<'py, PyDict>> {
-        dict(py, lock(&self.core).figures(conn))
+        dict(py, self.core().figures(conn))
     }
 }
 

@@ -1,11 +1,13 @@
 //! A message as Python sees it: small, immutable, with parts that are made when asked for.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use busway_core::frame::kind;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString};
+
+use crate::bytes::Attached;
 
 /// Who sent a message, shared by all messages of one sender.
 pub struct Sender {
@@ -20,7 +22,7 @@ pub struct Message {
     pub topic: Py<PyString>,
     #[pyo3(get)]
     pub payload: Py<PyBytes>,
-    pub from: Arc<Sender>,
+    pub from: Attached<Rc<Sender>>,
     /// UTC, nanoseconds since 1970.
     #[pyo3(get)]
     pub time_ns: i64,
@@ -37,9 +39,11 @@ impl Message {
         Self {
             topic: self.topic.clone_ref(py),
             payload: self.payload.clone_ref(py),
-            from: self.from.clone(),
+            from: Attached(self.from.0.clone()),
+            time_ns: self.time_ns,
+            number: self.number,
             missed,
-            ..*self
+            frame: self.frame,
         }
     }
 }
@@ -62,7 +66,7 @@ impl Message {
     /// 32 hexadecimal digits: the sender's session and its number for the message.
     #[getter]
     fn id(&self) -> String {
-        format!("{:016x}{:016x}", self.from.session, self.number)
+        format!("{:016x}{:016x}", self.from.0.session, self.number)
     }
 
     /// When it was sent, UTC.
@@ -82,7 +86,7 @@ impl Message {
     /// Name of the client that sent it.
     #[getter]
     fn sender(&self, py: Python<'_>) -> Py<PyString> {
-        self.from.name.clone_ref(py)
+        self.from.0.name.clone_ref(py)
     }
 
     /// `publish`, `push`, `request` or `reply`.

@@ -1,13 +1,12 @@
 //! The client's side for Python: `Session` encodes and decodes one connection, `Inbox` holds what arrived.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::cell::{Cell, RefCell, RefMut};
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use busway_core::client::{read, Delivery, Incoming, Limits, Outgoing};
 use busway_core::frame::{code, kind, policy, Checked, Fault};
 use busway_core::inbox::Inbox as Box_;
-use busway_core::outbox::Pool;
 use busway_core::split::{Flow, Splitter};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -15,7 +14,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
-use crate::bytes::{lock, with_buffer, with_bytes, Bin, Chunk};
+use crate::bytes::{with_buffer, with_bytes, Attached, Bin, Chunk};
 use crate::message::{Message, Sender};
 use crate::{event, raised};
 
@@ -50,8 +49,8 @@ fn now() -> i64 {
 
 /// One subscription's messages, and how many inboxes of its session are over their limit.
 struct Held {
-    messages: Mutex<Box_<Py<Message>>>,
-    full: Arc<AtomicUsize>,
+    messages: RefCell<Box_<Py<Message>>>,
+    full: Rc<Cell<usize>>,
     /// Whether being full makes the client stop reading.
     holds: bool,
 }
@@ -59,35 +58,35 @@ struct Held {
 impl Held {
     /// Runs a change and keeps the count of full inboxes right.
     fn change<R>(&self, change: impl FnOnce(&mut Box_<Py<Message>>) -> R) -> R {
-        let mut messages = lock(&self.messages);
+        let mut messages = self.messages.borrow_mut();
         let before = messages.is_full();
         let done = change(&mut messages);
         match (before, messages.is_full()) {
-            (false, true) if self.holds => self.full.fetch_add(1, Ordering::Relaxed),
-            (true, false) if self.holds => self.full.fetch_sub(1, Ordering::Relaxed),
-            _ => 0,
-        };
+            (false, true) if self.holds => self.full.set(self.full.get() + 1),
+            (true, false) if self.holds => self.full.set(self.full.get() - 1),
+            _ => {}
+        }
         done
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.holds && lock(&self.messages).is_full() {
-            self.full.fetch_sub(1, Ordering::Relaxed);
+        if self.holds && self.messages.borrow_mut().is_full() {
+            self.full.set(self.full.get() - 1);
         }
     }
 }
 
 /// What has arrived for one subscription and was not taken yet.
 #[pyclass(frozen, module = "busway._core")]
-pub struct Inbox(Arc<Held>);
+pub struct Inbox(Attached<Rc<Held>>);
 
 #[pymethods]
 impl Inbox {
     fn take<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
         let mut taken = Vec::new();
-        self.0.change(|messages| {
+        self.0 .0.change(|messages| {
             taken.reserve(most.min(messages.len()));
             while taken.len() < most {
                 let Some((message, missed)) = messages.pop() else { break };
@@ -99,22 +98,22 @@ impl Inbox {
     }
 
     fn __len__(&self) -> usize {
-        lock(&self.0.messages).len()
+        self.0 .0.messages.borrow().len()
     }
 
     #[getter]
     fn bytes(&self) -> usize {
-        lock(&self.0.messages).bytes()
+        self.0 .0.messages.borrow().bytes()
     }
 
     #[getter]
     fn missed(&self) -> u64 {
-        lock(&self.0.messages).missed
+        self.0 .0.messages.borrow().missed
     }
 
     #[getter]
     fn received(&self) -> u64 {
-        lock(&self.0.messages).received
+        self.0 .0.messages.borrow().received
     }
 }
 
@@ -157,12 +156,12 @@ struct State {
     last: Option<(Py<PyString>, u32)>,
     limit: usize,
     topics: Vec<Option<Py<PyString>>>,
-    senders: Vec<Option<Arc<Sender>>>,
-    nobody: Arc<Sender>,
-    inboxes: FxHashMap<u32, Arc<Held>>,
+    senders: Vec<Option<Rc<Sender>>>,
+    nobody: Rc<Sender>,
+    inboxes: FxHashMap<u32, Rc<Held>>,
     /// Topics of the requests that wait for their reply.
     asked: FxHashMap<u64, Py<PyString>>,
-    full: Arc<AtomicUsize>,
+    full: Rc<Cell<usize>>,
     events: Vec<Event>,
 }
 
@@ -195,7 +194,7 @@ impl State {
         let message = Message {
             topic: topic.clone_ref(py),
             payload: PyBytes::new(py, delivery.body.payload).unbind(),
-            from: from.clone(),
+            from: Attached(from.clone()),
             time_ns: delivery.body.time,
             number: delivery.body.number,
             missed: 0,
@@ -250,7 +249,7 @@ impl State {
             }
             Incoming::Reply { code, number, payload } => {
                 let Some(topic) = self.asked.remove(&number) else { return Ok(Flow::Go) };
-                let (payload, from) = (PyBytes::new(py, payload).unbind(), self.nobody.clone());
+                let (payload, from) = (PyBytes::new(py, payload).unbind(), Attached(self.nobody.clone()));
                 let message = Message { topic, payload, from, time_ns: now(), number, missed: 0, frame: kind::REPLY };
                 let message = Py::new(py, message).map_err(|_| Fault::protocol("no memory for a message"))?;
                 self.events.push(Event::Reply(number, code, message));
@@ -258,7 +257,7 @@ impl State {
             Incoming::Topic { slot, text } => fill(&mut self.topics, slot, PyString::new(py, text).unbind())?,
             Incoming::Sender { slot, session, name } => {
                 let name = PyString::new(py, name).unbind();
-                fill(&mut self.senders, slot, Arc::new(Sender { name, session }))?;
+                fill(&mut self.senders, slot, Rc::new(Sender { name, session }))?;
             }
             Incoming::Missed { sub, count } => {
                 if let Some(held) = self.inboxes.get(&sub) {
@@ -308,15 +307,19 @@ fn fill<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) -> Checked<()> {
 /// Client side of a connection: encodes what is sent, decodes what arrives.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Session {
-    state: Mutex<State>,
-    splitter: Mutex<Splitter>,
+    state: Attached<RefCell<State>>,
+    splitter: Attached<RefCell<Splitter>>,
     bin: Bin,
 }
 
 impl Session {
+    fn state(&self) -> RefMut<'_, State> {
+        self.state.0.borrow_mut()
+    }
+
     /// Runs `write`, and tells the driver if output begins to wait by it.
     fn write<R>(&self, py: Python<'_>, write: impl FnOnce(&mut State) -> PyResult<R>) -> PyResult<R> {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let waited = !state.out.out.is_empty();
         let done = write(&mut state);
         let on_output = if waited || state.out.out.is_empty() { &None } else { &state.on_output };
@@ -348,18 +351,18 @@ impl Session {
             limit: FIRST,
             topics: Vec::new(),
             senders: Vec::new(),
-            nobody: Arc::new(Sender { name: PyString::new(py, "").unbind(), session }),
+            nobody: Rc::new(Sender { name: PyString::new(py, "").unbind(), session }),
             inboxes: FxHashMap::default(),
             asked: FxHashMap::default(),
-            full: Arc::default(),
+            full: Rc::default(),
             events: Vec::new(),
         };
-        Self { state: Mutex::new(state), splitter: Mutex::default(), bin: Arc::new(Mutex::new(Pool::default())) }
+        Self { state: Attached(RefCell::new(state)), splitter: Attached::default(), bin: Bin::default() }
     }
 
     #[pyo3(signature = (on_output))]
     fn attach(&self, on_output: Option<Py<PyAny>>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         state.out.reset();
         state.open = false;
         state.writable = true;
@@ -369,21 +372,21 @@ impl Session {
         state.senders = Vec::new();
         state.asked.clear();
         state.on_output = on_output;
-        *lock(&self.splitter) = Splitter::default();
+        *self.splitter.0.borrow_mut() = Splitter::default();
     }
 
     #[pyo3(signature = (*, frame, topic, fields, topics))]
     fn open(&self, frame: usize, topic: usize, fields: usize, topics: usize) {
         // Version 1 clients write no fields.
         let _ = fields;
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         state.out.open(Limits { frame, topic, topics });
         state.limit = frame.saturating_add(IDS);
         state.open = true;
     }
 
     fn writable(&self, yes: bool) {
-        lock(&self.state).writable = yes;
+        self.state().writable = yes;
     }
 
     fn publish<'py>(
@@ -528,11 +531,11 @@ impl Session {
     /// Everything that waits to be written.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
         let data = {
-            let mut state = lock(&self.state);
+            let mut state = self.state();
             if state.out.out.is_empty() {
                 return Ok(None);
             }
-            let empty = lock(&self.bin).get();
+            let empty = self.bin.0.borrow_mut().get();
             std::mem::replace(&mut state.out.out, empty)
         };
         Chunk::view(py, data, &self.bin).map(Some)
@@ -541,7 +544,7 @@ impl Session {
     /// Bytes of output that wait.
     #[getter]
     fn waiting(&self) -> usize {
-        lock(&self.state).out.out.len()
+        self.state().out.out.len()
     }
 
     fn feed<'py>(
@@ -550,7 +553,7 @@ impl Session {
         data: &Bound<'py, PyAny>,
         size: usize,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
-        let mut splitter = std::mem::take(&mut *lock(&self.splitter));
+        let mut splitter = std::mem::take(&mut *self.splitter.0.borrow_mut());
         let done = self.write(py, |state| {
             with_buffer(data, Some(size), |bytes| {
                 let limit = state.limit;
@@ -562,8 +565,8 @@ impl Session {
                 Ok(go)
             })
         })?;
-        *lock(&self.splitter) = splitter;
-        let events = std::mem::take(&mut lock(&self.state).events);
+        *self.splitter.0.borrow_mut() = splitter;
+        let events = std::mem::take(&mut self.state().events);
         if let Err(fault) = done {
             return Err(raised(py, &fault));
         }
@@ -576,22 +579,22 @@ impl Session {
 
     #[pyo3(signature = (sub, *, messages, bytes, policy))]
     fn inbox(&self, sub: u32, messages: usize, bytes: usize, policy: u8) -> Inbox {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let holds = matches!(policy, policy::BLOCK | policy::DISCONNECT);
-        let messages = Mutex::new(Box_::new(messages, bytes, policy));
-        let held = Arc::new(Held { messages, full: state.full.clone(), holds });
+        let messages = RefCell::new(Box_::new(messages, bytes, policy));
+        let held = Rc::new(Held { messages, full: state.full.clone(), holds });
         state.inboxes.insert(sub, held.clone());
-        Inbox(held)
+        Inbox(Attached(held))
     }
 
     fn forget(&self, sub: u32) {
-        let gone = lock(&self.state).inboxes.remove(&sub);
+        let gone = self.state().inboxes.remove(&sub);
         drop(gone);
     }
 
     /// An inbox that makes the client stop reading is over its limit.
     #[getter]
     fn held(&self) -> bool {
-        lock(&self.state).full.load(Ordering::Relaxed) > 0
+        self.state().full.get() > 0
     }
 }
