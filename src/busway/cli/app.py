@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import busway
+from busway.cli import flags
 from busway.cli.bench import bench
 from busway.cli.doctor import doctor
 from busway.cli.info import info
@@ -18,10 +19,10 @@ from busway.cli.sub import sub
 app = typer.Typer(
     name="busway",
     help="One message bus for Python programs: publish and subscribe, push, request and reply.",
-    epilog="Every flag can be given in the environment: BUSWAY_URL and the others of a connection, BUSWAY_<VERB>_<FLAG> else.",
+    epilog="Every flag can be given in the environment: BUSWAY_URL and the like for a connection, else BUSWAY_<VERB>_<FLAG>.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"auto_envvar_prefix": "BUSWAY", "help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -41,4 +42,4 @@ def root(
 
 
 for verb in (serve, pub, sub, push, req, reply, info, bench, doctor):
-    app.command(verb.__name__)(verb)
+    app.command(verb.__name__)(flags.with_environment(verb))

@@ -7,6 +7,7 @@ import resource
 import socket
 import stat
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -157,10 +158,21 @@ async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
             yield Finding(
                 "limits", "ok", ", ".join(f"{name} {value}" for name, value in told.get("limits", {}).items())
             )
+            yield await _clock(bus)
             yield await _self(bus)
     except busway.BusError as error:
         hint = terminal.advice(error)
         yield Finding("talk", "fail", f"{url}: {error}" + (f" ({hint})" if hint else ""))
+
+
+async def _clock(bus: busway.Bus) -> Finding:
+    """Messages carry their sender's time, so clocks that differ confuse their readers."""
+    before = time.time()
+    told = (await bus.info())["time"]
+    skew = told - (before + time.time()) / 2
+    if abs(skew) > _SKEW:
+        return Finding("clock", "warn", f"the broker's is {skew:+.1f} s from this one's")
+    return Finding("clock", "ok", f"the broker's is {skew * 1000:+.1f} ms from this one's")
 
 
 async def _self(bus: busway.Bus) -> Finding:

@@ -1,8 +1,13 @@
-"""Flags that several verbs share. Each has an environment twin: BUSWAY_<VERB>_<FLAG>, made by the app's prefix."""
+"""Flags that several verbs share, and the environment twin that every flag of every verb gets."""
 
-from typing import Annotated
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
 
 import typer
+from typer.models import OptionInfo
 
 from busway.cli import values
 
@@ -36,3 +41,30 @@ Timeout = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object, or one per line for streams.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr; errors are still told.")]
+
+
+def with_environment(verb: Callable[..., None]) -> Callable[..., None]:
+    """Let every flag `--some-flag` of a verb be given as BUSWAY_<VERB>_SOME_FLAG too, unless it names a variable itself."""
+
+    @functools.wraps(verb)
+    def same(**given: Any) -> None:
+        verb(**given)
+
+    signature = inspect.signature(verb, eval_str=True)
+    parameters = [
+        parameter.replace(annotation=_twinned(parameter.annotation, verb.__name__), kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+    ]
+    same.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return same
+
+
+def _twinned(annotation: Any, verb: str) -> Any:
+    kind, option = get_args(annotation)
+    if not isinstance(option, OptionInfo) or option.envvar:
+        return annotation
+    option = copy.copy(option)
+    names = (option.default, *(option.param_decls or ()))  # typer takes the first name for the default until it is told
+    flag = next(str(name) for name in names if str(name).startswith("--")).partition("/")[0]
+    option.envvar = f"BUSWAY_{verb}_{flag.lstrip('-')}".replace("-", "_").upper()
+    return Annotated[kind, option]

@@ -1,6 +1,6 @@
 """`busway info`: what the broker says of itself, its limits, counters and connections."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +8,22 @@ from rich.table import Table
 
 from busway.cli import flags, terminal
 from busway.cli.link import Link, linked
+
+_SHORT = {
+    "client": "client",
+    "name": "name",
+    "transport": "over",
+    "peer": "peer",
+    "peer_name": "certified as",
+    "state": "state",
+    "subscriptions": "subs",
+    "services": "serves",
+    "messages_received": "in",
+    "messages_delivered": "out",
+    "outbox_bytes": "waiting",
+    "messages_dropped": "dropped",
+}
+"""What a screen has room for; --json has everything."""
 
 
 @linked
@@ -40,13 +56,16 @@ def _show(found: dict[str, Any], url: str) -> None:
     listed = found.pop("connections", [])
     limits = found.pop("limits", {})
     stats = found.pop("stats", {})
-    found["uptime"] = str(timedelta(seconds=round(found.get("uptime", 0))))
+    found["uptime"] = str(timedelta(seconds=round(found["uptime"])))
+    found["time"] = datetime.fromtimestamp(found["time"], UTC).isoformat(" ", "seconds")
     found["asked at"] = url
     terminal.out.print(_pairs("broker", found))
     terminal.out.print(_pairs("limits", limits))
     terminal.out.print(_pairs("counters", stats))
     if listed:
-        terminal.out.print(_rows("connections", listed))
+        terminal.out.print(
+            _rows("connections", [{short: row.get(name) for name, short in _SHORT.items()} for row in listed])
+        )
 
 
 def _pairs(title: str, values: dict[str, Any]) -> Table:

@@ -36,16 +36,16 @@ def pub(
         async with link.connect(reconnect=False) as bus:
             sent = 0
             async for run in source.runs():
-                sent += len(run)
-                if not confirm:
-                    await bus.publish_many(topic, run)
-                    continue
-                for payload in run:
+                # The first one always waits for its answer: a topic that the broker refuses is told before more follow.
+                answered = len(run) if confirm else int(sent == 0)
+                for payload in run[:answered]:
                     receivers = await bus.publish(topic, payload, confirm=True)
-                    if json:
+                    if confirm and json:
                         terminal.record({"topic": topic, "receivers": receivers})
-                    else:
+                    elif confirm:
                         terminal.data(b"%d\n" % receivers)
+                await bus.publish_many(topic, run[answered:])
+                sent += len(run)
             await bus.flush()
             if json and not confirm:
                 terminal.record({"topic": topic, "messages": sent})

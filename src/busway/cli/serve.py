@@ -1,7 +1,7 @@
 """`busway serve`: run a bus until it is told to stop."""
 
 import asyncio
-from dataclasses import fields
+import dataclasses
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +15,8 @@ _DEFAULTS = Settings()
 
 
 def _size(name: str, help: str) -> Any:  # noqa: A002 - typer's own word
-    shown = f"{getattr(_DEFAULTS, name) // 1024}k"
+    kib = getattr(_DEFAULTS, name) // 1024
+    shown = f"{kib}k" if kib % 1024 else f"{kib // 1024}m"
     return typer.Option(
         f"--{name}", help=help, parser=values.size, metavar="SIZE", show_default=shown, rich_help_panel=_LIMITS
     )
@@ -62,6 +63,7 @@ def serve(
     name: Annotated[str, typer.Option("--name", help="Name of this broker, shown to clients.")] = "",
     frame: Annotated[int | None, _size("frame", "Largest frame.")] = None,
     topic: Annotated[int | None, _size("topic", "Longest topic.")] = None,
+    fields: Annotated[int | None, _size("fields", "Largest fields of a message.")] = None,
     outbox: Annotated[int | None, _size("outbox", "Most bytes that wait for one connection.")] = None,
     subscriptions: Annotated[int | None, _number("subscriptions", "Most subscriptions of a connection.")] = None,
     topics: Annotated[int | None, _number("topics", "Most topics a connection has numbers for.")] = None,
@@ -90,7 +92,9 @@ def serve(
     if tls and not (cert and key):
         raise typer.BadParameter("--tls needs --cert and --key")
     given = locals()
-    settings = Settings(**{one.name: given[one.name] for one in fields(Settings) if given.get(one.name) is not None})
+    settings = Settings(
+        **{one.name: given[one.name] for one in dataclasses.fields(Settings) if given.get(one.name) is not None}
+    )
     server = busway.serve(
         *(addresses or [DEFAULT_URL]),
         name=name,

@@ -48,7 +48,10 @@ def sub(
     """
     if sum((raw, json, format is not None)) > 1:
         raise typer.BadParameter("--raw, --json and --format exclude each other")
-    render = _renderer(raw=raw, json=json, format=format)
+    try:
+        render = _renderer(raw=raw, json=json, format=format)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     note = (lambda _text: None) if quiet else terminal.note
     printer = _Printer(render, count, note)
 

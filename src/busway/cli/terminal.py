@@ -5,6 +5,7 @@ Every verb runs its coroutine through run(); nothing else of the command line pr
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -26,8 +27,8 @@ NOBODY: Final = 4
 REJECTED: Final = 5
 INTERRUPTED: Final = 130
 
-out = Console(highlight=False, soft_wrap=True)
-"""For people: tables and coloured lines on stdout."""
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 1000)
+"""For people: tables and coloured lines on stdout; whole lines where no screen is."""
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -73,7 +74,7 @@ def advice(error: BaseException) -> str:
     match error:
         case errors.ConnectFailed():
             return "is a server running there? start one with 'busway serve', or name another with --url or BUSWAY_URL"
-        case errors.ListenFailed():
+        case errors.ListenFailed() if "in use" in str(error):
             return "choose another address, or port 0 for any free one"
         case errors.NoConsumers():
             return "start a consumer with 'busway sub', or try again later"
@@ -92,7 +93,8 @@ def advice(error: BaseException) -> str:
 
 
 def run(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a verb to its end and leave with its exit code."""
+    """Run a verb to its end and leave with its exit code. What the library logs is told by the verbs in their own words."""
+    logging.getLogger("busway").addHandler(logging.NullHandler())
     try:
         busway.run(_one_error(verb()))
     except Ended as ended:

@@ -14,25 +14,29 @@ _COUNTS = {None: 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
-def duration(text: str) -> float:
+def duration(text: str | float) -> float:
     """Seconds of `10s`, `5m`, `2h`, `1d`, `250ms`; a bare number is seconds."""
+    if not isinstance(text, str):
+        return text  # a flag's default
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a duration: write 250ms, 10s, 5m, 2h or 1d")
     return float(found["number"]) * _SECONDS[found["unit"]]
 
 
-def size(text: str) -> int:
+def size(text: str | int) -> int:
     """Bytes of `128`, `64k`, `1m`, `2g`; k is 1024."""
     return _scaled(text, _BYTES, "a size: write 128, 64k, 1m or 2g")
 
 
-def count(text: str) -> int:
+def count(text: str | int) -> int:
     """A number of things: `100`, `50k`, `1m`; k is 1000."""
     return _scaled(text, _COUNTS, "a number: write 100, 50k or 1m")
 
 
-def _scaled(text: str, units: dict[str | None, int], wanted: str) -> int:
+def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> int:
+    if not isinstance(text, str):
+        return text  # a flag's default
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not {wanted}")
@@ -56,8 +60,8 @@ def connect_address(text: str) -> str:
 
 
 def readable(payload: bytes) -> str:
-    """Payload as text on one's screen: UTF-8, anything else and control characters escaped."""
-    text = payload.decode("utf-8", "backslashreplace")
+    """Payload as text on one's screen: UTF-8 without its last newline, anything else and control characters escaped."""
+    text = payload.removesuffix(b"\n").decode("utf-8", "backslashreplace")
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
 
 

@@ -54,7 +54,7 @@ class Codec(Generic[T]):
             return cast("T", decode(payload))
         except (ValueError, RecursionError) as error:  # msgspec's and pydantic's errors are ValueErrors
             field, reason = _explain(error)
-            raise PayloadError(topic, field, f"{reason} (expected {self.name})") from error
+            raise PayloadError(topic, field, f"{reason} (type {self.name})") from error
 
     def _prepare(self) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         made = _pydantic(self.type, self.encoding) if hasattr(self.type, "__pydantic_validator__") else None

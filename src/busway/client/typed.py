@@ -372,7 +372,7 @@ class TypedService(Generic[T]):
         try:
             value = self._kind.codec.decode(request.topic, request.message.payload)
         except PayloadError as error:
-            await request.fail(str(error))
+            await request.fail(f"PayloadError: {error}")
             self._report(error)
             return None
         return TypedRequest(request, self._kind, value)
