@@ -8,9 +8,12 @@ from tests.support.net import Net, payloads, rest, settle
 MESSAGES = 400
 
 
-async def members(net: Net, stack: AsyncExitStack, count: int, group: str) -> list[busway.Subscription]:
+Member = tuple[busway.Bus, busway.Subscription]
+
+
+async def members(net: Net, stack: AsyncExitStack, count: int, group: str) -> list[Member]:
     buses = [await net.connect() for _ in range(count)]
-    return [await stack.enter_async_context(bus.subscribe("jobs/*", group=group)) for bus in buses]
+    return [(bus, await stack.enter_async_context(bus.subscribe("jobs/*", group=group))) for bus in buses]
 
 
 async def test_each_message_goes_to_one_member_and_all_members_are_used(net: Net) -> None:
@@ -25,8 +28,9 @@ async def test_each_message_goes_to_one_member_and_all_members_are_used(net: Net
         assert max(map(len, shares)) <= MESSAGES // 2  # nobody does most of it alone
 
 
-async def drained(subscription: busway.Subscription) -> list[bytes]:
-    await subscription.bus.flush()
+async def drained(member: Member) -> list[bytes]:
+    bus, subscription = member
+    await bus.flush()
     return [message.payload for message in await rest(subscription)]
 
 
@@ -41,7 +45,7 @@ async def test_groups_are_independent_of_each_other_and_of_single_subscribers(ne
         await publisher.flush()
         for group in (red, blue):
             assert sum([len(await drained(member)) for member in group]) == 61
-        assert len(await drained(alone)) == 61
+        assert len(await drained((single, alone))) == 61
 
 
 async def test_a_member_may_belong_to_several_groups_on_one_connection(net: Net) -> None:

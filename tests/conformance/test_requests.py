@@ -46,13 +46,13 @@ async def test_what_a_handler_may_return(net: Net, answer: object, expected: byt
 
 async def test_a_service_without_handler_is_iterated(net: Net) -> None:
     server, client = await net.connect(), await net.connect()
-    async with server.serve("t") as service, asyncio.TaskGroup() as tasks:
-        asking = tasks.create_task(client.request("t", b"1"))
+    async with server.serve("t") as service:
+        asking = asyncio.ensure_future(client.request("t", b"1"))
         request = await service.recv(timeout=PATIENCE)
         assert (request.payload, request.topic) == (b"1", "t")
         await request.reply(b"one")
         assert (await asking).payload == b"one"
-        asking = tasks.create_task(client.request("t", b"2"))
+        asking = asyncio.ensure_future(client.request("t", b"2"))
         async for request in service:
             await request.fail("no twos")
             break

@@ -1,0 +1,107 @@
+"""The command line as its users see it: processes, their output and their exit codes."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+import busway
+
+PATIENCE = 40.0
+
+
+@dataclass
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: bytes
+    notes: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+
+class Running:
+    """A command that runs on."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.first = ""
+
+    async def ready(self) -> str:
+        """The first note on stderr."""
+        async with asyncio.timeout(PATIENCE):
+            self.first = (await self.process.stderr.readline()).decode()
+        return self.first
+
+    async def line(self) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return await self.process.stdout.readline()
+
+    async def end(self, signal: int | None = None) -> Done:
+        if signal is not None:
+            self.process.send_signal(signal)
+        async with asyncio.timeout(PATIENCE):
+            out, notes = await self.process.communicate()
+        return Done(self.process.returncode, out, self.first + notes.decode())
+
+
+class Shell:
+    """Runs `busway` against a server of the test."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
+        self.environment |= {"BUSWAY_URL": url, "COLUMNS": "200", "NO_COLOR": "1"}
+        self.stack = contextlib.AsyncExitStack()
+
+    async def start(self, *arguments: object, **environment: str) -> Running:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "busway", *map(str, arguments)),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=self.environment | environment,
+        )
+        self.stack.push_async_callback(_kill, process)
+        return Running(process)
+
+    async def run(self, *arguments: object, stdin: bytes = b"", **environment: str) -> Done:
+        running = await self.start(*arguments, **environment)
+        async with asyncio.timeout(PATIENCE):
+            out, notes = await running.process.communicate(stdin)
+        return Done(running.process.returncode, out, notes.decode())
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[busway.Server]:
+    async with busway.serve("tcp://127.0.0.1:0", name="shell") as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(server: busway.Server) -> AsyncIterator[busway.Bus]:
+    async with server.connect(name="test") as bus:
+        yield bus
+
+
+@pytest.fixture
+async def shell(server: busway.Server) -> AsyncIterator[Shell]:
+    shell = Shell(server.addresses[0])
+    async with shell.stack:
+        yield shell

@@ -1,0 +1,109 @@
+"""`busway serve` from start to stop, and what happens without its libraries."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import busway
+
+
+async def test_serve_as_in_the_t2_document(shell, tmp_path):
+    serving = await shell.start(
+        "serve", "--unix", tmp_path / "my_bus", "--tcp", "127.0.0.1:0", "--json", "--name", "t2"
+    )
+    assert "'t2'" in await serving.ready()
+    told = json.loads(await serving.line())
+    assert told["name"] == "t2"
+    assert told["addresses"][0] == f"unix:{tmp_path}/my_bus"
+    async with busway.connect(told["addresses"][0]) as unix, busway.connect(told["addresses"][1]) as tcp:
+        async with unix.subscribe("x") as subscription:
+            await tcp.publish("x", b"1")
+            assert (await subscription.recv(timeout=10)).payload == b"1"
+    done = await serving.end(signal.SIGTERM)
+    assert done.code == 0
+    for text in (told["addresses"][1], "busway sub", "busway pub", "busway info"):
+        assert text in done.notes
+    assert not (tmp_path / "my_bus").exists()
+
+
+async def test_limits_are_settings(shell):
+    serving = await shell.start(
+        "serve", "--tcp", "127.0.0.1:0", "--json", "-q", "--frame", "64k", "--heartbeat", "2s", BUSWAY_SERVE_TOPIC="100"
+    )
+    address = json.loads(await serving.line())["addresses"][0]
+    async with busway.connect(address) as bus:
+        assert bus.server["limits"]["frame"] == 65536
+        assert bus.server["limits"]["topic"] == 100
+        assert bus.server["heartbeat"] == 2
+        with pytest.raises(busway.LimitExceeded):
+            await bus.publish("x", bytes(65536))
+    done = await serving.end(signal.SIGINT)
+    assert (done.code, done.notes) == (130, "")
+
+
+async def test_the_second_signal_stops_at_once(shell):
+    serving = await shell.start("serve", "--tcp", "127.0.0.1:0", "--json", "-q", "--drain", "1h")
+    address = json.loads(await serving.line())["addresses"][0]
+    async with busway.connect(address, reconnect=None) as service, busway.connect(address, reconnect=None) as bus:
+        async with service.serve("stuck") as requests:
+            asking = busway_task(bus.request("stuck", timeout=60))
+            await requests.recv(timeout=10)  # a request in flight: draining waits for it
+            serving.process.send_signal(signal.SIGTERM)
+            while bus.state == "connected" and not bus._core.away:
+                await nap()
+            done = await serving.end(signal.SIGTERM)
+            assert done.code == 0
+            with pytest.raises((busway.Disconnected, busway.ServiceGone)):
+                await asking
+
+
+def busway_task(work):
+    import asyncio
+
+    return asyncio.ensure_future(work)
+
+
+async def nap():
+    import asyncio
+
+    await asyncio.sleep(0)
+
+
+async def test_an_address_that_is_taken(shell, server):
+    done = await shell.run("serve", "--tcp", server.addresses[0].removeprefix("tcp://"))
+    assert done.code == 1
+    assert "in use" in done.notes
+    assert "port 0" in done.notes
+    assert len(done.notes.splitlines()) == 1
+
+
+async def test_serve_tls(shell, certificates):
+    serving = await shell.start(
+        *("serve", "--tls", "127.0.0.1:0", "--json", "-q"),
+        *("--cert", certificates.server, "--key", certificates.server_key, "--ca", certificates.ca),
+    )
+    address = json.loads(await serving.line())["addresses"][0]
+    known = ("--ca", certificates.ca, "--cert", certificates.client, "--key", certificates.client_key)
+    told = await shell.run("info", "--url", address, "--json", *known)
+    assert told.code == 0, told.notes
+    assert json.loads(told.out)["connections"][0]["peer_name"] == "sensor-7.example"
+    refused = await shell.run("info", "--url", address, "--ca", certificates.ca, "--connect-timeout", "5s")
+    assert refused.code == 1
+    assert refused.notes.startswith("busway: ")
+    assert (await serving.end(signal.SIGTERM)).code == 0
+
+
+async def test_serve_for_a_time(shell):
+    done = await shell.run("serve", "--tcp", "127.0.0.1:0", "--for", "10ms")
+    assert done.code == 0
+
+
+def test_without_its_libraries():
+    program = "import sys; sys.modules['typer'] = None; from busway.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=40, check=False)
+    assert result.returncode == 1
+    assert "pip install 'busway[cli]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,301 @@
+"""Each verb: what it prints where, and how it ends."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+import busway
+
+
+async def test_pub_and_sub(shell, bus):
+    sub = await shell.start("sub", "price/**", "--count", 3)
+    assert "subscribed to price/**" in await sub.ready()
+    assert (await shell.run("pub", "price/eth", "1")).code == 0
+    assert (await shell.run("pub", "price/eth", "-", stdin=b"2\n")).code == 0
+    await bus.publish("price/\x7f".replace("\x7f", "btc"), b"\xff\x00")
+    done = await sub.end()
+    assert (done.code, done.lines) == (0, ["price/eth 1", "price/eth 2", "price/btc \\xff\\x00"])
+
+
+async def test_pub_from_everywhere(shell, bus, tmp_path):
+    (tmp_path / "body").write_bytes(b"\x00file\n")
+    async with bus.subscribe("t") as subscription:
+        for arguments, stdin in [
+            (("pub", "t"), b"ignored"),
+            (("pub", "t", "--file", tmp_path / "body"), b""),
+            (("pub", "t", "--lines"), b"one\r\n\ntwo\nlast"),
+            (("pub", "t", "--lines", "--file", tmp_path / "body"), b""),
+            (("pub", "t", "x", "--count", "2"), b""),
+        ]:
+            done = await shell.run(*arguments, stdin=stdin)
+            assert (done.code, done.out, done.notes) == (0, b"", "")
+        await bus.flush()
+        payloads = [message.payload for message in await subscription.take()]
+    assert payloads == [b"", b"\x00file\n", b"one", b"", b"two", b"last", b"\x00file", b"x", b"x"]
+
+
+async def test_pub_tells_when_asked(shell, bus):
+    async with bus.subscribe("t"):
+        assert (await shell.run("pub", "t", "x", "--confirm", "--count", 2)).lines == ["1", "1"]
+        assert (await shell.run("pub", "u", "x", "--confirm")).lines == ["0"]
+        assert json.loads((await shell.run("pub", "t", "x", "--confirm", "--json")).out) == {
+            "topic": "t",
+            "receivers": 1,
+        }
+        assert json.loads((await shell.run("pub", "t", "x", "--count", "10k", "--json")).out)["messages"] == 10_000
+        some = json.loads((await shell.run("pub", "t", "x", "--rate", 100, "--for", "50ms", "--json")).out)
+        assert 1 <= some["messages"] <= 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("pub", "a//b", "x"), 5, "empty fragment"),
+        (("pub", "$bus/x", "x"), 5, "belongs to the broker"),
+        (("sub", "re:["), 5, "regex parse error"),
+        (("req", "nobody"), 4, "busway reply"),
+        (("push", "nobody"), 4, "busway sub"),
+        (("req", "a/*"), 5, "wildcards"),
+        (("sub", "x", "--count", "1", "--for", "10ms"), 3, "only 0 of 1"),
+        (("reply", "x", "--echo", "--count", "1", "--for", "10ms"), 3, "only 0 of 1"),
+        (("info", "--url", "tcp://127.0.0.1:1"), 1, "busway serve"),
+        (("pub", "x", "--file", "/no/such/file"), 1, "No such file"),
+        (("pub",), 2, "topic"),
+        (("sub", "x", "--raw", "--json"), 2, "exclude each other"),
+        (("sub", "x", "--format", "{nope}"), 2, "{topic}"),
+        (("sub", "x", "--for", "soon"), 2, "10s"),
+        (("sub", "x", "--policy", "panic"), 2, "drop_oldest"),
+        (("reply", "x"), 2, "--echo"),
+        (("pub", "x", "body", "--lines"), 2, "--lines"),
+        (("pub", "x", "body", "--file", "f"), 2, "--file"),
+        (("serve", "--tls", "127.0.0.1:0"), 2, "--cert"),
+        (("bench", "--size", "0"), 2, "--size"),
+        (("nonsense",), 2, "nonsense"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_what_goes_wrong(shell, arguments, code, text):
+    done = await shell.run(*arguments)
+    assert (done.code, done.out) == (code, b""), done.notes
+    assert text in done.notes
+    assert "Traceback" not in done.notes
+    if code in (1, 4, 5):
+        assert len([line for line in done.notes.splitlines() if line.startswith("busway: ")]) == 1
+
+
+async def test_forms_of_sub(shell, bus):
+    forms = [("--raw",), ("--json",), ("--format", "{number}:{payload}"), ()]
+    running = [await shell.start("sub", "a/*", "a/b", "--count", 2, "-q", *form) for form in forms]
+    while await bus.publish("a/ready", confirm=True) < len(forms):
+        pass  # the notes are off, so this is how they say that they are there
+    ends = [await one.line() for one in running[1:]]
+    await bus.publish("a/b", "x\n")
+    raw, objects, formatted, plain = [await one.end() for one in running]
+    assert [done.code for done in (raw, objects, formatted, plain)] == [0] * 4
+    assert all(done.notes == "" for done in (raw, objects, formatted, plain))
+    assert raw.out in (b"", b"x\n")
+    assert ends[1].startswith(b"1:")
+    found = [json.loads(ends[0]), *map(json.loads, objects.lines)]
+    assert [one["topic"] for one in found][0] == "a/ready"
+    assert {"topic", "payload", "id", "time", "sender", "kind"} <= set(found[0])
+
+
+async def test_overlapping_patterns_print_once(shell, bus):
+    sub = await shell.start("sub", "a/b", "a/*", "**", "--count", 3)
+    await sub.ready()
+    for number in range(3):
+        await bus.publish("a/b", str(number))
+    assert sorted((await sub.end()).lines) == ["a/b 0", "a/b 1", "a/b 2"]
+
+
+async def test_sub_is_interrupted(shell, bus):
+    sub = await shell.start("sub", "x")
+    await sub.ready()
+    await bus.publish("x", "1")
+    assert await sub.line() == b"x 1\n"
+    done = await sub.end(signal.SIGINT)
+    assert (done.code, done.out) == (130, b"")
+    assert "Traceback" not in done.notes
+
+
+async def test_a_reader_that_leaves_is_no_error(shell, bus):
+    sub = await shell.start("sub", "x")
+    await sub.ready()
+    sub.process._transport.get_pipe_transport(1).close()
+    while sub.process.returncode is None:
+        await bus.publish("x", b"y" * 1000)
+        await bus.flush()
+    done = await sub.end()
+    assert done.code == 0
+    assert "Broken" not in done.notes
+
+
+async def test_sub_tells_what_it_missed(shell, bus):
+    sub = await shell.start("sub", "x", "--policy", "drop_oldest", "--for", "60s")
+    await sub.ready()
+    sub.process.send_signal(signal.SIGSTOP)
+    stuck = b"y" * 1_000_000
+    while not (await bus.info())["stats"]["messages_dropped"]:
+        await bus.publish("x", stuck)
+    sub.process.send_signal(signal.SIGCONT)
+
+    async def read():
+        while await sub.process.stdout.read(1 << 20):
+            pass
+
+    async def notes():
+        while b"missed" not in (line := await sub.process.stderr.readline()):
+            assert line
+        return line
+
+    reading = asyncio.ensure_future(read())
+    async with asyncio.timeout(40):
+        assert b"message" in await notes()
+    sub.process.kill()
+    await reading
+
+
+async def test_sub_comes_back(shell, tmp_path):
+    address = f"unix:{tmp_path}/bus"
+    async with busway.serve(address) as server:
+        sub = await shell.start("sub", "x", "--count", 1, "--url", address)
+        await sub.ready()
+        await server.stop()
+    async with busway.serve(address) as server, server.connect() as bus:
+        while not await bus.publish("x", "again", confirm=True):
+            pass
+        done = await sub.end()
+    assert (done.code, done.lines) == (0, ["x again"])
+    assert "lost" in done.notes
+    assert "connected again" in done.notes
+
+
+async def test_push(shell, bus):
+    async with bus.subscribe("jobs", group="workers") as jobs:
+        done = await shell.run("push", "jobs", "--lines", "--json", stdin=b"a\nb\n")
+        assert (done.code, json.loads(done.out)) == (0, {"topic": "jobs", "taken": 2})
+        assert [message.payload for message in await jobs.take()] == [b"a", b"b"]
+
+
+async def test_req(shell, bus):
+    async with bus.serve("sum", lambda message: sum(message.json())):
+        assert (await shell.run("req", "sum", "[1, 2]")).out == b"3\n"
+        assert (await shell.run("req", "sum", "-", "--raw", stdin=b"[4]")).out == b"4"
+        assert json.loads((await shell.run("req", "sum", "[1]", "--json")).out)["payload"] == "1"
+        failed = await shell.run("req", "sum", "?")
+        assert failed.code == 1
+        assert failed.notes.startswith("busway: ")
+    async with bus.serve("slow"):
+        assert (await shell.run("req", "slow", "--timeout", "50ms")).code == 3
+
+
+async def test_reply(shell, bus):
+    for arguments, expected in [
+        (("--echo",), b"hello"),
+        (("--body", "pong"), b"pong"),
+        (("--exec", "tr a-z A-Z; echo $BUSWAY_TOPIC"), b"HELLOtopic\n"),
+    ]:
+        service = await shell.start("reply", "topic", *arguments, "--count", 1, "--json")
+        assert "serving topic" in await service.ready()
+        assert (await bus.request("topic", "hello")).payload == expected
+        done = await service.end()
+        assert (done.code, json.loads(done.out)["payload"]) == (0, "hello")
+
+
+async def test_reply_of_a_command_that_fails(shell, bus):
+    service = await shell.start("reply", "topic", "--exec", "echo first >&2; echo oops >&2; exit 3", "--json")
+    await service.ready()
+    with pytest.raises(busway.HandlerError, match="exit status 3: oops"):
+        await bus.request("topic")
+    assert "exit status 3" in json.loads(await service.line())["error"]
+    taken = await shell.run("reply", "topic", "--echo")
+    assert (taken.code, taken.out) == (5, b"")
+    assert (await service.end(signal.SIGINT)).code == 130
+
+
+async def test_info(shell, bus):
+    done = await shell.run("info", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["name"], len(told["connections"])) == (0, "shell", 2)
+    assert "connections" not in json.loads((await shell.run("info", "--json", "--no-connections")).out)
+    text = (await shell.run("info")).out.decode()
+    for word in ("shell", "outbox", "messages_received", "memory", "test"):
+        assert word in text
+
+
+async def test_doctor(shell, server):
+    done = await shell.run("doctor", "--json")
+    found = {one["check"]: one["state"] for one in map(json.loads, done.lines)}
+    assert done.code == 0, done.out
+    assert {
+        "python",
+        "engine",
+        "loop",
+        "nofile",
+        "reach",
+        "handshake",
+        "round trip",
+        "clock",
+        "limits",
+        "message",
+    } <= set(found)
+    assert "fail" not in found.values()
+    bad = await shell.run("doctor", "--url", "tcp://127.0.0.1:1", "--url", server.addresses[0])
+    assert bad.code == 1
+    assert "fail reach" in bad.out.decode()
+    assert "ok   handshake" in bad.out.decode()
+    assert "1 check failed" in bad.notes
+
+
+async def test_doctor_knows_what_is_no_bus(shell, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = await shell.run("doctor", "--url", f"unix:{tmp_path}/file")
+    assert done.code == 1
+    assert "is not a socket" in done.out.decode()
+    other = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    async with other:
+        port = other.sockets[0].getsockname()[1]
+        done = await shell.run("doctor", "--url", f"tcp://127.0.0.1:{port}", "--connect-timeout", "2s")
+    assert done.code == 1
+    assert "fail talk" in done.out.decode()
+
+
+async def test_bench(shell):
+    done = await shell.run("bench", "--count", "2k", "--requests", "200", "--subscribers", 2, "--repeat", 1, "--json")
+    assert done.code == 0, done.notes
+    results = {one["what"]: one for one in json.loads(done.out)["results"]}
+    assert set(results) == {"throughput", "stream", "fanout", "group", "request", "requests"}
+    assert all(one["rate"] > 0 for one in results.values())
+    assert results["request"]["p50"] <= results["request"]["p99"]
+
+
+async def test_bench_of_a_given_server(shell):
+    done = await shell.run("bench", "throughput", "--count", "1k", "--repeat", 1, "--url", shell.url)
+    assert done.code == 0, done.notes
+    assert "throughput" in done.out.decode()
+
+
+async def test_flags_from_the_environment(shell, bus):
+    sub = await shell.start("sub", "x", BUSWAY_SUB_COUNT="1", BUSWAY_SUB_FORMAT="<{payload}>", BUSWAY_NAME="watcher")
+    await sub.ready()
+    assert "watcher" in [one["name"] for one in (await bus.info())["connections"]]
+    await bus.publish("x", "y")
+    assert (await sub.end()).lines == ["<y>"]
+
+
+@pytest.mark.parametrize("verb", ["serve", "pub", "sub", "push", "req", "reply", "info", "bench", "doctor"])
+async def test_help(shell, verb):
+    done = await shell.run(verb, "--help")
+    assert done.code == 0
+    assert f"busway {verb}" in done.out.decode()
+    assert "--json" in done.out.decode()
+
+
+async def test_version_and_completion(shell):
+    assert (await shell.run("--version")).out.decode() == f"busway {busway.__version__}\n"
+    completed = await shell.run(
+        _BUSWAY_COMPLETE="complete_bash", COMP_WORDS="busway s", COMP_CWORD="1", _TYPER_COMPLETE_ARGS="busway s"
+    )
+    assert {"serve", "sub"} <= set(completed.out.decode().split())
