@@ -568,7 +568,8 @@ impl Session {
         *self.splitter.0.borrow_mut() = splitter;
         let events = std::mem::take(&mut self.state().events);
         if let Err(fault) = done {
-            return Err(raised(py, &fault));
+            // Whatever it is called, here it is the broker that broke the rules.
+            return Err(raised(py, &Fault::protocol(fault.text)));
         }
         if events.is_empty() {
             return Ok(None);

@@ -26,7 +26,7 @@ impl Engine {
         }
     }
 
-    fn queue(&mut self, conn: u32) {
+    pub(super) fn queue(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
             if !this.queued && this.writable {
                 this.queued = true;

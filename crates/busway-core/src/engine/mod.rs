@@ -249,12 +249,15 @@ impl Engine {
 
     /// Queues CLOSE; from now on nothing of the connection is handled and nothing delivered to it.
     pub fn close(&mut self, conn: u32, code: u16, text: &str) {
-        self.put(conn, |out| {
+        let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
+        if this.state == State::Closing {
+            return;
+        }
+        this.state = State::Closing;
+        this.outbox.push(&mut self.pool, |out| {
             Writer::new(out, kind::CLOSE, 0).u16(code).bytes(text.as_bytes()).end();
         });
-        if let Some(this) = self.conn(conn) {
-            this.state = State::Closing;
-        }
+        self.queue(conn);
         self.release(conn);
     }
 
