@@ -52,6 +52,8 @@ async def address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with busway.serve("tcp://127.0.0.1:0", name="docs") as server:
         monkeypatch.setenv("BUSWAY_URL", server.addresses[0])
+        for name, value in (("COUNT", "2k"), ("REQUESTS", "200"), ("REPEAT", "1")):  # a look, not a measurement
+            monkeypatch.setenv(f"BUSWAY_BENCH_{name}", value)
         yield server.addresses[0]
 
 

@@ -1,5 +1,6 @@
 """`busway serve` from start to stop, and what happens without its libraries."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -49,27 +50,15 @@ async def test_the_second_signal_stops_at_once(shell):
     address = json.loads(await serving.line())["addresses"][0]
     async with busway.connect(address, reconnect=None) as service, busway.connect(address, reconnect=None) as bus:
         async with service.serve("stuck") as requests:
-            asking = busway_task(bus.request("stuck", timeout=60))
+            asking = asyncio.ensure_future(bus.request("stuck", timeout=60))
             await requests.recv(timeout=10)  # a request in flight: draining waits for it
             serving.process.send_signal(signal.SIGTERM)
             while bus.state == "connected" and not bus._core.away:
-                await nap()
+                await asyncio.sleep(0)
             done = await serving.end(signal.SIGTERM)
             assert done.code == 0
             with pytest.raises((busway.Disconnected, busway.ServiceGone)):
                 await asking
-
-
-def busway_task(work):
-    import asyncio
-
-    return asyncio.ensure_future(work)
-
-
-async def nap():
-    import asyncio
-
-    await asyncio.sleep(0)
 
 
 async def test_an_address_that_is_taken(shell, server):

@@ -120,12 +120,9 @@ async def _serve(server: busway.Server, seconds: float | None, *, json: bool, qu
             hurry = asyncio.ensure_future(signals.second.wait())
             await asyncio.wait({stopping, hurry}, return_when=asyncio.FIRST_COMPLETED)
             hurry.cancel()
-            if not stopping.done():
-                stopping.cancel()
-                await asyncio.gather(stopping, return_exceptions=True)
-                await server.stop(drain=0)
-            else:
+            if stopping.done():
                 stopping.result()
+            stopping.cancel()  # what is left of it ends with the loop, which cancels that too
     if signals.interrupted:
         raise terminal.Ended(terminal.INTERRUPTED)
 

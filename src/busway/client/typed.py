@@ -255,13 +255,12 @@ class TypedSubscription(Generic[T]):
 
     async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
         """Lists of what has arrived, cut as by take(), until the subscription is closed."""
-        batches = self._inner.batches(most)
-        while True:
-            if not self._ahead:
-                self._ahead.extend(await anext(batches, ()))
-            if not self._ahead:
-                return
+        while self._ahead:
             yield self._fitting(most)
+        async for batch in self._inner.batches(most):
+            self._ahead.extend(batch)
+            while self._ahead:
+                yield self._fitting(most)
 
     def _fitting(self, most: int) -> list[Received[T]]:
         taken: list[Received[T]] = []
