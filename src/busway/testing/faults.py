@@ -64,6 +64,10 @@ class Flow:
     def add(self, fault: Fault) -> None:
         self._waiting.append(fault)
 
+    def heal(self) -> None:
+        """Forget the faults whose place has not been reached."""
+        self._waiting.clear()
+
     def due(self) -> list[Fault]:
         """The faults whose place has been reached, each told once; garbling is done here and is not told."""
         reached = [fault for fault in self._waiting if self._reached(fault)]

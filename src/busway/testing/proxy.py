@@ -37,6 +37,13 @@ class Link:
         """End a stall."""
         self._moves[way].set()
 
+    def heal(self) -> None:
+        """Let nothing more go wrong with it."""
+        self.up.heal()
+        self.down.heal()
+        for move in self._moves.values():
+            move.set()
+
     def cut(self) -> None:
         """End the connection now; what was passed before still arrives."""
         self.closed.set()
@@ -127,6 +134,7 @@ class FaultProxy:
         self.upstream = upstream
         self.chunk = chunk
         self.refusing = False
+        self.refused = 0
         self.links: list[Link] = []
         self.address = listen or f"{'tls' if upstream.startswith('tls:') else 'tcp'}://127.0.0.1:0"
         self._plans: deque[tuple[Fault, ...]] = deque()
@@ -143,6 +151,13 @@ class FaultProxy:
         async with self._arrival:
             await self._arrival.wait_for(lambda: len(self.links) > max(index, 0))
             return self.links[index]
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong: plans are dropped, faults that have not happened yet don't, stalls end."""
+        self.refusing = False
+        self._plans.clear()
+        for link in self.links:
+            link.heal()
 
     def cut(self) -> None:
         """End every connection now."""
@@ -178,6 +193,7 @@ class FaultProxy:
 
     def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refusing:
+            self.refused += 1
             writer.transport.abort()
             return
         link = Link(self._plans.popleft() if self._plans else (), self.chunk)

@@ -1,0 +1,30 @@
+"""What `import busway` gives is a promise: a name is added or taken away on purpose only."""
+
+import subprocess
+import sys
+
+import busway
+
+PUBLIC = """
+    TLS Buffer Bus BusError Caller Closed ConnectFailed Disconnected Event EventStream Forbidden Forked HandlerError
+    InvalidPattern InvalidTopic LimitExceeded ListenFailed LocalProtocolError Message NoConsumers NoResponders Offline
+    PayloadError Policy Protocol ProtocolError Received Rejected RemoteProtocolError Request Server Service ServiceError
+    ServiceGone ServiceTaken Settings SlowConsumer Subscription Timeout TypedRequest TypedService TypedSubscription
+    __version__ connect matches protocol run serve
+"""
+
+
+def test_the_public_names() -> None:
+    assert sorted(busway.__all__) == sorted(PUBLIC.split())
+    for name in busway.__all__:
+        assert getattr(busway, name) is not None
+
+
+def test_importing_does_no_work() -> None:
+    """No thread, no loop, no socket and no terminal library at import time."""
+    program = (
+        "import sys, threading, asyncio, busway\n"
+        "assert threading.active_count() == 1\n"
+        "assert not {'typer', 'rich', 'pytest', 'pydantic'} & set(sys.modules), 'too much is imported'\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
