@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 
 use crate::frame::policy;
 
+/// What one read of a client can bring at the most: a client that stops reading must still have room for it.
+const READ: (usize, usize) = (8192, 512 << 10);
+
 #[derive(Debug)]
 pub struct Inbox<T> {
     /// Item, its size, and how many went missing right before it.
@@ -56,24 +59,27 @@ impl<T> Inbox<T> {
         self.full
     }
 
-    fn over(&self, times: usize) -> bool {
-        self.items.len() >= times * self.most_items || self.bytes >= times * self.most_bytes
+    fn over(&self) -> bool {
+        self.items.len() >= self.most_items || self.bytes >= self.most_bytes
     }
 
     /// Makes room or says that the next message can't be taken.
     fn admit(&mut self) -> bool {
         match self.policy {
-            policy::BLOCK | policy::DISCONNECT => !self.over(2),
+            policy::BLOCK | policy::DISCONNECT => {
+                self.items.len() < 2 * self.most_items.max(READ.0) && self.bytes < 2 * self.most_bytes.max(READ.1)
+            }
             policy::DROP_OLDEST => {
-                while self.over(1) {
+                while self.over() {
                     let Some((_, size, before)) = self.items.pop_front() else { break };
                     self.bytes -= size;
+                    self.received -= 1;
                     self.missed += 1;
                     self.front += before + 1;
                 }
                 true
             }
-            _ => !self.over(1),
+            _ => !self.over(),
         }
     }
 
@@ -87,13 +93,13 @@ impl<T> Inbox<T> {
         self.items.push_back((make(), size, std::mem::take(&mut self.untold)));
         self.received += 1;
         self.bytes += size;
-        self.full = self.full || self.over(1);
+        self.full = self.full || self.over();
         true
     }
 
     /// Whether an offered message would be taken.
     pub fn has_room(&self) -> bool {
-        !self.over(1)
+        !self.over()
     }
 
     pub fn miss(&mut self, count: u64) {
@@ -118,18 +124,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_client_that_stops_reading_has_room_for_one_more_read() {
+        let mut inbox = Inbox::new(4, 1 << 20, policy::BLOCK);
+        assert!((0..2 * READ.0).all(|i| inbox.push(1, || i)) && inbox.is_full());
+        assert!(!inbox.push(1, || 0) && inbox.missed == 1);
+    }
+
+    #[test]
     fn policies() {
         for (policy, kept, first) in [
-            (policy::BLOCK, 8, (0, 0)),
+            (policy::BLOCK, 10, (0, 0)),
             (policy::DROP_OLDEST, 4, (6, 6)),
             (policy::DROP_NEW, 4, (0, 0)),
-            (policy::DISCONNECT, 8, (0, 0)),
+            (policy::DISCONNECT, 10, (0, 0)),
         ] {
             let mut inbox = Inbox::new(4, 1 << 20, policy);
             for i in 0..10_u64 {
                 inbox.push(1, || i);
             }
             assert_eq!((inbox.len(), inbox.missed, inbox.is_full()), (kept, 10 - kept as u64, true), "{policy}");
+            assert_eq!(inbox.received, kept as u64);
             assert_eq!(inbox.pop(), Some(first), "{policy}");
             while inbox.pop().is_some() {}
             assert!(!inbox.is_full() && inbox.bytes() == 0);

@@ -13,15 +13,15 @@ impl Engine {
         if this.state == State::Closing {
             return;
         }
+        let before = this.outbox.bytes();
         this.outbox.push(&mut self.pool, write);
-        let bytes = this.outbox.bytes();
-        let full = bytes >= limit && !this.full;
+        let full = this.outbox.bytes() >= limit && !this.full;
         self.queue(conn);
         if full {
             self.mark_full(conn);
         }
         // Answers can't be dropped: a client that asks and never reads is cut off.
-        if bytes > 2 * limit + self.limits.frame {
+        if before > 2 * limit {
             self.fail(conn, &Fault::new(code::SLOW_CONSUMER, "answers are asked for and never read"));
         }
     }
