@@ -26,6 +26,7 @@ class Control:
         self._go = threading.Event()
         self._stop: Callable[[], object] = lambda: os._exit(3)
         self._tally: Tally | None = None
+        self._cpu = 0.0
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -47,7 +48,12 @@ class Control:
         self._stop = callback
 
     def ready(self) -> None:
+        self._cpu = process_time()
         self.tell(ready=True)
+
+    def cpu(self) -> float:
+        """CPU seconds since this process was ready."""
+        return process_time() - self._cpu
 
     def ready_to_go(self) -> None:
         """Say that all is set up, and wait for the start."""
@@ -66,7 +72,7 @@ class Control:
 
     def published(self) -> None:
         """Say that everything has left this process (call after flushing)."""
-        self.tell(**self._published, end=monotonic(), cpu=process_time())
+        self.tell(**self._published, end=monotonic(), cpu=self.cpu())
 
     @contextlib.contextmanager
     def counting(self, load: Load) -> Iterator["Tally"]:
@@ -75,7 +81,7 @@ class Control:
         try:
             yield self._tally
         finally:
-            self.tell(**self._tally.outcome())
+            self.tell(**self._tally.outcome(), cpu=self.cpu())
 
 
 class Tally:
@@ -118,7 +124,6 @@ class Tally:
             "last": self._last,
             "last_count": self._last_count,
             "samples": self._samples,
-            "cpu": process_time(),
         }
 
 
