@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import math
 import secrets
 import socket
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,7 +38,8 @@ class Server:
         self._listeners: list[Listener] = []
         self._hub: Hub | None = None
         self._stopped = asyncio.Event()
-        self._stopping: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._deadline = math.inf
 
     async def start(self) -> Self:
         """Listen on every address; none is left open if one fails."""
@@ -66,7 +69,7 @@ class Server:
         *,
         name: str = "",
         timeout: float = 5.0,
-        reconnect: tuple[float, ...] | list[float] | None = RECONNECT,
+        reconnect: Sequence[float] | None = RECONNECT,
         offline: Offline = "fail",
         credentials: Credentials = None,
         drain: float = 5.0,
@@ -97,36 +100,47 @@ class Server:
             await self.stop()
 
     async def stop(self, drain: float | None = None) -> None:
-        """Take no more clients, tell those that are there, let what waits for them flow out within `drain` seconds, close."""
+        """Take no more clients, tell those that are there, let what waits for them flow out within `drain` seconds, close.
+
+        Called again while it drains, it hurries: the shorter time counts.
+        """
         if self._hub is None or self._stopped.is_set():
             return
+        seconds = self.settings.drain if drain is None else drain
+        self._deadline = min(self._deadline, self._hub.loop.time() + seconds)
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(
-                self._stop(self._hub, self.settings.drain if drain is None else drain)
-            )
+            self._stopping = asyncio.create_task(self._stop(self._hub), name="busway stop")
         await asyncio.shield(self._stopping)
 
-    async def _stop(self, hub: Hub, drain: float) -> None:
+    async def _stop(self, hub: Hub) -> None:
         try:
             self._close_listeners()
             hub.engine.away()
             hub.flush()
-            try:
-                async with asyncio.timeout(drain):
-                    while not _flowed_out(hub):  # noqa: ASYNC110, the transports don't tell when they are empty
-                        await asyncio.sleep(_LOOK)
-            except TimeoutError:
-                log.warning("not everything flowed out within %g s", drain)
+            await self._flow_out(hub)
             for session in list(hub.everyone):
                 session.close(Code.GOING_AWAY, "the broker stops")
             hub.flush()
-            await self._wait_until_empty(hub, min(drain, 1.0))
+            await self._wait_until_empty(hub, min(1.0, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
             hub.pulse.stop()
             for session in list(hub.everyone):
                 session.abort()
+            await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
             self._stopped.set()
-        await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
+
+    async def _flow_out(self, hub: Hub) -> None:
+        """Wait until nothing arrives any more, no request is in flight and nothing waits to be written."""
+        arrived = -1
+        while hub.sessions:
+            stats = hub.engine.stats()
+            quiet, arrived = arrived == stats["received_bytes"], stats["received_bytes"]
+            if quiet and not stats["pending"] and _written(hub):
+                return
+            if hub.loop.time() >= self._deadline:
+                log.warning("not everything flowed out in time")
+                return
+            await asyncio.sleep(_LOOK)
 
     async def _wait_until_empty(self, hub: Hub, seconds: float) -> None:
         try:
@@ -153,10 +167,8 @@ class Server:
         await self.stop()
 
 
-def _flowed_out(hub: Hub) -> bool:
-    """Whether nothing waits in an outbox or a transport, and no request is in flight."""
-    if hub.engine.stats()["pending"]:
-        return False
+def _written(hub: Hub) -> bool:
+    """Whether nothing waits in an outbox or a transport."""
     return all(
         hub.engine.pending(conn) == 0 and session.transport.get_write_buffer_size() == 0
         for conn, session in hub.sessions.items()

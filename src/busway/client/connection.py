@@ -6,9 +6,9 @@ an answer is waited for. When the connection is over it stays over; the next one
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from busway.errors import BusError, Code, Disconnected, ProtocolError
+from busway.errors import BusError, Code, Disconnected
 from busway.transport import read_buffer, tune
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if events := session.feed(self._buffer, nbytes):
                 self._core.handle(events)
-        except ProtocolError as error:
+        except BusError as error:  # the broker broke the rules
             self.fail(error)
             return
         finally:
@@ -168,7 +168,3 @@ class Connection(asyncio.BufferedProtocol):
         if getattr(self, "transport", None) is not None:
             self.transport.abort()
         self.wake()
-
-    def extra(self, name: str) -> Any:
-        """What the transport knows under this name."""
-        return self.transport.get_extra_info(name)

@@ -54,7 +54,10 @@ class Part(ABC):
         return self
 
     async def close(self) -> None:
-        """Take no more. What has arrived is still handed out; a handler gets it before this returns, within the drain time."""
+        """Take no more. Handlers get what has arrived before this returns, within the drain time.
+
+        Messages that nobody took can still be received; requests that nobody took are failed.
+        """
         core = self._core
         if not self.live:
             self._over = True

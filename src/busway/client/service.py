@@ -17,7 +17,7 @@ from busway.client.core import Core
 from busway.client.part import Part
 from busway.client.tasks import finish
 from busway.client.typed import outgoing
-from busway.errors import BusError, Closed, Code, Disconnected, LocalProtocolError
+from busway.errors import BusError, Closed, Code, Disconnected, HandlerError, LocalProtocolError
 
 log = logging.getLogger("busway.client")
 
@@ -167,6 +167,9 @@ class Service(Part):
             self._failed(connection, call, error)
 
     def _failed(self, connection: Connection, call: int, error: Exception) -> None:
+        if isinstance(error, HandlerError):  # raised on purpose, with the words for the requester
+            self._say(connection, call, error.reason, Code.HANDLER_ERROR)
+            return
         self._core.report(error, f"the handler of service {self.topic!r}")
         self._say(connection, call, f"{type(error).__name__}: {error}", Code.HANDLER_ERROR)
 
@@ -231,7 +234,7 @@ class Service(Part):
             while (others := self._tasks - here) and (left := deadline - self._core.loop.time()) > 0:
                 await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
         finally:
-            while self._handler is not None and self._queue:
+            while self._queue:
                 connection, call, _ = self._queue.popleft()
                 self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
             await finish(self._tasks, 0.0, f"service {self.topic!r}")
