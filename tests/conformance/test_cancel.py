@@ -103,9 +103,7 @@ async def test_publish_under_back_pressure(net: Net) -> None:
     async with other.subscribe("t") as subscription:
         total = 0
         for turns in range(TURNS):
-            taken = await cancelled_after(
-                turns, lambda: bus.publish_many("t", [payload] * 500)
-            )
+            taken = await cancelled_after(turns, lambda: bus.publish_many("t", [payload] * 500))
             assert taken in (None, 500)
             total += taken or 0
         await bus.publish("t", b"end")

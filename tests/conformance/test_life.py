@@ -14,7 +14,16 @@ async def test_what_a_client_knows_of_itself_and_the_server(net: Net) -> None:
     assert (bus.name, bus.state, bus.closed) == ("alice", "connected", False)
     assert bus.server["guid"] == net.server.guid
     assert bus.server["limits"]["frame"] == 8 << 20
-    assert set(bus.server["limits"]) >= {"frame", "topic", "fields", "subscriptions", "outbox", "topics", "senders", "pending"}
+    assert set(bus.server["limits"]) >= {
+        "frame",
+        "topic",
+        "fields",
+        "subscriptions",
+        "outbox",
+        "topics",
+        "senders",
+        "pending",
+    }
     if net.kind != "memory":
         assert bus.url == net.server.addresses[0]
     assert await bus.rtt() >= 0

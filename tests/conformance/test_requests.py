@@ -36,7 +36,7 @@ async def test_a_request_is_answered(net: Net) -> None:
         (0, b"0"),
         (b"\0" * 200_000, b"\0" * 200_000),
     ],
-    ids=repr,
+    ids=["bytes", "str", "none", "object", "int", "large"],
 )
 async def test_what_a_handler_may_return(net: Net, answer: object, expected: bytes) -> None:
     bus = await net.connect()

@@ -147,11 +147,12 @@ def test_a_large_random_index_agrees_with_the_model() -> None:
     subs: dict[int, str] = {}
 
     def pattern() -> str:
-        return "/".join(choose.choices(["a", "b", "c", "d", "e", "*", "**"], weights=[4, 4, 4, 4, 4, 2, 1], k=choose.randint(1, 5)))
+        return "/".join(
+            choose.choices(["a", "b", "c", "d", "e", "*", "**"], weights=[4, 4, 4, 4, 4, 2, 1], k=choose.randint(1, 5))
+        )
 
-    number = 0
     for step in range(6000):
-        number += 1
+        number = step + 1
         if subs and choose.random() < 0.3:
             sub = choose.choice(list(subs))
             del subs[sub]

@@ -65,9 +65,7 @@ def test_the_model_itself_agrees_with_brute_force(a: str, b: str) -> None:
     parts_a, parts_b = a.split("/")[:3] if a else [], b.split("/")[:3] if b else []
     letters = [one if one != "ab" else "c" for one in (*parts_a, *parts_b)]
     small_a, small_b = "/".join(letters[: len(parts_a)]), "/".join(letters[len(parts_a) :])
-    both = any(
-        model.matches(small_a, topic) and model.matches(small_b, topic) for topic in model.concrete("abcz", 5)
-    )
+    both = any(model.matches(small_a, topic) and model.matches(small_b, topic) for topic in model.concrete("abcz", 5))
     assert model.matches(small_a, small_b) is both
 
 
@@ -77,7 +75,8 @@ def test_any_text_is_a_topic_or_an_error_and_never_a_crash(text: str) -> None:
     bare = text.removeprefix("/")
     parts = bare.split("/") if bare else []
     good = all(
-        part in {"*", "**"} or (part and "*" not in part and not any(control(letter) for letter in part)) for part in parts
+        part in {"*", "**"} or (part and "*" not in part and not any(control(letter) for letter in part))
+        for part in parts
     )
     if good:
         assert _core.check_topic(text) == bare

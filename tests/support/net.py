@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import busway
 
 KINDS = ("memory", "unix", "tcp", "tls")
-PATIENCE = 5.0
+PATIENCE = 20.0
 """Seconds after which a test gives up; nothing is ever expected to take that long."""
 
 T = TypeVar("T")
@@ -56,9 +56,9 @@ class Net:
         await self.stack.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *_: object) -> None:
         async with asyncio.timeout(PATIENCE):
-            await self.stack.__aexit__(*error)
+            await self.stack.aclose()
 
     async def serve(self, **settings: Any) -> busway.Server:
         """Start the server with these settings."""

@@ -90,9 +90,7 @@ class Hub:
                 self.engine.close(conn, *self.failed[conn])
                 return
             self.clients += 1
-            older = self.engine.accept(
-                conn, fields.session, fields.name, self.clients, 1, self.welcome(self.clients)
-            )
+            older = self.engine.accept(conn, fields.session, fields.name, self.clients, 1, self.welcome(self.clients))
             if older is not None:
                 self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
         elif kind == _core.EVENT_SUBSCRIBE:
@@ -179,4 +177,3 @@ class Client:
                 break
         events, self.events = self.events, []
         return events
-

@@ -12,16 +12,16 @@ from tests.support.net import Certificates, payloads, within
 
 
 def server_tls(certificates: Certificates, *, mutual: bool = False) -> busway.TLS:
-    return busway.TLS(
-        cert=certificates.server, key=certificates.server_key, ca=certificates.ca if mutual else None
-    )
+    return busway.TLS(cert=certificates.server, key=certificates.server_key, ca=certificates.ca if mutual else None)
 
 
 async def test_a_client_without_a_certificate_is_refused_by_a_mutual_server(certificates: Certificates) -> None:
     async with busway.serve("tls://127.0.0.1:0", tls=server_tls(certificates, mutual=True)) as server:
         url = server.addresses[0]
         with pytest.raises(busway.ConnectFailed):
-            await within(busway.connect(url, tls=busway.TLS(ca=certificates.ca), timeout=5, reconnect=None).__aenter__())
+            await within(
+                busway.connect(url, tls=busway.TLS(ca=certificates.ca), timeout=5, reconnect=None).__aenter__()
+            )
         good = busway.TLS(ca=certificates.ca, cert=certificates.client, key=certificates.client_key)
         async with busway.connect(url, tls=good) as bus, bus.subscribe("t") as subscription:
             await bus.publish("t", b"secret")
@@ -31,7 +31,10 @@ async def test_a_client_without_a_certificate_is_refused_by_a_mutual_server(cert
 async def test_the_name_of_the_peer_is_in_info(certificates: Certificates) -> None:
     async with busway.serve("tls://127.0.0.1:0", tls=server_tls(certificates, mutual=True)) as server:
         tls = busway.TLS(ca=certificates.ca, cert=certificates.client, key=certificates.client_key)
-        async with busway.connect(server.addresses[0], tls=tls, name="says anything") as bus, server.connect() as inside:
+        async with (
+            busway.connect(server.addresses[0], tls=tls, name="says anything") as bus,
+            server.connect() as inside,
+        ):
             for asker in (bus, inside):
                 connections = (await asker.info())["connections"]
                 names = {each["name"]: each["peer_name"] for each in connections}
@@ -73,7 +76,9 @@ async def test_a_tls_client_at_a_plain_port_fails_clearly(certificates: Certific
     async with busway.serve("tcp://127.0.0.1:0") as server:
         url = server.addresses[0].replace("tcp:", "tls:")
         with pytest.raises(busway.ConnectFailed):
-            await within(busway.connect(url, tls=busway.TLS(ca=certificates.ca), timeout=5, reconnect=None).__aenter__())
+            await within(
+                busway.connect(url, tls=busway.TLS(ca=certificates.ca), timeout=5, reconnect=None).__aenter__()
+            )
 
 
 async def test_tls_needs_a_certificate() -> None:

@@ -1,7 +1,6 @@
 """Unix sockets: a stale file is replaced, a live one is not, and nothing is left behind."""
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -78,7 +77,7 @@ async def test_a_server_that_replaced_it_keeps_its_file_when_the_old_one_stops(t
     """Stopping removes the file only if it is one's own still."""
     path = tmp_path / "bus"
     async with busway.serve(f"unix:{path}"):
-        os.unlink(path)
+        path.unlink()
         new = await busway.serve(f"unix:{path}").start()
     assert path.is_socket()
     await talk(f"unix:{path}")

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ def test_the_kinds_of_the_page_are_those_of_the_tests() -> None:
 
 
 def test_the_error_table_of_the_page_is_the_one_of_the_code() -> None:
-    assert _core.ERRORS == page.codes()
+    assert page.codes() == _core.ERRORS
     assert {code.name: (code.value, code.survives) for code in errors.Code} == page.codes()
     for name, (code, _) in page.codes().items():
         error = errors.from_code(code, "why")
@@ -50,7 +51,7 @@ def same(vector: page.Vector, data: bytes) -> None:
 
 def cut_up(data: bytes) -> list[bytes]:
     edges = list(wire.boundaries(data))
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 class Exchange:
@@ -229,7 +230,8 @@ def test_what_the_session_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "code", "payload"), [("reply-down", 3, 0, b"3"), ("reply-error-down", 4, 43, b"no numbers"), ("reply-nobody", 6, 40, b"")]
+    ("name", "number", "code", "payload"),
+    [("reply-down", 3, 0, b"3"), ("reply-error-down", 4, 43, b"no numbers"), ("reply-nobody", 6, 40, b"")],
 )
 def test_replies(name: str, number: int, code: int, payload: bytes) -> None:
     made = session(BOB, number - 1)
@@ -254,7 +256,12 @@ def test_deliveries(name: str, number: int, payload: bytes) -> None:
     assert sorted(events) == [(_core.EVENT_READY, 1), (_core.EVENT_READY, 2)]
     for inbox in inboxes.values():
         (message,) = inbox.take(10)
-        assert (message.topic, message.payload, message.sender, message.kind) == ("price/eth", payload, "bob", "publish")
+        assert (message.topic, message.payload, message.sender, message.kind) == (
+            "price/eth",
+            payload,
+            "bob",
+            "publish",
+        )
         assert message.id == f"{BOB:016x}{number:016x}"
         assert message.time_ns == 1_700_000_000_000_000_000
         assert message.time.isoformat() == "2023-11-14T22:13:20+00:00"

@@ -200,7 +200,7 @@ class FaultProxy:
         self.links.append(link)
         task = self._tasks.create_task(self._carry(link, (reader, writer)))
         self._running.add((link, task))
-        task.add_done_callback(lambda done: self._running.discard((link, task)))
+        task.add_done_callback(lambda _: self._running.discard((link, task)))
 
     async def _carry(self, link: Link, client: _Pair) -> None:
         async with self._arrival:
