@@ -93,6 +93,11 @@ class Bus:
         """What the broker said of itself."""
         return self._life.server
 
+    @property
+    def errors(self) -> int:
+        """How often a handler raised, or something else went wrong where nobody waited for it."""
+        return self._core.errors
+
     def events(self) -> EventStream:
         """An async iterator over what happens to the connection, from now on."""
         return self._core.events.listen()
@@ -122,15 +127,17 @@ class Bus:
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
         connection, if not what connect() was told.
         """
-        if type(payload) is bytes or type(payload) is str:
+        if type(payload) is bytes and not confirm:
+            if (done := self._publish(topic, payload)) is not None:
+                return done
             data: bytes | str = payload
+        elif type(payload) is bytes or type(payload) is str:
+            data = payload
         else:
             topic, data = outgoing(topic, payload)
         if confirm:
             return self._ask(_PUBLISH, topic, data, None, flags=_CONFIRM)
-        if (done := self._publish(topic, data)) is not None:
-            return done
-        return self._publish_later(topic, data, offline or self._offline)
+        return self._publish(topic, data) or self._publish_later(topic, data, offline or self._offline)
 
     @overload
     async def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...
@@ -404,6 +411,8 @@ class Bus:
                 if (connection := core.connection) is not None and connection.greeted:
                     await core.ping(connection)
                     core.closing = True
+                    core.open = False
+                    core.session.writable(False)
                     core.session.close(Code.OK, "")
                     connection.flush()
                     connection.finish()

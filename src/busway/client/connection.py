@@ -115,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read again."""
         if self.holding:
             self.holding = False
+            self._quiet = 0
             if not self.transport.is_closing():
                 self.transport.resume_reading()
 
@@ -139,15 +140,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_beat(self) -> None:
         self._timer = self._loop.call_later(self._heartbeat / _BEATS, self._on_beat)
-        if self._heard or self.holding:  # silence while this side doesn't read says nothing of the broker
+        if self._heard:
             self._heard = False
             self._quiet = 0
             return
         self._quiet += 1
-        if self._quiet >= 3 * _BEATS:
+        if self._quiet >= 3 * _BEATS and not self.holding:  # silence while this side doesn't read says nothing
             self.fail(Disconnected(f"nothing heard for {3 * self._heartbeat:g} s", code=Code.IDLE))
         elif self._quiet >= _BEATS:
-            self._session.ping(0)
+            self._session.ping(0)  # the broker's own PING isn't read while holding, but it must hear of this side
 
     def fail(self, error: BusError) -> None:
         """End it now, for this reason."""

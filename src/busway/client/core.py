@@ -57,7 +57,7 @@ class Core:
         self.services: dict[int, Service] = {}
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
         self.when_lost: Callable[[Connection, BusError], None] | None = None
-        self.handler_errors = 0
+        self.errors = 0
         self.forked = False
         self._on_error = on_error
         self._ids = 0
@@ -92,7 +92,7 @@ class Core:
     def why_not(self) -> BusError:
         if self.forked:
             return Forked(f"this bus belongs to the process that forked {os.getpid()}: connect again in the child")
-        if self.state == "closed":
+        if self.state == "closed" or self.closing:
             error = Closed(f"this bus is closed: {self.error}" if self.error else "this bus is closed")
             error.__cause__ = self.error
             return error
@@ -148,11 +148,11 @@ class Core:
         if (connection := self.connection) is not None and connection.holding and not self.session.held:
             connection.release()
 
-    def report(self, error: BaseException, what: str) -> None:
-        """A user's function raised: log, count, event, hook."""
-        self.handler_errors += 1
-        log.error("%s raised %s", what, type(error).__name__, exc_info=error)
-        self.events.tell(Event(kind="error", error=error, topic=what))
+    def report(self, error: BaseException, what: str, topic: str = "") -> None:
+        """Something went wrong where nobody waits for it, such as in a user's handler: log, count, event, hook."""
+        self.errors += 1
+        log.error("%s%s: %s", what, f" of {topic!r}" if topic else "", type(error).__name__, exc_info=error)
+        self.events.tell(Event(kind="error", error=error, topic=topic))
         if self._on_error is not None:
             try:
                 self._on_error(error)
@@ -211,7 +211,7 @@ class Core:
                     future.set_result(value)
                 else:
                     future.set_exception(from_code(code, text))
-        elif code != 0:
+        elif code not in {Code.OK, Code.UNKNOWN}:  # UNKNOWN answers the withdrawal of what was refused anyway
             error = from_code(code, text)
             log.warning("the broker refused a message: %s", error)
             self.events.tell(Event(kind="rejected", error=error))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -35,18 +35,21 @@ _STEADY: Final = 1.0
 """Seconds a connection must have lived for the schedule to begin anew, so that a server which closes at once isn't stormed."""
 
 
+_Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**32)]
+
+
 class Limits(msgspec.Struct, frozen=True):
-    frame: int
-    topic: int
-    fields: int
-    topics: int
+    frame: _Size
+    topic: _Size
+    fields: _Size
+    topics: _Size
 
 
 class Welcome(msgspec.Struct, frozen=True):
     """What this side needs of the map of WELCOME."""
 
     limits: Limits
-    heartbeat: float
+    heartbeat: Annotated[float, msgspec.Meta(gt=0)]
     servers: list[str] = []
 
 

@@ -170,7 +170,7 @@ class Service(Part):
         if isinstance(error, HandlerError):  # raised on purpose, with the words for the requester
             self._say(connection, call, error.reason, Code.HANDLER_ERROR)
             return
-        self._core.report(error, f"the handler of service {self.topic!r}")
+        self._core.report(error, "the service", self.topic)
         self._say(connection, call, f"{type(error).__name__}: {error}", Code.HANDLER_ERROR)
 
     def _say(self, connection: Connection, call: int, text: str, code: int) -> None:

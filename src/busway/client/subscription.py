@@ -172,7 +172,6 @@ class Subscription(Part):
 
     async def _work(self, handler: Handler) -> None:
         """What each of the handler's tasks does until the subscription is over."""
-        what = f"the handler of {self.pattern!r}"
         try:
             while True:
                 for message in self._ready:
@@ -183,12 +182,12 @@ class Subscription(Part):
                     except asyncio.CancelledError as error:
                         if (task := asyncio.current_task()) is not None and task.cancelling():
                             raise
-                        self._core.report(error, what)
+                        self._core.report(error, "the handler", self.pattern)
                     except Exception as error:  # noqa: BLE001, reported
-                        self._core.report(error, what)
+                        self._core.report(error, "the handler", self.pattern)
                 if self._refill():
                     await asyncio.sleep(0)  # a handler that never waits must not starve the loop
                 elif not await self._wait(None):
                     return
         except BusError as error:  # what ended the subscription; there is nobody else to raise it to
-            self._core.report(error, f"the subscription of {self.pattern!r}")
+            self._core.report(error, "the subscription", self.pattern)
