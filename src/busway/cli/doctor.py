@@ -3,7 +3,6 @@
 import asyncio
 import os
 import platform
-import resource
 import socket
 import stat
 import sys
@@ -106,6 +105,10 @@ def _packages() -> list[Finding]:
 
 
 def _files() -> Finding:
+    try:
+        import resource
+    except ImportError:
+        return Finding("nofile", "ok", "this system has no such limit")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft} files at most ({hard} if raised): one per connection"
     if soft < _FILES:

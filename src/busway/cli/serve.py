@@ -2,6 +2,10 @@
 
 import asyncio
 import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -146,7 +150,16 @@ def _announce(server: busway.Server) -> None:
     url = "" if DEFAULT_URL in server.addresses else f" --url {first}"
     if first.startswith("tls:"):
         url += " --ca FILE"
-    console.print(f"[dim]watch    [/]busway sub{url} '**'", markup=True)
-    console.print(f"[dim]publish  [/]busway pub{url} hello/world 'Hello'")
-    console.print(f"[dim]look     [/]busway info{url}")
+    command = _command()
+    console.print(f"[dim]watch    [/]{command} sub{url} '**'")
+    console.print(f"[dim]publish  [/]{command} pub{url} hello/world 'Hello'")
+    console.print(f"[dim]look     [/]{command} info{url}")
     console.print("[dim]Ctrl-C stops it[/]")
+
+
+def _command() -> str:
+    """How this command can be called from here: in a virtual environment that isn't active, by its path."""
+    called = Path(sys.argv[0])
+    if shutil.which("busway") or called.name != "busway":
+        return "busway"
+    return os.path.relpath(called)

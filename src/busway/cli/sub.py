@@ -89,7 +89,7 @@ async def _read(subscription: busway.Subscription, printer: "_Printer", earlier:
     async for batch in subscription.batches():
         if earlier:
             batch = [one for one in batch if not any(matches(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
-        printer.print(batch)
+        await printer.print(batch)
     printer.done.set()  # the subscription has ended
 
 
@@ -107,23 +107,28 @@ class _Printer:
     def __init__(self, render: Render, count: int | None, note: Callable[[str], None]) -> None:
         self.done = asyncio.Event()
         self.printed = 0
+        self._written = 0
+        self._writing = asyncio.Lock()
         self._render = render
         self._count = count
         self._note = note
         self._told = 0
 
-    def print(self, batch: list[Message]) -> None:
+    async def print(self, batch: list[Message]) -> None:
         if self._count is not None:
             batch = batch[: self._count - self.printed]
         if not batch:
             return
+        before = self.printed
+        self.printed += len(batch)
         missed = sum(message.missed for message in batch)
         if missed:
             self._told += missed
             self._note(f"missed {missed} message{'s' * (missed != 1)} before this point")
-        terminal.data(self._render(batch, self.printed))
-        self.printed += len(batch)
-        if self.printed == self._count:
+        async with self._writing:  # of several patterns one at a time
+            await terminal.stream(self._render(batch, before))
+        self._written += len(batch)
+        if self._written == self._count:
             self.done.set()
 
     def tell_missed(self, total: int) -> None:

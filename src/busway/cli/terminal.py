@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Self
 
@@ -50,6 +52,41 @@ def data(payload: bytes) -> None:
     """Bytes to stdout, at once."""
     sys.stdout.buffer.write(payload)
     sys.stdout.buffer.flush()
+
+
+async def stream(payload: bytes) -> None:
+    """As data(), for verbs that go on: a reader that pauses (`| less`) must not keep the connection from its heartbeats.
+
+    Written by a daemon thread and past Python's buffers, so that an interrupt needs to wait for neither.
+    """
+    loop = asyncio.get_running_loop()
+    written: asyncio.Future[None] = loop.create_future()
+
+    def write() -> None:
+        error: OSError | None = None
+        try:
+            rest = memoryview(payload)
+            while rest:
+                rest = rest[os.write(sys.stdout.fileno(), rest) :]
+        except OSError as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(_finish, written, error)
+
+    if len(payload) <= select.PIPE_BUF and select.select([], [sys.stdout], [], 0)[1]:
+        write()  # there is room for it
+    else:
+        threading.Thread(target=write, daemon=True, name="busway-output").start()
+    await written
+
+
+def _finish(future: "asyncio.Future[None]", error: OSError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def record(value: object) -> None:

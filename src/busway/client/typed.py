@@ -71,7 +71,10 @@ class Kind(Generic[T]):
         return pattern if pattern.startswith("re:") else self.topic(pattern)
 
     def receive(self, message: Message) -> "Received[T]":
-        return Received.of(message, self.codec.decode(message.topic, message.payload))
+        topic = message.topic
+        received = Received(topic, self.codec.decode(topic, message.payload))
+        received.message = message
+        return received
 
     def reply_codec(self) -> Codec[Any]:
         if self.reply is None:
@@ -202,12 +205,6 @@ class Received(_Pair[T]):
     message: Message
     """The untyped message: id, time, sender, payload."""
 
-    @classmethod
-    def of(cls, message: Message, value: T) -> "Received[T]":
-        made = cls(message.topic, value)
-        made.message = message
-        return made
-
 
 class TypedSubscription(Generic[T]):
     """A subscription that gives Received[T].
@@ -249,30 +246,31 @@ class TypedSubscription(Generic[T]):
 
     async def take(self, most: int = 4096, timeout: float | None = None) -> list[Received[T]]:
         """At least one message, at most `most`. One that doesn't fit ends the list before it; the next call raises for it."""
-        if not self._ahead:
-            self._ahead.extend(await self._inner.take(most, timeout))
-        return self._fitting(most)
+        return self._fitting(self._rest(most) or await self._inner.take(most, timeout))
 
     async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
         """Lists of what has arrived, cut as by take(), until the subscription is closed."""
-        while self._ahead:
-            yield self._fitting(most)
+        while rest := self._rest(most):
+            yield self._fitting(rest)
         async for batch in self._inner.batches(most):
-            self._ahead.extend(batch)
-            while self._ahead:
-                yield self._fitting(most)
+            yield self._fitting(batch)
+            while rest := self._rest(most):
+                yield self._fitting(rest)
 
-    def _fitting(self, most: int) -> list[Received[T]]:
+    def _rest(self, most: int) -> list[Message]:
+        """What is left of a batch that was cut."""
+        return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+
+    def _fitting(self, batch: list[Message]) -> list[Received[T]]:
+        receive = self._kind.receive
         taken: list[Received[T]] = []
-        while self._ahead and len(taken) < most:
-            try:
-                taken.append(self._kind.receive(self._ahead[0]))
-            except PayloadError:
-                if not taken:
-                    self._ahead.popleft()
-                    raise
-                break
-            self._ahead.popleft()
+        try:
+            for message in batch:
+                taken.append(receive(message))  # noqa: PERF401 - what fits before an error is kept
+        except PayloadError:
+            self._ahead.extendleft(reversed(batch[len(taken) + (not taken) :]))
+            if not taken:
+                raise
         return taken
 
     async def close(self) -> None:
