@@ -2,8 +2,12 @@
 
 from contextlib import AsyncExitStack
 
+import pytest
+
 import busway
 from tests.support.net import Net, payloads, rest, settle
+
+pytestmark = pytest.mark.both_loops
 
 MESSAGES = 400
 

@@ -7,6 +7,8 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, payloads, settle, within
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_the_limits_are_told_in_the_handshake(net: Net) -> None:
     await net.serve(frame=65536, topic=100, fields=200, subscriptions=5, outbox=1 << 20, topics=7, senders=3, pending=9)

@@ -8,6 +8,8 @@ import busway
 from tests.support.model import matches
 from tests.support.net import PATIENCE, Net, gather, payloads, rest, settle, until
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_a_subscriber_gets_what_is_published_after_it_entered(net: Net) -> None:
     alice, bob = await net.connect("alice"), await net.connect("bob")

@@ -8,6 +8,8 @@ import pytest
 import busway
 from tests.support.net import Net, gather, payloads, settle
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_exactly_one_consumer_gets_each_push(net: Net) -> None:
     pusher = await net.connect("pusher")

@@ -7,6 +7,8 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, payloads, settle, until, within
 
+pytestmark = pytest.mark.both_loops
+
 
 def double(message: busway.Message) -> bytes:
     return message.payload * 2

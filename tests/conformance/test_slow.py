@@ -12,6 +12,8 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, gather, rest, settle
 
+pytestmark = pytest.mark.both_loops
+
 SIZE = 32 << 10
 COUNT = 1200  # 37 MiB: more than the sockets, the read buffers and the outbox together take
 OUTBOX = 1 << 20
