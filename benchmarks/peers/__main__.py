@@ -36,6 +36,11 @@ def main() -> int:
     load = Load("", seconds=options.seconds, warm=options.seconds / 5, size=options.size)
     settings = {"seconds": load.seconds, "warm": load.warm, "size": load.size, "repeats": options.repeats}
     run = Run(machine(), versions, settings, [], [])
+    if run.machine["load_before"] > 0.5:
+        print(
+            f"this machine is busy (load average {run.machine['load_before']}): the figures will be noisy",
+            file=sys.stderr,
+        )
     _measure(run, list(_plan(options.work, list(versions), options.repeats)), load)
     _show(run)
     if options.out:
