@@ -14,21 +14,17 @@ from busway._core import Message
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
 from busway.client.resume import Credentials, Life
+from busway.client.sending import CONFIRM, PUBLISH, PUSH, REQUEST, Sender
 from busway.client.service import Responder, Service
 from busway.client.subscription import Handler, Subscription
 from busway.client.typed import Protocol, Received, TypedService, TypedSubscription, kind_for, kind_of, outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
-from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Buffer, MiB, Offline, Policy
+from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, MiB, Offline, Policy
 
 __all__ = ["RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
 RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Delays before the attempts to reconnect; the last one repeats."""
-
-_PUBLISH: Final = 0x10
-_PUSH: Final = 0x11
-_REQUEST: Final = 0x12
-_CONFIRM: Final = 0x02
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
 Plain: TypeAlias = (
@@ -67,7 +63,7 @@ class Bus:
             tls=tls,
             credentials=credentials,
         )
-        self._offline = offline
+        self._sender = Sender(self._core, offline)
         self._drain = drain
         self._publish = self._core.session.publish
         self._opened = False
@@ -127,17 +123,13 @@ class Bus:
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
         connection, if not what connect() was told.
         """
-        if type(payload) is bytes and not confirm:
-            if (done := self._publish(topic, payload)) is not None:
-                return done
+        if type(payload) is bytes or type(payload) is str:
             data: bytes | str = payload
-        elif type(payload) is bytes or type(payload) is str:
-            data = payload
         else:
             topic, data = outgoing(topic, payload)
         if confirm:
-            return self._ask(_PUBLISH, topic, data, None, flags=_CONFIRM)
-        return self._publish(topic, data) or self._publish_later(topic, data, offline or self._offline)
+            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM)
+        return self._publish(topic, data) or self._sender.publish(topic, data, offline)
 
     @overload
     async def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...
@@ -153,46 +145,7 @@ class Bus:
                 await self.publish(one, payload)
                 count += 1
             return count
-        items: Any = payloads if isinstance(payloads, list | tuple) else list(payloads)
-        take = self._core.session.publish_many
-        done, count = 0, len(items)
-        while done < count:
-            try:
-                done = take(topic, items, done)
-            except (TypeError, BufferError):  # one that has to be encoded first
-                await self.publish(topic, items[done])
-                done += 1
-                continue
-            if done < count:
-                if self._core.open:
-                    await self._room()
-                else:
-                    await self._publish_later(topic, items[done], self._offline)
-                    done += 1
-        return count
-
-    async def _publish_later(self, topic: str, data: bytes | str, offline: Offline) -> None:
-        """Publish as soon as there is room, or do what `offline` says."""
-        core = self._core
-        while True:
-            if core.open:
-                await self._room()
-            elif isinstance(offline, Buffer) and core.state in {"lost", "connected"} and not core.forked:
-                core.waiting.add(topic, data, offline, core.loop.time())
-                return
-            else:
-                raise core.why_not()
-            if self._publish(topic, data) is not None:
-                return
-
-    async def _room(self) -> None:
-        """Write what waits; return in a later turn of the loop, when the transport takes more."""
-        connection = self._core.usable()
-        connection.flush()
-        if connection.paused:
-            await connection.room()
-        else:
-            await asyncio.sleep(0)
+        return await self._sender.publish_many(topic, payloads)
 
     # Asking.
 
@@ -200,7 +153,7 @@ class Bus:
         """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
         if type(payload) is not bytes and type(payload) is not str:
             topic, payload = outgoing(topic, payload)
-        await self._ask(_PUSH, topic, payload, timeout)
+        await self._sender.ask(PUSH, topic, payload, timeout)
 
     @overload
     async def request(self, topic: str, payload: Plain = b"", *, timeout: float | None = 5.0) -> Message: ...
@@ -218,35 +171,12 @@ class Bus:
         """
         aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
         if type(payload) is bytes or type(payload) is str:
-            return await self._ask(_REQUEST, topic, payload, timeout, aux=aux)
+            return await self._sender.ask(REQUEST, topic, payload, timeout, aux=aux)
         kind = kind_of(payload)
         codec = None if kind is None else kind.reply_codec()
         topic, data = outgoing(topic, payload)
-        reply = await self._ask(_REQUEST, topic, data, timeout, aux=aux)
+        reply = await self._sender.ask(REQUEST, topic, data, timeout, aux=aux)
         return reply if codec is None else codec.decode(topic, reply.payload)
-
-    async def _ask(
-        self, kind: int, topic: str, data: bytes | str, timeout: float | None, *, flags: int = 0, aux: int = 0
-    ) -> Any:
-        """Send a frame that is answered, and wait for the answer."""
-        core = self._core
-        connection = core.usable()
-        if connection.paused:
-            await connection.room()
-            connection = core.usable()
-        number = core.session.send(kind, topic, data, flags=flags, aux=aux)
-        pending = core.pending
-        future = pending.add(number, timeout, topic)
-        if connection.holding:
-            connection.release()
-        if len(pending) == 1:
-            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if pending.pop(number) is not None and core.connection is connection:
-                core.session.cancel(number)
-            raise
 
     # Receiving and serving.
 
@@ -347,7 +277,7 @@ class Bus:
         full = kind.topic(below)
         answer = None if handler is None else kind.answering(handler)
         service = Service(self._core, full, answer, concurrency=concurrency, drain=self._drain)
-        return TypedService(service, kind, lambda error: self._core.report(error, f"a request on {full!r}"))
+        return TypedService(service, kind, lambda error: self._core.report(error, "a request", full))
 
     # Looking.
 
@@ -392,6 +322,7 @@ class Bus:
         if core.forked or core.state == "closed":
             core.state = "closed"
             return
+        core.closers.add(asyncio.current_task())
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(timeout), name="busway close")
         try:

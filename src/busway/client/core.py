@@ -58,6 +58,8 @@ class Core:
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
         self.when_lost: Callable[[Connection, BusError], None] | None = None
         self.errors = 0
+        self.closers: set[asyncio.Task[Any] | None] = set()
+        """Tasks that wait for the end of this client; if they are handlers, it doesn't wait for them."""
         self.forked = False
         self._on_error = on_error
         self._ids = 0
@@ -262,6 +264,7 @@ def _after_fork() -> None:
     for core in list(_alive):
         if core.state != "closed":
             core.forked = True
+            core.state = "closed"
             core.open = False
             core.connection = None
             core.session.attach(None)

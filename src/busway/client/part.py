@@ -104,6 +104,10 @@ class Part(ABC):
     async def _finish(self) -> None:
         """Let handlers finish what has arrived."""
 
+    def _others(self, tasks: "set[asyncio.Task[None]]") -> "set[asyncio.Task[None]]":
+        """Those of the handler's tasks that don't themselves wait for the end."""
+        return tasks - {asyncio.current_task()} - self._core.closers
+
     def _wake(self) -> None:
         """Consumers look again."""
         waiters, self._waiters = self._waiters, []

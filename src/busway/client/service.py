@@ -229,12 +229,11 @@ class Service(Part):
 
     async def _finish(self) -> None:
         deadline = self._core.loop.time() + self._drain
-        here = {asyncio.current_task()}
         try:
-            while (others := self._tasks - here) and (left := deadline - self._core.loop.time()) > 0:
+            while (others := self._others(self._tasks)) and (left := deadline - self._core.loop.time()) > 0:
                 await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
         finally:
             while self._queue:
                 connection, call, _ = self._queue.popleft()
                 self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
-            await finish(self._tasks, 0.0, f"service {self.topic!r}")
+            await finish(self._others(self._tasks), 0.0, f"service {self.topic!r}")

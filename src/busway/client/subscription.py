@@ -150,7 +150,7 @@ class Subscription(Part):
             self._core.taken()  # a full inbox may have held the reading
 
     async def _finish(self) -> None:
-        await finish(self._tasks, self._drain, f"the handler of {self.pattern!r}")
+        await finish(self._others(self._tasks), self._drain, f"the handler of {self.pattern!r}")
 
     def _refill(self) -> bool:
         if not self._started or not (batch := self._inbox.take(_BATCH)):

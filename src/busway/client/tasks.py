@@ -9,9 +9,8 @@ log = logging.getLogger("busway.client")
 _AFTER_CANCEL: Final = 1.0
 
 
-async def finish(tasks: "set[asyncio.Task[None]]", seconds: float, what: str) -> None:
-    """Wait for tasks within a time, then cancel those that are left. Called by one of them, it doesn't wait for itself."""
-    others = tasks - {asyncio.current_task()}
+async def finish(others: "set[asyncio.Task[None]]", seconds: float, what: str) -> None:
+    """Wait for tasks within a time, then cancel those that are left."""
     if not others:
         return
     try:

@@ -1,0 +1,88 @@
+"""What goes out when it can't just be encoded: publishes that wait for room or a connection, and frames that are answered."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+from busway.client.core import Core
+from busway.client.typed import outgoing
+from busway.settings import Buffer, Offline
+
+PUBLISH: Final = 0x10
+PUSH: Final = 0x11
+REQUEST: Final = 0x12
+CONFIRM: Final = 0x02
+"""The flag of a PUBLISH that is answered."""
+
+
+class Sender:
+    """The slow ways out of one client."""
+
+    def __init__(self, core: Core, offline: Offline) -> None:
+        self._core = core
+        self._offline = offline
+        self._publish = core.session.publish
+
+    async def publish(self, topic: str, data: bytes | str, offline: Offline | None) -> None:
+        """Publish as soon as there is room, or do what `offline` says."""
+        core = self._core
+        while self._publish(topic, data) is None:
+            if core.open:
+                await self.room()
+            elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
+                core.waiting.add(topic, data, policy, core.loop.time())
+                return
+            else:
+                raise core.why_not()
+
+    async def publish_many(self, topic: str, payloads: Iterable[object]) -> int:
+        """Publish all on one topic; how many."""
+        items: Any = payloads if isinstance(payloads, list | tuple) else list(payloads)
+        take = self._core.session.publish_many
+        done, count = 0, len(items)
+        while done < count:
+            try:
+                done = take(topic, items, done)
+            except (TypeError, BufferError):  # one that has to be encoded first
+                await self.publish(*outgoing(topic, items[done]), None)
+                done += 1
+                continue
+            if done < count:
+                if self._core.open:
+                    await self.room()
+                else:
+                    await self.publish(topic, items[done], None)
+                    done += 1
+        return count
+
+    async def room(self) -> None:
+        """Write what waits; return in a later turn of the loop, when the transport takes more."""
+        connection = self._core.usable()
+        connection.flush()
+        if connection.paused:
+            await connection.room()
+        else:
+            await asyncio.sleep(0)
+
+    async def ask(
+        self, kind: int, topic: str, data: bytes | str, timeout: float | None, *, flags: int = 0, aux: int = 0
+    ) -> Any:
+        """Send a frame that is answered, and wait for the answer."""
+        core = self._core
+        connection = core.usable()
+        if connection.paused:
+            await connection.room()
+            connection = core.usable()
+        number = core.session.send(kind, topic, data, flags=flags, aux=aux)
+        pending = core.pending
+        future = pending.add(number, timeout, topic)
+        if connection.holding:
+            connection.release()
+        if len(pending) == 1:
+            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if pending.pop(number) is not None and core.connection is connection:
+                core.session.cancel(number)
+            raise
