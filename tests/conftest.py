@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.net import Certificates, Net
@@ -12,6 +13,9 @@ try:
     import uvloop
 except ImportError:
     uvloop = None  # type: ignore[assignment]
+
+hypothesis.settings.register_profile("busway", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("busway")
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
 if uvloop is not None:

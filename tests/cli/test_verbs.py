@@ -305,3 +305,17 @@ async def test_version_and_completion(shell):
         _BUSWAY_COMPLETE="complete_bash", COMP_WORDS="busway s", COMP_CWORD="1", _TYPER_COMPLETE_ARGS="busway s"
     )
     assert {"serve", "sub"} <= set(completed.out.decode().split())
+
+
+async def test_input_that_stays_silent(shell, bus):
+    async with bus.subscribe("t") as subscription:
+        streaming = await shell.start("pub", "t", "--lines", "--for", "1s")
+        streaming.process.stdin.write(b"one\n")
+        assert (await subscription.recv(timeout=20)).payload == b"one"  # it doesn't wait for more
+        assert (await streaming.process.wait()) == 0
+
+        waiting = await shell.start("pub", "t", "-")
+        while (await bus.info())["stats"]["connections"] < 2:
+            await asyncio.sleep(0)
+        assert (await waiting.end(signal.SIGINT)).code == 130
+        assert subscription.pending == 0
