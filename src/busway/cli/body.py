@@ -1,13 +1,15 @@
 """What a verb sends: one payload, again and again, or line by line, paced by count, rate and time."""
 
 import asyncio
+import concurrent.futures
+import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import typer
 
@@ -35,19 +37,17 @@ class Source:
             raise typer.BadParameter("--count is 1 or more")
         return self
 
-    def whole(self) -> bytes:
+    async def whole(self) -> bytes:
         """The payload of a verb that sends one."""
-        if self.file is not None:
-            return sys.stdin.buffer.read() if self.file == "-" else Path(self.file).read_bytes()
-        if self.body == "-":
-            return sys.stdin.buffer.read()
+        if self.file is not None or self.body == "-":
+            return b"".join([chunk async for chunk in _chunks(self.file)])
         return (self.body or "").encode("utf-8", "surrogateescape")
 
     async def runs(self) -> AsyncIterator[list[bytes]]:
         """Lists of payloads to be sent, at the pace that was asked for."""
         pace = _Pace(self.count, self.rate, self.seconds)
         if self.lines:
-            async for lines in _lines(self.file):
+            async for lines in pace.until_over(_lines(self.file)):
                 for run in pace.cut(lines):
                     if not await pace.ready():
                         return
@@ -55,7 +55,7 @@ class Source:
                 if pace.over:
                     return
             return
-        payload = await asyncio.to_thread(self.whole)
+        payload = await self.whole()
         if self.count is None and self.seconds is None:
             pace.left = 1
         while not pace.over:
@@ -86,6 +86,16 @@ class _Pace:
             self.left -= len(payloads)
         return [[payload] for payload in payloads] if self._interval else [payloads] if payloads else []
 
+    async def until_over(self, source: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+        """What comes before the time is up."""
+        while True:
+            try:
+                async with asyncio.timeout(None if self._end is None else max(0.0, self._end - time.monotonic())):
+                    lines = await anext(source)
+            except (StopAsyncIteration, TimeoutError):
+                return
+            yield lines
+
     async def ready(self) -> bool:
         """Wait for the next run's time; False when the time is up first."""
         now = time.monotonic()
@@ -112,31 +122,31 @@ async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
 async def _chunks(file: str | None) -> AsyncIterator[bytes]:
     """Read in a thread of its own: stdin may be silent for hours while the connection must answer its heartbeats.
 
-    The thread is a daemon because nothing can wake a read() of a terminal when the verb is interrupted.
+    The thread is a daemon and reads past Python's buffers, because nothing can wake a read of a terminal when the verb is
+    interrupted, and the interpreter would wait for the buffer's lock.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(4)
 
-    def pump(stream: BinaryIO) -> None:
-        try:
-            while True:
-                chunk: bytes | OSError
-                try:
-                    chunk = stream.read1(_CHUNK)  # type: ignore[attr-defined]
-                except OSError as error:
-                    chunk = error
-                asyncio.run_coroutine_threadsafe(queue.put(chunk), loop).result()
-                if not chunk or isinstance(chunk, OSError):
-                    return
-        except RuntimeError:
-            return  # the loop has ended: nobody wants more
+    def pump(descriptor: int) -> None:
+        chunk: bytes | OSError = b"?"
+        while chunk and not isinstance(chunk, OSError):
+            try:
+                chunk = os.read(descriptor, _CHUNK)
+            except OSError as error:
+                chunk = error
+            putting = queue.put(chunk)
+            try:
+                asyncio.run_coroutine_threadsafe(putting, loop).result()
+            except (RuntimeError, concurrent.futures.CancelledError):
+                putting.close()
+                return  # the loop has ended: nobody wants more
 
-    stream = sys.stdin.buffer if file in (None, "-") else Path(file).open("rb")  # noqa: ASYNC230, SIM115
-    threading.Thread(target=pump, args=(stream,), daemon=True, name="busway-input").start()
-    while True:
-        chunk = await queue.get()
-        if isinstance(chunk, OSError):
-            raise chunk
-        if not chunk:
-            return
-        yield chunk
+    with contextlib.ExitStack() as stack:
+        stdin = file in (None, "-")
+        opened = sys.stdin if stdin else stack.enter_context(Path(str(file)).open("rb", buffering=0))  # noqa: ASYNC230
+        threading.Thread(target=pump, args=(opened.fileno(),), daemon=True, name="busway-input").start()
+        while chunk := await queue.get():
+            if isinstance(chunk, OSError):
+                raise chunk
+            yield chunk

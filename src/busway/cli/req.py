@@ -28,7 +28,7 @@ def req(
     source = Source(body, file, lines=False).checked()
 
     async def ask() -> None:
-        payload = source.whole()
+        payload = await source.whole()
         async with link.connect(reconnect=False) as bus:
             reply = await bus.request(topic, payload, timeout=timeout)
             if json:
