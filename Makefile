@@ -21,7 +21,7 @@ help: ## list the targets
 setup: $(ENGINE) ## prepare the virtual environment and build the engine
 
 run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
-	@$(BIN)/busway serve
+	@$(BIN)/busway serve || test $$? = 130
 
 test: $(ENGINE) ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest $(PYTEST)
@@ -77,5 +77,6 @@ $(DEPENDENCIES): requirements.lock | python
 
 $(ENGINE): $(DEPENDENCIES) $(SOURCES) pyproject.toml | cargo
 	@echo "building the engine"
+	@rm -f src/busway/_core*.so # a running process keeps the old one; writing over it would crash it
 	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
 	@touch $@

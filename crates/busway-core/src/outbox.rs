@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use crate::frame::{flag, kind, Writer};
 
-/// Size at which a segment is closed.
+/// Size that a segment does not pass, unless one frame alone is larger.
 const SEGMENT: usize = 128 << 10;
-const POOLED: usize = 32;
+const POOLED: usize = 16;
 
 /// Buffers that were used and can be again.
 #[derive(Debug, Default)]
@@ -20,9 +20,16 @@ impl Pool {
         self.0.pop().unwrap_or_default()
     }
 
+    /// Takes over the buffers of another pool when it has none of its own.
+    pub fn refill(&mut self, other: &mut Self) {
+        if self.0.is_empty() {
+            std::mem::swap(&mut self.0, &mut other.0);
+        }
+    }
+
     pub fn put(&mut self, mut buffer: Vec<u8>) {
         // Small ones are cheap to make, huge ones too dear to keep.
-        if self.0.len() < POOLED && (SEGMENT / 2..=4 * SEGMENT).contains(&buffer.capacity()) {
+        if self.0.len() < POOLED && (SEGMENT / 2..=2 * SEGMENT).contains(&buffer.capacity()) {
             buffer.clear();
             self.0.push(buffer);
         }
@@ -35,6 +42,8 @@ type Account = Vec<(u32, u64)>;
 #[derive(Debug, Default)]
 pub struct Outbox {
     segments: VecDeque<Vec<u8>>,
+    /// How much of the first segment was dropped or is kept apart.
+    head: usize,
     bytes: usize,
     /// Dropped from the front: told before the first segment, after the frames that were kept of the dropped ones.
     front: Account,
@@ -62,13 +71,13 @@ impl Outbox {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.kept.is_empty() && self.front.is_empty() && self.back.is_empty()
+        self.bytes == 0 && self.front.is_empty() && self.back.is_empty()
     }
 
-    /// Appends what `write` writes.
+    /// Appends what `write` writes, about `size` bytes.
     #[inline]
-    pub fn push(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.segments.back().is_none_or(|last| last.len() >= SEGMENT) {
+    pub fn push(&mut self, pool: &mut Pool, size: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.segments.back().is_none_or(|last| last.len() + size > SEGMENT) {
             self.segments.push_back(pool.get());
         }
         if let Some(last) = self.segments.back_mut() {
@@ -88,31 +97,47 @@ impl Outbox {
         }
     }
 
-    /// Drops the messages of the oldest segment that may be dropped; how many.
-    pub fn drop_oldest(&mut self, pool: &mut Pool) -> u64 {
-        // The last segment is the one being written to.
-        if self.segments.len() < 2 {
-            return 0;
-        }
-        let Some(segment) = self.segments.pop_front() else { return 0 };
-        let (mut at, mut dropped, kept) = (0, 0, self.kept.len());
-        while let Some(head) = segment[at..].first_chunk::<8>() {
+    /// Drops the oldest messages that may be dropped until less than `limit` bytes are left; how many.
+    pub fn drop_oldest(&mut self, pool: &mut Pool, limit: usize) -> u64 {
+        let mut dropped = 0;
+        while self.bytes >= limit {
+            let Some(segment) = self.segments.front() else { break };
+            let rest = &segment[self.head..];
+            let Some(head) = rest.first_chunk::<8>() else {
+                if self.segments.len() == 1 {
+                    break;
+                }
+                self.next_segment(pool);
+                continue;
+            };
             let size = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize + 4;
-            let frame = &segment[at..at + size];
+            let frame = &rest[..size];
             if head[4] == kind::DELIVER && head[5] & flag::KEEP == 0 {
                 let ids = u16::from_le_bytes([head[6], head[7]]) as usize;
                 for id in frame[16..16 + 4 * ids].chunks_exact(4) {
                     count(&mut self.front, u32::from_le_bytes([id[0], id[1], id[2], id[3]]), 1);
                 }
+                self.bytes -= size;
                 dropped += 1;
             } else {
+                let before = self.kept.len();
+                if head[4] == kind::DELIVER {
+                    // It may be for a subscription that lost messages before it.
+                    tell(&mut self.front, &mut self.kept);
+                }
+                self.bytes += self.kept.len() - before;
                 self.kept.extend_from_slice(frame);
             }
-            at += size;
+            self.head += size;
         }
-        self.bytes -= segment.len() - (self.kept.len() - kept);
-        pool.put(segment);
         dropped
+    }
+
+    fn next_segment(&mut self, pool: &mut Pool) {
+        self.head = 0;
+        if let Some(done) = self.segments.pop_front() {
+            pool.put(done);
+        }
     }
 
     /// The next bytes to send.
@@ -123,14 +148,22 @@ impl Outbox {
             tell(&mut self.front, &mut first);
             return Some(first);
         }
-        if self.segments.is_empty() && !self.back.is_empty() {
-            let mut last = pool.get();
-            tell(&mut self.back, &mut last);
-            return Some(last);
+        while let Some(segment) = self.segments.front_mut() {
+            if self.head == segment.len() {
+                self.next_segment(pool);
+                continue;
+            }
+            segment.drain(..self.head);
+            self.head = 0;
+            self.bytes -= segment.len();
+            return self.segments.pop_front();
         }
-        let segment = self.segments.pop_front()?;
-        self.bytes -= segment.len();
-        Some(segment)
+        if self.back.is_empty() {
+            return None;
+        }
+        let mut last = pool.get();
+        tell(&mut self.back, &mut last);
+        Some(last)
     }
 }
 
@@ -146,11 +179,12 @@ mod tests {
     fn every_dropped_message_is_accounted_for() {
         let (mut outbox, mut pool) = (Outbox::default(), Pool::default());
         for i in 0..1000 {
-            outbox.push(&mut pool, |out| deliver(out, i % 2, if i % 10 == 0 { flag::KEEP } else { 0 }));
+            outbox.push(&mut pool, 1020, |out| deliver(out, i % 2, if i % 10 == 0 { flag::KEEP } else { 0 }));
         }
         let mut dropped = 0;
-        while outbox.bytes() > 300_000 {
-            dropped += outbox.drop_oldest(&mut pool);
+        for limit in [600_000, 500_000, 300_000] {
+            dropped += outbox.drop_oldest(&mut pool, limit);
+            assert!(outbox.bytes() < limit);
         }
         outbox.miss(&[1, 1, 0]);
         let (mut missed, mut seen) = (0, 0);

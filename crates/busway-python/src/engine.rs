@@ -1,7 +1,6 @@
 //! The broker's engine for Python, with the `write` of each connection's transport.
 
 use std::cell::{RefCell, RefMut};
-use std::rc::Rc;
 
 use busway_core::engine::{self as core, Event, Limits};
 use busway_core::frame::kind;
@@ -10,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::event;
-use crate::message::{Message, Sender};
+use crate::message::{make, Parts, Sender};
 
 type Events<'py> = PyResult<Option<Bound<'py, PyList>>>;
 
@@ -23,10 +22,10 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         }
         Event::Serve { conn, service, number, topic } => (event::SERVE, conn, service, number, topic).into_pyobject(py),
         Event::Call { conn, number, time, topic, payload } => {
-            let from = Attached(Rc::new(Sender { name: PyString::new(py, "").unbind(), session: 0 }));
-            let (topic, payload) = (PyString::new(py, &topic).unbind(), PyBytes::new(py, &payload).unbind());
-            let message = Message { topic, payload, from, time_ns: time, number, missed: 0, frame: kind::CALL };
-            (event::CALL, conn, number, Py::new(py, message)?).into_pyobject(py)
+            let from = Sender { name: PyString::new(py, "").unbind(), session: 0 };
+            let (topic, frame) = (PyString::new(py, &topic).unbind(), kind::CALL);
+            let message = make(py, &Parts { topic: &topic, from: &from, time, number, frame, payload: &payload })?;
+            (event::CALL, conn, number, message).into_pyobject(py)
         }
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),
         Event::Fail { conn, code, text } => (event::FAIL, conn, code, text).into_pyobject(py),
@@ -110,10 +109,8 @@ impl Engine {
             // Not held while Python writes: the transport may call back to pause or resume.
             let next = {
                 let mut core = self.core();
-                std::mem::swap(&mut core.pool, &mut self.bin.0.borrow_mut());
-                let next = core.next_output();
-                std::mem::swap(&mut core.pool, &mut self.bin.0.borrow_mut());
-                next
+                core.pool.refill(&mut self.bin.0.borrow_mut());
+                core.next_output()
             };
             let Some((conn, bytes)) = next else { break };
             let Some(write) = self.write_of(py, conn) else { continue };

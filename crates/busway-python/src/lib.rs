@@ -103,7 +103,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     ] {
         m.add(name, kind)?;
     }
-    m.add_class::<message::Message>()?;
+    m.add("Message", message::class_object(m.py())?)?;
     m.add_class::<bytes::Chunk>()?;
     m.add_class::<session::Session>()?;
     m.add_class::<session::Inbox>()?;

@@ -1,13 +1,20 @@
-//! A message as Python sees it: small, immutable, with parts that are made when asked for.
+//! A message as Python sees it: one small allocation, with parts that are made when asked for.
+//!
+//! This is the one object that is made for every message, so it is written against the C interface: a class by macro costs
+//! twice as much to make and to free. A small payload lies in the object itself and becomes `bytes` when it is asked for.
 
-use std::rc::Rc;
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ptr;
 
 use busway_core::frame::kind;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyString, PyType};
 
-use crate::bytes::Attached;
+/// Longest payload that lies in the object; the interpreter's allocator is quick up to 512 bytes.
+const INLINE: usize = 384;
 
 /// Who sent a message, shared by all messages of one sender.
 pub struct Sender {
@@ -15,63 +22,171 @@ pub struct Sender {
     pub session: u64,
 }
 
-/// One message, as it came.
-#[pyclass(frozen, module = "busway._core", freelist = 4096)]
-pub struct Message {
-    #[pyo3(get)]
-    pub topic: Py<PyString>,
-    #[pyo3(get)]
-    pub payload: Py<PyBytes>,
-    pub from: Attached<Rc<Sender>>,
+/// What a message is made of.
+pub struct Parts<'a> {
+    pub topic: &'a Py<PyString>,
+    pub from: &'a Sender,
     /// UTC, nanoseconds since 1970.
-    #[pyo3(get)]
-    pub time_ns: i64,
+    pub time: i64,
     pub number: u64,
-    /// How many messages of this subscription were dropped right before this one.
-    #[pyo3(get)]
-    pub missed: u64,
+    /// Kind of the frame that brought it.
     pub frame: u8,
+    pub payload: &'a [u8],
 }
 
-impl Message {
-    /// The same message, told that others went missing before it.
-    pub fn after(&self, py: Python<'_>, missed: u64) -> Self {
-        Self {
-            topic: self.topic.clone_ref(py),
-            payload: self.payload.clone_ref(py),
-            from: Attached(self.from.0.clone()),
-            time_ns: self.time_ns,
-            number: self.number,
-            missed,
-            frame: self.frame,
+#[repr(C)]
+struct Object {
+    head: ffi::PyVarObject,
+    topic: *mut ffi::PyObject,
+    sender: *mut ffi::PyObject,
+    /// Null until it is asked for, unless it is too long to lie in the object.
+    payload: *mut ffi::PyObject,
+    time: i64,
+    session: u64,
+    number: u64,
+    missed: u64,
+    frame: u8,
+}
+
+/// A message, owned.
+pub type Message = Py<PyAny>;
+
+/// Makes a message.
+#[inline]
+pub fn make(py: Python<'_>, parts: &Parts<'_>) -> PyResult<Message> {
+    let kind = class(py)?;
+    let inline = if parts.payload.len() <= INLINE { parts.payload } else { &[] };
+    // SAFETY: a block of the size that the class says for `inline.len()` items is taken, every field of it is written
+    // before anybody else sees it, and each stored reference is one of our own.
+    unsafe {
+        let block = ffi::PyObject_Malloc(size_of::<Object>() + inline.len()).cast::<Object>();
+        if block.is_null() {
+            return Err(PyMemoryError::new_err("no memory for a message"));
+        }
+        ffi::PyObject_InitVar(block.cast(), kind, ffi::Py_ssize_t::try_from(inline.len())?);
+        (*block).topic = parts.topic.clone_ref(py).into_ptr();
+        (*block).sender = parts.from.name.clone_ref(py).into_ptr();
+        (*block).payload = ptr::null_mut();
+        if inline.len() < parts.payload.len() {
+            (*block).payload = PyBytes::new(py, parts.payload).into_ptr();
+        }
+        (*block).time = parts.time;
+        (*block).session = parts.from.session;
+        (*block).number = parts.number;
+        (*block).missed = 0;
+        (*block).frame = parts.frame;
+        ptr::copy_nonoverlapping(inline.as_ptr(), block.add(1).cast(), inline.len());
+        Ok(Bound::from_owned_ptr(py, block.cast()).unbind())
+    }
+}
+
+/// The same message, told that others went missing before it.
+pub fn after(py: Python<'_>, message: &Message, missed: u64) -> PyResult<Message> {
+    // SAFETY: only `make` makes what is a Message, and `bytes_of` keeps the payload alive in it.
+    let object = unsafe { &*message.as_ptr().cast::<Object>() };
+    // SAFETY: both fields hold a reference to a str.
+    let (topic, name) = unsafe {
+        let text = |pointer| Bound::from_borrowed_ptr(py, pointer).cast_into_unchecked::<PyString>().unbind();
+        (text(object.topic), text(object.sender))
+    };
+    let from = Sender { name, session: object.session };
+    let (payload, frame) = (bytes_of(py, message.as_ptr()), object.frame);
+    let parts = Parts { topic: &topic, from: &from, time: object.time, number: object.number, frame, payload };
+    let copy = make(py, &parts)?;
+    // SAFETY: made just now, nobody else has it.
+    unsafe { (*copy.as_ptr().cast::<Object>()).missed = missed };
+    Ok(copy)
+}
+
+fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    Ok(CLASS.get_or_try_init(py, || build(py))?.as_ptr().cast())
+}
+
+/// The class itself, for the module.
+pub fn class_object(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: `class` keeps a reference to it for ever.
+    Ok(unsafe { Bound::from_borrowed_ptr(py, class(py)?.cast()) })
+}
+
+/// The payload's bytes, as long as the message lives.
+fn bytes_of<'a>(py: Python<'_>, message: *mut ffi::PyObject) -> &'a [u8] {
+    // SAFETY: the object holds either its payload inline, as many bytes as its size says, or a bytes object; neither
+    // changes while it lives.
+    unsafe {
+        let object = message.cast::<Object>();
+        if (*object).payload.is_null() {
+            let size = usize::try_from((*object).head.ob_size).unwrap_or(0);
+            std::slice::from_raw_parts(object.add(1).cast(), size)
+        } else {
+            let payload = Bound::from_borrowed_ptr(py, (*object).payload).cast_into_unchecked::<PyBytes>();
+            std::slice::from_raw_parts(payload.as_bytes().as_ptr(), payload.as_bytes().len())
         }
     }
 }
 
-#[pymethods]
-impl Message {
-    /// The payload as text.
-    #[getter]
-    fn text(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.payload.call_method1(py, "decode", ("utf-8",))
+unsafe extern "C" fn dealloc(message: *mut ffi::PyObject) {
+    // SAFETY: called once, by the interpreter, for an object that `make` made; the references were its own.
+    unsafe {
+        let object = message.cast::<Object>();
+        ffi::Py_DecRef((*object).topic);
+        ffi::Py_DecRef((*object).sender);
+        ffi::Py_DecRef((*object).payload);
+        let kind = ffi::Py_TYPE(message);
+        ffi::PyObject_Free(message.cast());
+        ffi::Py_DecRef(kind.cast());
     }
+}
 
-    /// The payload read as JSON.
-    fn json(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let decode = DECODE.import(py, "msgspec.json", "decode")?;
-        Ok(decode.call1((&self.payload,))?.unbind())
+unsafe extern "C" fn payload(message: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter, attached, with a message; the field takes a reference of its own.
+    unsafe {
+        let py = Python::assume_attached();
+        let object = message.cast::<Object>();
+        if (*object).payload.is_null() {
+            (*object).payload = PyBytes::new(py, bytes_of(py, message)).into_ptr();
+        }
+        ffi::Py_NewRef((*object).payload)
     }
+}
 
-    /// 32 hexadecimal digits: the sender's session and its number for the message.
-    #[getter]
-    fn id(&self) -> String {
-        format!("{:016x}{:016x}", self.from.0.session, self.number)
-    }
+/// A getter that may fail.
+type Get = fn(Python<'_>, &Object, *mut ffi::PyObject) -> PyResult<Py<PyAny>>;
 
-    /// When it was sent, UTC.
-    #[getter]
-    fn time(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+macro_rules! getters {
+    ($($name:ident, $doc:literal, $get:expr;)*) => {
+        $(unsafe extern "C" fn $name(message: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+            // SAFETY: called by the interpreter, attached, with a message.
+            let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
+            let get: Get = $get;
+            get(py, object, message).map_or_else(|error| { error.restore(py); ptr::null_mut() }, Py::into_ptr)
+        })*
+        const GETTERS: &[(&CStr, &CStr, ffi::getter)] = &[$((
+            // SAFETY: a literal with a NUL at its end and none before.
+            unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+            // SAFETY: as above.
+            unsafe { CStr::from_bytes_with_nul_unchecked(concat!($doc, "\0").as_bytes()) },
+            $name,
+        )),*];
+    };
+}
+
+getters! {
+    topic, "The topic it was published on.", |py, object, _| {
+        // SAFETY: the field holds a reference.
+        Ok(unsafe { Bound::from_borrowed_ptr(py, object.topic) }.unbind())
+    };
+    sender, "Name of the client that sent it.", |py, object, _| {
+        // SAFETY: the field holds a reference.
+        Ok(unsafe { Bound::from_borrowed_ptr(py, object.sender) }.unbind())
+    };
+    missed, "How many messages of this subscription were dropped right before this one.", |py, object, _| {
+        Ok(object.missed.into_pyobject(py)?.into_any().unbind())
+    };
+    time_ns, "When it was sent: UTC, nanoseconds since 1970.", |py, object, _| {
+        Ok(object.time.into_pyobject(py)?.into_any().unbind())
+    };
+    time, "When it was sent, UTC.", |py, object, _| {
         static EPOCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static DELTA: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let delta = DELTA.import(py, "datetime", "timedelta")?;
@@ -80,30 +195,108 @@ impl Message {
             let utc = datetime.getattr("timezone")?.getattr("utc")?;
             PyResult::Ok(datetime.getattr("datetime")?.call1((1970, 1, 1, 0, 0, 0, 0, utc))?.unbind())
         })?;
-        epoch.call_method1(py, "__add__", (delta.call1((0, 0, self.time_ns.div_euclid(1000)))?,))
-    }
+        epoch.call_method1(py, "__add__", (delta.call1((0, 0, object.time.div_euclid(1000)))?,))
+    };
+    id, "32 hexadecimal digits: the sender's session and its number for the message.", |py, object, _| {
+        let id = format!("{:016x}{:016x}", object.session, object.number);
+        Ok(id.into_pyobject(py)?.into_any().unbind())
+    };
+    kind, "publish, push, request or reply.", |py, object, _| {
+        Ok(PyString::intern(py, kind_name(object.frame)).into_any().unbind())
+    };
+    text, "The payload as text.", |py, _, message| {
+        let bytes = PyBytes::new(py, bytes_of(py, message));
+        Ok(bytes.call_method1("decode", ("utf-8",))?.unbind())
+    };
+}
 
-    /// Name of the client that sent it.
-    #[getter]
-    fn sender(&self, py: Python<'_>) -> Py<PyString> {
-        self.from.0.name.clone_ref(py)
+fn kind_name(frame: u8) -> &'static str {
+    match frame {
+        kind::OFFER => "push",
+        kind::CALL => "request",
+        kind::REPLY => "reply",
+        _ => "publish",
     }
+}
 
-    /// `publish`, `push`, `request` or `reply`.
-    #[getter]
-    fn kind(&self) -> &'static str {
-        match self.frame {
-            kind::OFFER => "push",
-            kind::CALL => "request",
-            kind::REPLY => "reply",
-            _ => "publish",
-        }
-    }
+unsafe extern "C" fn json(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // SAFETY: called by the interpreter, attached, with a message.
+    let py = unsafe { Python::assume_attached() };
+    let decode = DECODE.import(py, "msgspec.json", "decode");
+    let value = decode.and_then(|decode| decode.call1((PyBytes::new(py, bytes_of(py, message)),)));
+    value.map_or_else(
+        |error| {
+            error.restore(py);
+            ptr::null_mut()
+        },
+        Bound::into_ptr,
+    )
+}
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let payload = self.payload.as_bytes(py);
-        let shown = PyBytes::new(py, &payload[..payload.len().min(32)]).repr()?;
-        let more = if payload.len() > 32 { format!("... {} bytes", payload.len()) } else { String::new() };
-        Ok(format!("<Message {} {}: {shown}{more}>", self.kind(), self.topic.bind(py).repr()?))
+unsafe extern "C" fn repr(message: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter, attached, with a message whose topic is a str.
+    let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
+    // SAFETY: the field holds a reference.
+    let topic = unsafe { Bound::from_borrowed_ptr(py, object.topic) };
+    let payload = bytes_of(py, message);
+    let shown = &payload[..payload.len().min(32)];
+    let more = if payload.len() > 32 { format!("... {} bytes", payload.len()) } else { String::new() };
+    let text = || -> PyResult<String> {
+        let (topic, shown) = (topic.repr()?, PyBytes::new(py, shown).repr()?);
+        Ok(format!("<Message {} {topic}: {shown}{more}>", kind_name(object.frame)))
+    };
+    text().and_then(|text| Ok(text.into_pyobject(py)?)).map_or_else(
+        |error| {
+            error.restore(py);
+            ptr::null_mut()
+        },
+        Bound::into_ptr,
+    )
+}
+
+fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
+    let getter = |name: &CStr, doc: &CStr, get| ffi::PyGetSetDef {
+        name: name.as_ptr(),
+        get: Some(get),
+        set: None,
+        doc: doc.as_ptr(),
+        closure: ptr::null_mut(),
+    };
+    let mut getters: Vec<_> = GETTERS.iter().map(|&(name, doc, get)| getter(name, doc, get)).collect();
+    getters.push(getter(c"payload", c"The payload as it was sent.", payload));
+    // SAFETY: all zeros is the end of the list.
+    getters.push(unsafe { std::mem::zeroed() });
+    let method = ffi::PyMethodDef {
+        ml_name: c"json".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: json },
+        ml_flags: ffi::METH_NOARGS,
+        ml_doc: c"json($self, /)\n--\n\nThe payload read as JSON.".as_ptr(),
+    };
+    let methods = vec![method, ffi::PyMethodDef::zeroed()];
+    let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    // The class lives as long as the process, and so do the lists it points to.
+    let (getters, methods) = (getters.leak(), methods.leak());
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_repr, repr as *mut c_void),
+        slot(ffi::Py_tp_getset, getters.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_methods, methods.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_doc, c"One message, as it came.".as_ptr().cast_mut().cast::<c_char>().cast()),
+        slot(0, ptr::null_mut()),
+    ];
+    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION | ffi::Py_TPFLAGS_IMMUTABLETYPE;
+    let mut spec = ffi::PyType_Spec {
+        name: c"busway._core.Message".as_ptr(),
+        basicsize: c_int::try_from(size_of::<Object>())?,
+        itemsize: 1,
+        flags: u32::try_from(flags)?,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the specification is complete, its name and lists live for ever, and the functions have the types their
+    // slots ask for.
+    unsafe {
+        let class = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut spec))?;
+        Ok(class.cast_into_unchecked::<PyType>().unbind())
     }
 }

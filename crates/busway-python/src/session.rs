@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use busway_core::client::{read, Delivery, Incoming, Limits, Outgoing};
-use busway_core::frame::{code, kind, policy, Checked, Fault};
+use busway_core::frame::{code, kind, policy, Body, Checked, Fault};
 use busway_core::inbox::Inbox as Box_;
 use busway_core::split::{Flow, Splitter};
 use pyo3::exceptions::PyTypeError;
@@ -15,7 +15,7 @@ use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::bytes::{with_buffer, with_bytes, Attached, Bin, Chunk};
-use crate::message::{Message, Sender};
+use crate::message::{after, make, Message, Parts, Sender};
 use crate::{event, raised};
 
 /// What the ids in front of a delivery may add to the longest frame a client may send.
@@ -49,7 +49,7 @@ fn now() -> i64 {
 
 /// One subscription's messages, and how many inboxes of its session are over their limit.
 struct Held {
-    messages: RefCell<Box_<Py<Message>>>,
+    messages: RefCell<Box_<Message>>,
     full: Rc<Cell<usize>>,
     /// Whether being full makes the client stop reading.
     holds: bool,
@@ -57,7 +57,7 @@ struct Held {
 
 impl Held {
     /// Runs a change and keeps the count of full inboxes right.
-    fn change<R>(&self, change: impl FnOnce(&mut Box_<Py<Message>>) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut Box_<Message>) -> R) -> R {
         let mut messages = self.messages.borrow_mut();
         let before = messages.is_full();
         let done = change(&mut messages);
@@ -90,7 +90,7 @@ impl Inbox {
             taken.reserve(most.min(messages.len()));
             while taken.len() < most {
                 let Some((message, missed)) = messages.pop() else { break };
-                taken.push(if missed == 0 { message } else { Py::new(py, message.get().after(py, missed))? });
+                taken.push(if missed == 0 { message } else { after(py, &message, missed)? });
             }
             PyResult::Ok(())
         })?;
@@ -125,8 +125,8 @@ enum Event {
     Away,
     Ready(u32),
     Missed(u32, u64),
-    Call(u32, u64, Py<Message>),
-    Reply(u64, u16, Py<Message>),
+    Call(u32, u64, Message),
+    Reply(u64, u16, Message),
     Result(u64, u16, u64, String),
 }
 
@@ -185,22 +185,15 @@ impl State {
         }
     }
 
-    fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Py<Message>> {
+    fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Message> {
         let topic = self.topics.get(delivery.topic as usize).and_then(Option::as_ref);
         let from = self.senders.get(delivery.sender as usize).and_then(Option::as_ref);
         let (Some(topic), Some(from)) = (topic, from) else {
             return Err(Fault::protocol("delivery with a slot that was not filled"));
         };
-        let message = Message {
-            topic: topic.clone_ref(py),
-            payload: PyBytes::new(py, delivery.body.payload).unbind(),
-            from: Attached(from.clone()),
-            time_ns: delivery.body.time,
-            number: delivery.body.number,
-            missed: 0,
-            frame,
-        };
-        Py::new(py, message).map_err(|_| Fault::protocol("no memory for a message"))
+        let Body { time, number, payload, .. } = delivery.body;
+        make(py, &Parts { topic, from, time, number, frame, payload })
+            .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
     /// Puts a message into the inboxes of its subscriptions.
@@ -249,9 +242,9 @@ impl State {
             }
             Incoming::Reply { code, number, payload } => {
                 let Some(topic) = self.asked.remove(&number) else { return Ok(Flow::Go) };
-                let (payload, from) = (PyBytes::new(py, payload).unbind(), Attached(self.nobody.clone()));
-                let message = Message { topic, payload, from, time_ns: now(), number, missed: 0, frame: kind::REPLY };
-                let message = Py::new(py, message).map_err(|_| Fault::protocol("no memory for a message"))?;
+                let (topic, from) = (&topic, &*self.nobody);
+                let parts = Parts { topic, from, time: now(), number, frame: kind::REPLY, payload };
+                let message = make(py, &parts).map_err(|_| Fault::protocol("no memory for a message"))?;
                 self.events.push(Event::Reply(number, code, message));
             }
             Incoming::Topic { slot, text } => fill(&mut self.topics, slot, PyString::new(py, text).unbind())?,

@@ -10,7 +10,7 @@ from typing import Final
 
 from busway.settings import KiB, MiB
 
-READ_SIZE: Final = 256 * KiB
+READ_SIZE: Final = 64 * KiB
 HIGH_WATER: Final = 1 * MiB
 LOW_WATER: Final = 256 * KiB
 

@@ -14,7 +14,7 @@ impl Engine {
             return;
         }
         let before = this.outbox.bytes();
-        this.outbox.push(&mut self.pool, write);
+        this.outbox.push(&mut self.pool, 64, write);
         let full = this.outbox.bytes() >= limit && !this.full;
         self.queue(conn);
         if full {
@@ -87,12 +87,7 @@ impl Engine {
         match policy {
             policy::BLOCK if !this.stuck => return true,
             policy::DROP_OLDEST => {
-                while this.outbox.bytes() >= limit {
-                    match this.outbox.drop_oldest(&mut self.pool) {
-                        0 => break,
-                        dropped => this.count.dropped += dropped,
-                    }
-                }
+                this.count.dropped += this.outbox.drop_oldest(&mut self.pool, limit);
                 if this.outbox.bytes() < limit {
                     return true;
                 }

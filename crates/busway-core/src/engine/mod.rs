@@ -254,7 +254,7 @@ impl Engine {
             return;
         }
         this.state = State::Closing;
-        this.outbox.push(&mut self.pool, |out| {
+        this.outbox.push(&mut self.pool, 64, |out| {
             Writer::new(out, kind::CLOSE, 0).u16(code).bytes(text.as_bytes()).end();
         });
         self.queue(conn);

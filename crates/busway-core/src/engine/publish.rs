@@ -202,7 +202,7 @@ impl Engine {
             head[6..8].copy_from_slice(&(ids.len() as u16).to_le_bytes());
             head[8..12].copy_from_slice(&slot.to_le_bytes());
             head[12..16].copy_from_slice(&sender.to_le_bytes());
-            this.outbox.push(&mut self.pool, |out| {
+            this.outbox.push(&mut self.pool, size, |out| {
                 out.reserve(size);
                 out.extend_from_slice(&head);
                 for id in ids {
@@ -233,7 +233,7 @@ impl Engine {
             Slot::Filled(slot, gone) => {
                 self.topics.use_again(topic);
                 let text = self.topics.text(topic);
-                this.outbox.push(&mut self.pool, |out| {
+                this.outbox.push(&mut self.pool, 64, |out| {
                     Writer::new(out, kind::TOPIC, 0).u16(0).u32(slot).bytes(text.as_bytes()).end();
                 });
                 if let Some(gone) = gone {
@@ -259,7 +259,7 @@ impl Engine {
                     return 0;
                 };
                 let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
-                this.outbox.push(&mut self.pool, |out| {
+                this.outbox.push(&mut self.pool, 64, |out| {
                     Writer::new(out, kind::SENDER, 0).u16(0).u32(slot).u64(session).bytes(name.as_bytes()).end();
                 });
                 slot
