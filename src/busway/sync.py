@@ -14,7 +14,8 @@ from typing import Any, Self
 from busway.broker import Server as AsyncServer, serve as _serve
 from busway.client.bus import RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
-from busway.client.sync import Bus, Events, Request, Service, Subscription, TypedRequest
+from busway.client.sync import Bus
+from busway.client.sync_parts import Events, Request, Service, Subscription, TypedRequest
 from busway.settings import TLS, Offline, Settings
 
 __all__ = ["Bus", "Events", "Request", "Server", "Service", "Subscription", "TypedRequest", "connect", "serve"]

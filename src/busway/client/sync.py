@@ -1,296 +1,32 @@
 """The blocking face: the same bus behind an event loop that a thread of its own runs.
 
-A driver. Nothing here knows the protocol: each call is handed to the asyncio face and waited for. Messages that were
-fetched and not yet handed out belong to the subscription, so an interrupt loses none. busway.sync is the public name.
+A driver. Nothing here knows the protocol: each call is handed to the asyncio face and waited for. busway.sync is the
+public name.
 """
 
 import asyncio
 import atexit
 import inspect
-from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
 from busway.client import bus as asynchronous
 from busway.client.bus import Plain
 from busway.client.core import State
-from busway.client.events import Event, EventStream
+from busway.client.events import EventStream
 from busway.client.portal import Portal
-from busway.client.service import Request as AsyncRequest
-from busway.client.typed import Protocol as TypedProtocol, Received, TypedRequest as AsyncTypedRequest
-from busway.errors import Closed
+from busway.client.sync_parts import Closing, Events, Request, Service, Subscription, TypedRequest
+from busway.client.typed import Protocol, Received
 from busway.message import Message
 from busway.settings import MiB, Offline, Policy
 
 T = TypeVar("T")
 R = TypeVar("R")
-M = TypeVar("M")
-M_co = TypeVar("M_co", covariant=True)
-Q = TypeVar("Q")
-Q_co = TypeVar("Q_co", covariant=True)
 
 
-class _AsyncSubscription(Protocol[M_co]):
-    """What a plain and a typed subscription have in common."""
-
-    def __await__(self) -> Generator[Any, None, Any]: ...
-    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Any]: ...
-    async def close(self) -> None: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def pattern(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def pending(self) -> int: ...
-    @property
-    def missed(self) -> int: ...
-    @property
-    def received(self) -> int: ...
-
-
-class _AsyncService(Protocol[Q_co]):
-    """What a plain and a typed service have in common."""
-
-    def __await__(self) -> Generator[Any, None, Any]: ...
-    async def recv(self, timeout: float | None = None) -> Q_co: ...
-    async def close(self) -> None: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def topic(self) -> str: ...
-
-
-class _Closing:
-    """Closed by `with`."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Subscription(_Closing, Generic[M]):
-    """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
-
-    def __init__(self, portal: Portal, inner: _AsyncSubscription[M], pool: ThreadPoolExecutor | None) -> None:
-        self._portal = portal
-        self._inner = inner
-        self._pool = pool
-        self._ahead: deque[M] = deque()
-
-    def __iter__(self) -> Iterator[M]:
-        for batch in self.batches(1024):
-            self._ahead.extendleft(reversed(batch))
-            while self._ahead:
-                yield self._ahead.popleft()
-
-    def recv(self, timeout: float | None = None) -> M:
-        """The next message; Timeout if none came in time."""
-        while True:
-            try:
-                return self._ahead.popleft()
-            except IndexError:
-                self._fetch(1, timeout)
-
-    def take(self, most: int = 4096, timeout: float | None = None) -> list[M]:
-        """At least one message, at most `most`."""
-        while not self._ahead:
-            self._fetch(most, timeout)
-        return self._hand_out(most)
-
-    def batches(self, most: int = 4096) -> Iterator[list[M]]:
-        """Lists of what has arrived, until the subscription is closed."""
-        while True:
-            if not self._ahead:
-                try:
-                    self._fetch(most, None)
-                except Closed:
-                    if self._inner.closed:
-                        return
-                    raise
-            if batch := self._hand_out(most):
-                yield batch
-
-    def _hand_out(self, most: int) -> list[M]:
-        batch: list[M] = []
-        try:
-            while len(batch) < most:
-                batch.append(self._ahead.popleft())
-        except IndexError:
-            return batch
-        return batch
-
-    def _fetch(self, most: int, timeout: float | None) -> None:
-        async def fetch() -> None:
-            # Kept here before the caller is woken: an interrupt in between must not lose what was taken.
-            self._ahead.extend(await self._inner.take(most, timeout))
-
-        self._portal.call(fetch)
-
-    def close(self) -> None:
-        """End it. What has arrived can still be taken."""
-        _close_part(self._portal, self._inner, self._pool)
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
-
-    @property
-    def pattern(self) -> str:
-        return self._inner.pattern
-
-    @property
-    def group(self) -> str:
-        return self._inner.group
-
-    @property
-    def policy(self) -> Policy:
-        return self._inner.policy
-
-    @property
-    def pending(self) -> int:
-        return self._inner.pending + len(self._ahead)
-
-    @property
-    def missed(self) -> int:
-        return self._inner.missed
-
-    @property
-    def received(self) -> int:
-        return self._inner.received
-
-
-class Request:
-    """A request that waits for reply() or fail()."""
-
-    def __init__(self, portal: Portal, inner: AsyncRequest) -> None:
-        self._portal = portal
-        self._inner = inner
-        self.message = inner.message
-
-    @property
-    def topic(self) -> str:
-        return self.message.topic
-
-    @property
-    def payload(self) -> bytes:
-        return self.message.payload
-
-    @property
-    def text(self) -> str:
-        return self.message.text
-
-    def json(self) -> Any:
-        return self.message.json()
-
-    def reply(self, payload: object = None) -> None:
-        """Answer it."""
-        self._portal.call(lambda: self._inner.reply(payload))
-
-    def fail(self, text: str) -> None:
-        """Answer it with an error, which the requester gets as HandlerError."""
-        self._portal.call(lambda: self._inner.fail(text))
-
-
-class TypedRequest(Generic[T]):
-    """A typed request that waits for reply() or fail()."""
-
-    def __init__(self, portal: Portal, inner: AsyncTypedRequest[T]) -> None:
-        self._portal = portal
-        self._inner = inner
-        self.value = inner.value
-        self.message = inner.message
-
-    @property
-    def topic(self) -> str:
-        return self.message.topic
-
-    def reply(self, value: object) -> None:
-        """Answer it."""
-        self._portal.call(lambda: self._inner.reply(value))
-
-    def fail(self, text: str) -> None:
-        """Answer it with an error, which the requester gets as HandlerError."""
-        self._portal.call(lambda: self._inner.fail(text))
-
-
-class Service(_Closing, Generic[Q]):
-    """Answers requests, in the threads of its handler or by iterating over them."""
-
-    def __init__(
-        self,
-        portal: Portal,
-        inner: _AsyncService[Any],
-        wrap: Callable[[Portal, Any], Q],
-        pool: ThreadPoolExecutor | None,
-    ) -> None:
-        self._portal = portal
-        self._inner = inner
-        self._wrap = wrap
-        self._pool = pool
-
-    def __iter__(self) -> Iterator[Q]:
-        while True:
-            try:
-                request = self.recv()
-            except Closed:
-                if self._inner.closed:
-                    return
-                raise
-            yield request
-
-    def recv(self, timeout: float | None = None) -> Q:
-        """The next request; Timeout if none came in time."""
-        return self._wrap(self._portal, self._portal.call(lambda: self._inner.recv(timeout)))
-
-    def close(self) -> None:
-        """Take no more; what has arrived is answered first."""
-        _close_part(self._portal, self._inner, self._pool)
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
-
-    @property
-    def topic(self) -> str:
-        return self._inner.topic
-
-
-class Events:
-    """What happens to the connection, until the bus is closed."""
-
-    def __init__(self, portal: Portal, inner: EventStream) -> None:
-        self._portal = portal
-        self._inner = inner
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Event:
-        try:
-            return self._portal.call(self._inner.__anext__)
-        except (StopAsyncIteration, Closed):
-            raise StopIteration from None
-
-    @property
-    def dropped(self) -> int:
-        return self._inner.dropped
-
-
-class Bus(_Closing):
+class Bus(Closing):
     """A client; made by busway.sync.connect() or a blocking server's connect()."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
@@ -330,6 +66,11 @@ class Bus(_Closing):
     def server(self) -> dict[str, Any]:
         """What the broker said of itself."""
         return self._inner.server
+
+    @property
+    def errors(self) -> int:
+        """How often a handler raised, or something else went wrong where nobody waited for it."""
+        return self._inner.errors
 
     def events(self) -> Events:
         """An iterator over what happens to the connection, from now on."""
@@ -381,7 +122,7 @@ class Bus(_Closing):
     @overload
     def request(self, topic: str, payload: Plain = b"", *, timeout: float | None = 5.0) -> Message: ...
     @overload
-    def request(self, topic: str, payload: TypedProtocol[R], *, timeout: float | None = 5.0) -> R: ...
+    def request(self, topic: str, payload: Protocol[R], *, timeout: float | None = 5.0) -> R: ...
     @overload
     def request(self, topic: str, payload: object, *, timeout: float | None = 5.0) -> Any: ...
     def request(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> Any:
@@ -513,12 +254,3 @@ def _in_threads(
         return asyncio.get_running_loop().run_in_executor(pool, handler, argument)
 
     return start, pool
-
-
-def _close_part(
-    portal: Portal, inner: "_AsyncSubscription[Any] | _AsyncService[Any]", pool: ThreadPoolExecutor | None
-) -> None:
-    if not portal.foreign:
-        portal.call(inner.close)
-    if pool is not None:
-        pool.shutdown(wait=False, cancel_futures=True)

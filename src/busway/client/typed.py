@@ -206,16 +206,10 @@ class Received(_Pair[T]):
     """The untyped message: id, time, sender, payload."""
 
 
-class TypedSubscription(Generic[T]):
-    """A subscription that gives Received[T].
+class _Around:
+    """Entered, awaited and closed with what it is around."""
 
-    A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.
-    """
-
-    def __init__(self, inner: "Subscription", kind: Kind[T]) -> None:
-        self._inner = inner
-        self._kind = kind
-        self._ahead: deque[Message] = deque()  # rest of a batch that was cut
+    _inner: "Subscription | Service"
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()
@@ -232,6 +226,23 @@ class TypedSubscription(Generic[T]):
     async def _entered(self) -> Self:
         await self._inner
         return self
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class TypedSubscription(_Around, Generic[T]):
+    """A subscription that gives Received[T].
+
+    A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.
+    """
+
+    _inner: "Subscription"
+
+    def __init__(self, inner: "Subscription", kind: Kind[T]) -> None:
+        self._inner = inner
+        self._kind = kind
+        self._ahead: deque[Message] = deque()  # rest of a batch that was cut
 
     async def __aiter__(self) -> AsyncIterator[Received[T]]:
         while self._ahead:
@@ -272,9 +283,6 @@ class TypedSubscription(Generic[T]):
             if not taken:
                 raise
         return taken
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     @property
     def pattern(self) -> str:
@@ -328,29 +336,15 @@ class TypedRequest(Generic[T]):
         await self._inner.fail(text)
 
 
-class TypedService(Generic[T]):
+class TypedService(_Around, Generic[T]):
     """A service that gives TypedRequest[T]; requests that don't fit are failed with the PayloadError's text and reported."""
+
+    _inner: "Service"
 
     def __init__(self, inner: "Service", kind: Kind[T], report: Callable[[BaseException], object]) -> None:
         self._inner = inner
         self._kind = kind
         self._report = report
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._inner.__aexit__(kind, error, trace)
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._entered().__await__()
-
-    async def _entered(self) -> Self:
-        await self._inner
-        return self
 
     async def __aiter__(self) -> AsyncIterator[TypedRequest[T]]:
         async for request in self._inner:
@@ -373,9 +367,6 @@ class TypedService(Generic[T]):
             self._report(error)
             return None
         return TypedRequest(request, self._kind, value)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     @property
     def topic(self) -> str:

@@ -1,0 +1,288 @@
+"""Subscriptions, services, requests and events of the blocking face.
+
+Drivers around their asyncio counterparts, reached through the portal. Invariant: messages that were fetched and not yet
+handed out belong to the subscription, so an interrupt loses none. Made by sync.py.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from busway.client.events import Event, EventStream
+from busway.client.portal import Portal
+from busway.client.service import Request as AsyncRequest
+from busway.client.typed import TypedRequest as AsyncTypedRequest
+from busway.errors import Closed
+from busway.settings import Policy
+
+T = TypeVar("T")
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+Q = TypeVar("Q")
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class _AsyncSubscription(Protocol[M_co]):
+    """What a plain and a typed subscription have in common."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Any]: ...
+    async def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def pattern(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def missed(self) -> int: ...
+    @property
+    def received(self) -> int: ...
+
+
+class _AsyncService(Protocol[Q_co]):
+    """What a plain and a typed service have in common."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    async def recv(self, timeout: float | None = None) -> Q_co: ...
+    async def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def topic(self) -> str: ...
+
+
+class Closing:
+    """Closed by `with`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Subscription(Closing, Generic[M]):
+    """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
+
+    def __init__(self, portal: Portal, inner: _AsyncSubscription[M], pool: ThreadPoolExecutor | None) -> None:
+        self._portal = portal
+        self._inner = inner
+        self._pool = pool
+        self._ahead: deque[M] = deque()
+
+    def __iter__(self) -> Iterator[M]:
+        while self._more(1024):
+            try:
+                message = self._ahead.popleft()
+            except IndexError:
+                continue  # another thread was quicker
+            yield message
+
+    def recv(self, timeout: float | None = None) -> M:
+        """The next message; Timeout if none came in time."""
+        while True:
+            try:
+                return self._ahead.popleft()
+            except IndexError:
+                self._fetch(1, timeout)
+
+    def take(self, most: int = 4096, timeout: float | None = None) -> list[M]:
+        """At least one message, at most `most`."""
+        while not self._ahead:
+            self._fetch(most, timeout)
+        return self._hand_out(most)
+
+    def batches(self, most: int = 4096) -> Iterator[list[M]]:
+        """Lists of what has arrived, until the subscription is closed."""
+        while self._more(most):
+            if batch := self._hand_out(most):
+                yield batch
+
+    def _more(self, most: int) -> bool:
+        """Wait until something is here; False when the subscription has ended and all of it was handed out."""
+        try:
+            if not self._ahead:
+                self._fetch(most, None)
+        except Closed:
+            if self._inner.closed:
+                return False
+            raise
+        return True
+
+    def _hand_out(self, most: int) -> list[M]:
+        batch: list[M] = []
+        try:
+            while len(batch) < most:
+                batch.append(self._ahead.popleft())
+        except IndexError:
+            return batch
+        return batch
+
+    def _fetch(self, most: int, timeout: float | None) -> None:
+        async def fetch() -> None:
+            # Kept here before the caller is woken: an interrupt in between must not lose what was taken.
+            self._ahead.extend(await self._inner.take(most, timeout))
+
+        self._portal.call(fetch)
+
+    def close(self) -> None:
+        """End it. What has arrived can still be taken."""
+        _close_part(self._portal, self._inner, self._pool)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    @property
+    def pattern(self) -> str:
+        return self._inner.pattern
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def policy(self) -> Policy:
+        return self._inner.policy
+
+    @property
+    def pending(self) -> int:
+        return self._inner.pending + len(self._ahead)
+
+    @property
+    def missed(self) -> int:
+        return self._inner.missed
+
+    @property
+    def received(self) -> int:
+        return self._inner.received
+
+
+class _Answerable:
+    """Waits for reply() or fail()."""
+
+    _inner: "AsyncRequest | AsyncTypedRequest[Any]"
+
+    def __init__(self, portal: Portal, inner: "AsyncRequest | AsyncTypedRequest[Any]") -> None:
+        self._portal = portal
+        self._inner = inner
+        self.message = inner.message
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    def reply(self, payload: object = None) -> None:
+        """Answer it."""
+        self._portal.call(lambda: self._inner.reply(payload))
+
+    def fail(self, text: str) -> None:
+        """Answer it with an error, which the requester gets as HandlerError."""
+        self._portal.call(lambda: self._inner.fail(text))
+
+
+class Request(_Answerable):
+    """A request of a service without a handler."""
+
+    @property
+    def payload(self) -> bytes:
+        return self.message.payload
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    def json(self) -> Any:
+        return self.message.json()
+
+
+class TypedRequest(_Answerable, Generic[T]):
+    """A request of a typed service without a handler."""
+
+    def __init__(self, portal: Portal, inner: AsyncTypedRequest[T]) -> None:
+        super().__init__(portal, inner)
+        self.value: T = inner.value
+
+
+class Service(Closing, Generic[Q]):
+    """Answers requests, in the threads of its handler or by iterating over them."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        inner: _AsyncService[Any],
+        wrap: Callable[[Portal, Any], Q],
+        pool: ThreadPoolExecutor | None,
+    ) -> None:
+        self._portal = portal
+        self._inner = inner
+        self._wrap = wrap
+        self._pool = pool
+
+    def __iter__(self) -> Iterator[Q]:
+        while True:
+            try:
+                request = self.recv()
+            except Closed:
+                if self._inner.closed:
+                    return
+                raise
+            yield request
+
+    def recv(self, timeout: float | None = None) -> Q:
+        """The next request; Timeout if none came in time."""
+        return self._wrap(self._portal, self._portal.call(lambda: self._inner.recv(timeout)))
+
+    def close(self) -> None:
+        """Take no more; what has arrived is answered first."""
+        _close_part(self._portal, self._inner, self._pool)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+
+class Events:
+    """What happens to the connection, until the bus is closed."""
+
+    def __init__(self, portal: Portal, inner: EventStream) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._portal.call(self._inner.__anext__)
+        except (StopAsyncIteration, Closed):
+            raise StopIteration from None
+
+    @property
+    def dropped(self) -> int:
+        return self._inner.dropped
+
+
+def _close_part(
+    portal: Portal, inner: "_AsyncSubscription[Any] | _AsyncService[Any]", pool: ThreadPoolExecutor | None
+) -> None:
+    if not portal.foreign:
+        portal.call(inner.close)
+    if pool is not None:
+        pool.shutdown(wait=False, cancel_futures=True)
