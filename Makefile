@@ -77,6 +77,7 @@ $(DEPENDENCIES): requirements.lock | python
 
 $(ENGINE): $(DEPENDENCIES) $(SOURCES) pyproject.toml | cargo
 	@echo "building the engine"
-	@rm -f src/busway/_core*.so # a running process keeps the old one; writing over it would crash it
+	@# A running process keeps its file; writing over that would crash it.
+	@for so in src/busway/_core*.so; do if [ -f $$so ]; then cp $$so $$so.old && mv $$so.old $$so; fi; done
 	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
 	@touch $@
