@@ -8,6 +8,8 @@
 
 mod bytes;
 mod engine;
+mod inbox;
+mod incoming;
 mod message;
 mod session;
 
@@ -106,7 +108,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("Message", message::class_object(m.py())?)?;
     m.add_class::<bytes::Chunk>()?;
     m.add_class::<session::Session>()?;
-    m.add_class::<session::Inbox>()?;
+    m.add_class::<inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;

@@ -1,27 +1,24 @@
-//! The client's side for Python: `Session` encodes and decodes one connection, `Inbox` holds what arrived.
+//! The client's side for Python: one connection after the other, encoded here and decoded by `incoming`.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use busway_core::client::{read, Delivery, Incoming, Limits, Outgoing};
-use busway_core::frame::{code, kind, policy, Body, Checked, Fault};
-use busway_core::inbox::Inbox as Box_;
-use busway_core::split::{Flow, Splitter};
+use busway_core::client::{Limits, Outgoing};
+use busway_core::frame::{code, kind, Checked, Fault};
+use busway_core::split::Splitter;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple};
-use rustc_hash::FxHashMap;
+use pyo3::types::{PyList, PyMemoryView, PyString};
 
 use crate::bytes::{with_buffer, with_bytes, Attached, Bin, Chunk};
-use crate::message::{after, make, Message, Parts, Sender};
-use crate::{event, raised};
+use crate::inbox::{Held, Inbox};
+use crate::incoming::Arrivals;
+use crate::raised;
 
 /// What the ids in front of a delivery may add to the longest frame a client may send.
 const IDS: usize = 512 << 10;
-/// Longest frame before the broker told its limits.
-const FIRST: usize = 1 << 20;
 
 /// An awaitable that is done already: what a publish that needs no waiting answers.
 #[pyclass(frozen, module = "busway._core")]
@@ -42,108 +39,9 @@ impl Done {
     }
 }
 
-fn now() -> i64 {
+pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// One subscription's messages, and how many inboxes of its session are over their limit.
-struct Held {
-    messages: RefCell<Box_<Message>>,
-    full: Rc<Cell<usize>>,
-    /// Whether being full makes the client stop reading.
-    holds: bool,
-}
-
-impl Held {
-    /// Runs a change and keeps the count of full inboxes right.
-    fn change<R>(&self, change: impl FnOnce(&mut Box_<Message>) -> R) -> R {
-        let mut messages = self.messages.borrow_mut();
-        let before = messages.is_full();
-        let done = change(&mut messages);
-        match (before, messages.is_full()) {
-            (false, true) if self.holds => self.full.set(self.full.get() + 1),
-            (true, false) if self.holds => self.full.set(self.full.get() - 1),
-            _ => {}
-        }
-        done
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.holds && self.messages.borrow_mut().is_full() {
-            self.full.set(self.full.get() - 1);
-        }
-    }
-}
-
-/// What has arrived for one subscription and was not taken yet.
-#[pyclass(frozen, module = "busway._core")]
-pub struct Inbox(Attached<Rc<Held>>);
-
-#[pymethods]
-impl Inbox {
-    fn take<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
-        let mut taken = Vec::new();
-        self.0 .0.change(|messages| {
-            taken.reserve(most.min(messages.len()));
-            while taken.len() < most {
-                let Some((message, missed)) = messages.pop() else { break };
-                taken.push(if missed == 0 { message } else { after(py, &message, missed)? });
-            }
-            PyResult::Ok(())
-        })?;
-        PyList::new(py, taken)
-    }
-
-    fn __len__(&self) -> usize {
-        self.0 .0.messages.borrow().len()
-    }
-
-    #[getter]
-    fn bytes(&self) -> usize {
-        self.0 .0.messages.borrow().bytes()
-    }
-
-    #[getter]
-    fn missed(&self) -> u64 {
-        self.0 .0.messages.borrow().missed
-    }
-
-    #[getter]
-    fn received(&self) -> u64 {
-        self.0 .0.messages.borrow().received
-    }
-}
-
-/// What a decoded chunk has for Python.
-enum Event {
-    Welcome(u16, Vec<u8>),
-    Close(u16, String),
-    Pong(u64),
-    Away,
-    Ready(u32),
-    Missed(u32, u64),
-    Call(u32, u64, Message),
-    Reply(u64, u16, Message),
-    Result(u64, u16, u64, String),
-}
-
-impl Event {
-    fn into_tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
-        match self {
-            Self::Welcome(version, map) => (event::WELCOME, version, PyBytes::new(py, &map)).into_pyobject(py),
-            Self::Close(code, text) => (event::CLOSE, code, text).into_pyobject(py),
-            Self::Pong(token) => (event::PONG, token).into_pyobject(py),
-            Self::Away => (event::AWAY,).into_pyobject(py),
-            Self::Ready(sub) => (event::READY, sub).into_pyobject(py),
-            Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
-            Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
-            Self::Reply(number, code, message) => (event::REPLY, number, code, message).into_pyobject(py),
-            Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
-        }
-    }
 }
 
 struct State {
@@ -154,15 +52,7 @@ struct State {
     on_output: Option<Py<PyAny>>,
     /// The topic used last, by identity, and its slot.
     last: Option<(Py<PyString>, u32)>,
-    limit: usize,
-    topics: Vec<Option<Py<PyString>>>,
-    senders: Vec<Option<Rc<Sender>>>,
-    nobody: Rc<Sender>,
-    inboxes: FxHashMap<u32, Rc<Held>>,
-    /// Topics of the requests that wait for their reply.
-    asked: FxHashMap<u64, Py<PyString>>,
-    full: Rc<Cell<usize>>,
-    events: Vec<Event>,
+    arrivals: Arrivals,
 }
 
 impl State {
@@ -184,117 +74,6 @@ impl State {
             Err(Fault::new(code::GOING_AWAY, "there is no connection now"))
         }
     }
-
-    fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Message> {
-        let topic = self.topics.get(delivery.topic as usize).and_then(Option::as_ref);
-        let from = self.senders.get(delivery.sender as usize).and_then(Option::as_ref);
-        let (Some(topic), Some(from)) = (topic, from) else {
-            return Err(Fault::protocol("delivery with a slot that was not filled"));
-        };
-        let Body { time, number, payload, .. } = delivery.body;
-        make(py, &Parts { topic, from, time, number, frame, payload })
-            .map_err(|_| Fault::protocol("no memory for a message"))
-    }
-
-    /// Puts a message into the inboxes of its subscriptions.
-    fn deliver(&mut self, py: Python<'_>, delivery: &Delivery) -> Checked<()> {
-        let message = self.message(py, kind::DELIVER, delivery)?;
-        for id in delivery.ids() {
-            // A message may be on its way while its subscription ends.
-            let Some(held) = self.inboxes.get(&id) else { continue };
-            let events = &mut self.events;
-            held.change(|messages| {
-                let waiting = !messages.is_empty();
-                if messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
-                    if !waiting {
-                        events.push(Event::Ready(id));
-                    }
-                } else {
-                    missed(events, id);
-                }
-            });
-        }
-        Ok(())
-    }
-
-    fn offered(&mut self, py: Python<'_>, delivery: &Delivery) -> Checked<()> {
-        let message = self.message(py, kind::OFFER, delivery)?;
-        let id = delivery.id();
-        let taken = self.inboxes.get(&id).is_some_and(|held| {
-            held.change(|messages| {
-                if messages.is_empty() {
-                    self.events.push(Event::Ready(id));
-                }
-                messages.has_room() && messages.push(delivery.body.payload.len(), || message)
-            })
-        });
-        self.out.answer_offer(delivery.answer, if taken { code::OK } else { code::REFUSED });
-        Ok(())
-    }
-
-    fn frame(&mut self, py: Python<'_>, frame: &[u8]) -> Checked<Flow> {
-        match read(frame)? {
-            Incoming::Deliver(delivery) => self.deliver(py, &delivery)?,
-            Incoming::Offer(delivery) => self.offered(py, &delivery)?,
-            Incoming::Call(delivery) => {
-                let message = self.message(py, kind::CALL, &delivery)?;
-                self.events.push(Event::Call(delivery.id(), delivery.answer, message));
-            }
-            Incoming::Reply { code, number, payload } => {
-                let Some(topic) = self.asked.remove(&number) else { return Ok(Flow::Go) };
-                let (topic, from) = (&topic, &*self.nobody);
-                let parts = Parts { topic, from, time: now(), number, frame: kind::REPLY, payload };
-                let message = make(py, &parts).map_err(|_| Fault::protocol("no memory for a message"))?;
-                self.events.push(Event::Reply(number, code, message));
-            }
-            Incoming::Topic { slot, text } => fill(&mut self.topics, slot, PyString::new(py, text).unbind())?,
-            Incoming::Sender { slot, session, name } => {
-                let name = PyString::new(py, name).unbind();
-                fill(&mut self.senders, slot, Rc::new(Sender { name, session }))?;
-            }
-            Incoming::Missed { sub, count } => {
-                if let Some(held) = self.inboxes.get(&sub) {
-                    held.change(|messages| messages.miss(count));
-                    self.events.push(Event::Missed(sub, count));
-                }
-            }
-            Incoming::Ping(token) => self.out.beat(kind::PONG, token),
-            Incoming::Pong(token) => self.events.push(Event::Pong(token)),
-            Incoming::Away => self.events.push(Event::Away),
-            Incoming::Welcome { version, map } => {
-                self.events.push(Event::Welcome(version, map.into()));
-                // The limits it tells must hold for the frames behind it.
-                return Ok(Flow::Stop);
-            }
-            Incoming::Close { code, text } => self.events.push(Event::Close(code, text.into())),
-            Incoming::Result { code, number, value, text } => {
-                self.events.push(Event::Result(number, code, value, text.into()));
-            }
-        }
-        Ok(Flow::Go)
-    }
-}
-
-/// One event tells of a whole run of dropped messages.
-fn missed(events: &mut Vec<Event>, id: u32) {
-    match events.last_mut() {
-        Some(Event::Missed(sub, count)) if *sub == id => *count += 1,
-        _ => events.push(Event::Missed(id, 1)),
-    }
-}
-
-/// Slots a broker may fill; more than any sane limit it tells.
-const SLOTS: u32 = 1 << 20;
-
-fn fill<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) -> Checked<()> {
-    if slot >= SLOTS {
-        return Err(Fault::protocol(format!("slot {slot}")));
-    }
-    if slot as usize >= slots.len() {
-        slots.resize_with(slot as usize + 1, || None);
-    }
-    slots[slot as usize] = Some(value);
-    Ok(())
 }
 
 /// Client side of a connection: encodes what is sent, decodes what arrives.
@@ -341,14 +120,7 @@ impl Session {
             gather,
             on_output: None,
             last: None,
-            limit: FIRST,
-            topics: Vec::new(),
-            senders: Vec::new(),
-            nobody: Rc::new(Sender { name: PyString::new(py, "").unbind(), session }),
-            inboxes: FxHashMap::default(),
-            asked: FxHashMap::default(),
-            full: Rc::default(),
-            events: Vec::new(),
+            arrivals: Arrivals::new(py, session),
         };
         Self { state: Attached(RefCell::new(state)), splitter: Attached::default(), bin: Bin::default() }
     }
@@ -359,11 +131,8 @@ impl Session {
         state.out.reset();
         state.open = false;
         state.writable = true;
-        state.limit = FIRST;
         state.last = None;
-        state.topics = Vec::new();
-        state.senders = Vec::new();
-        state.asked.clear();
+        state.arrivals.reset();
         state.on_output = on_output;
         *self.splitter.0.borrow_mut() = Splitter::default();
     }
@@ -374,7 +143,7 @@ impl Session {
         let _ = fields;
         let mut state = self.state();
         state.out.open(Limits { frame, topic, topics });
-        state.limit = frame.saturating_add(IDS);
+        state.arrivals.limit = frame.saturating_add(IDS);
         state.open = true;
     }
 
@@ -460,7 +229,7 @@ impl Session {
                 let slot = state.slot(topic)?;
                 let number = state.out.message(kind, flags, slot, aux, now(), bytes);
                 if kind == kind::REQUEST {
-                    state.asked.insert(number, topic.clone().unbind());
+                    state.arrivals.asked.insert(number, topic.clone().unbind());
                 }
                 Ok(number)
             })
@@ -477,7 +246,7 @@ impl Session {
 
     fn cancel(&self, py: Python<'_>, number: u64) -> PyResult<()> {
         self.checked(py, |state| {
-            state.asked.remove(&number);
+            state.arrivals.asked.remove(&number);
             state.out.cancel(number);
             Ok(())
         })
@@ -549,8 +318,9 @@ impl Session {
         let mut splitter = std::mem::take(&mut *self.splitter.0.borrow_mut());
         let done = self.write(py, |state| {
             with_buffer(data, Some(size), |bytes| {
-                let limit = state.limit;
-                let mut each = |frame: &[u8]| state.frame(py, frame);
+                let State { out, arrivals, .. } = state;
+                let limit = arrivals.limit;
+                let mut each = |frame: &[u8]| arrivals.frame(py, out, frame);
                 let mut go = splitter.feed(bytes, limit, &mut each);
                 while matches!(go, Ok(false)) {
                     go = splitter.again(limit, &mut each);
@@ -559,7 +329,7 @@ impl Session {
             })
         })?;
         *self.splitter.0.borrow_mut() = splitter;
-        let events = std::mem::take(&mut self.state().events);
+        let events = std::mem::take(&mut self.state().arrivals.events);
         if let Err(fault) = done {
             // Whatever it is called, here it is the broker that broke the rules.
             return Err(raised(py, &Fault::protocol(fault.text)));
@@ -574,21 +344,19 @@ impl Session {
     #[pyo3(signature = (sub, *, messages, bytes, policy))]
     fn inbox(&self, sub: u32, messages: usize, bytes: usize, policy: u8) -> Inbox {
         let mut state = self.state();
-        let holds = matches!(policy, policy::BLOCK | policy::DISCONNECT);
-        let messages = RefCell::new(Box_::new(messages, bytes, policy));
-        let held = Rc::new(Held { messages, full: state.full.clone(), holds });
-        state.inboxes.insert(sub, held.clone());
+        let held = Rc::new(Held::new(messages, bytes, policy, &state.arrivals.full));
+        state.arrivals.inboxes.insert(sub, held.clone());
         Inbox(Attached(held))
     }
 
     fn forget(&self, sub: u32) {
-        let gone = self.state().inboxes.remove(&sub);
+        let gone = self.state().arrivals.inboxes.remove(&sub);
         drop(gone);
     }
 
     /// An inbox that makes the client stop reading is over its limit.
     #[getter]
     fn held(&self) -> bool {
-        self.state().full.get() > 0
+        self.state().arrivals.full.get() > 0
     }
 }

@@ -1,0 +1,198 @@
+//! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use busway_core::client::{read, Delivery, Incoming, Outgoing};
+use busway_core::frame::{code, kind, Body, Checked, Fault};
+use busway_core::split::Flow;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString, PyTuple};
+use rustc_hash::FxHashMap;
+
+use crate::event;
+use crate::inbox::Held;
+use crate::message::{make, Message, Parts, Sender};
+use crate::session::now;
+
+/// What a decoded chunk has for Python.
+pub enum Event {
+    Welcome(u16, Vec<u8>),
+    Close(u16, String),
+    Pong(u64),
+    Away,
+    Ready(u32),
+    Missed(u32, u64),
+    Call(u32, u64, Message),
+    Reply(u64, u16, Message),
+    Result(u64, u16, u64, String),
+}
+
+impl Event {
+    pub fn into_tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+        match self {
+            Self::Welcome(version, map) => (event::WELCOME, version, PyBytes::new(py, &map)).into_pyobject(py),
+            Self::Close(code, text) => (event::CLOSE, code, text).into_pyobject(py),
+            Self::Pong(token) => (event::PONG, token).into_pyobject(py),
+            Self::Away => (event::AWAY,).into_pyobject(py),
+            Self::Ready(sub) => (event::READY, sub).into_pyobject(py),
+            Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
+            Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
+            Self::Reply(number, code, message) => (event::REPLY, number, code, message).into_pyobject(py),
+            Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
+        }
+    }
+}
+
+/// Longest frame before the broker told its limits.
+const FIRST: usize = 1 << 20;
+
+/// What the broker told on this connection, and what waits for Python.
+pub struct Arrivals {
+    /// Longest frame that is accepted.
+    pub limit: usize,
+    topics: Vec<Option<Py<PyString>>>,
+    senders: Vec<Option<Sender>>,
+    nobody: Sender,
+    pub inboxes: FxHashMap<u32, Rc<Held>>,
+    /// Topics of the requests that wait for their reply.
+    pub asked: FxHashMap<u64, Py<PyString>>,
+    /// How many inboxes make the client stop reading.
+    pub full: Rc<Cell<usize>>,
+    pub events: Vec<Event>,
+}
+
+impl Arrivals {
+    pub fn new(py: Python<'_>, session: u64) -> Self {
+        Self {
+            limit: FIRST,
+            topics: Vec::new(),
+            senders: Vec::new(),
+            nobody: Sender { name: PyString::new(py, "").unbind(), session },
+            inboxes: FxHashMap::default(),
+            asked: FxHashMap::default(),
+            full: Rc::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Forgets the last connection; inboxes stay.
+    pub fn reset(&mut self) {
+        self.limit = FIRST;
+        self.topics = Vec::new();
+        self.senders = Vec::new();
+        self.asked.clear();
+    }
+
+    fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Message> {
+        let topic = self.topics.get(delivery.topic as usize).and_then(Option::as_ref);
+        let from = self.senders.get(delivery.sender as usize).and_then(Option::as_ref);
+        let (Some(topic), Some(from)) = (topic, from) else {
+            return Err(Fault::protocol("delivery with a slot that was not filled"));
+        };
+        let Body { time, number, payload, .. } = delivery.body;
+        make(py, &Parts { topic, from, time, number, frame, payload })
+            .map_err(|_| Fault::protocol("no memory for a message"))
+    }
+
+    /// Puts a message into the inboxes of its subscriptions.
+    fn deliver(&mut self, py: Python<'_>, delivery: &Delivery) -> Checked<()> {
+        let message = self.message(py, kind::DELIVER, delivery)?;
+        for id in delivery.ids() {
+            // A message may be on its way while its subscription ends.
+            let Some(held) = self.inboxes.get(&id) else { continue };
+            let events = &mut self.events;
+            held.change(|messages| {
+                let waiting = !messages.is_empty();
+                if messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
+                    if !waiting {
+                        events.push(Event::Ready(id));
+                    }
+                } else {
+                    missed(events, id);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn offered(&mut self, py: Python<'_>, out: &mut Outgoing, delivery: &Delivery) -> Checked<()> {
+        let message = self.message(py, kind::OFFER, delivery)?;
+        let id = delivery.id();
+        let taken = self.inboxes.get(&id).is_some_and(|held| {
+            held.change(|messages| {
+                if messages.is_empty() {
+                    self.events.push(Event::Ready(id));
+                }
+                messages.has_room() && messages.push(delivery.body.payload.len(), || message)
+            })
+        });
+        out.answer_offer(delivery.answer, if taken { code::OK } else { code::REFUSED });
+        Ok(())
+    }
+
+    /// Handles one frame; an answer it needs goes to `out`.
+    pub fn frame(&mut self, py: Python<'_>, out: &mut Outgoing, frame: &[u8]) -> Checked<Flow> {
+        match read(frame)? {
+            Incoming::Deliver(delivery) => self.deliver(py, &delivery)?,
+            Incoming::Offer(delivery) => self.offered(py, out, &delivery)?,
+            Incoming::Call(delivery) => {
+                let message = self.message(py, kind::CALL, &delivery)?;
+                self.events.push(Event::Call(delivery.id(), delivery.answer, message));
+            }
+            Incoming::Reply { code, number, payload } => {
+                let Some(topic) = self.asked.remove(&number) else { return Ok(Flow::Go) };
+                let (topic, from) = (&topic, &self.nobody);
+                let parts = Parts { topic, from, time: now(), number, frame: kind::REPLY, payload };
+                let message = make(py, &parts).map_err(|_| Fault::protocol("no memory for a message"))?;
+                self.events.push(Event::Reply(number, code, message));
+            }
+            Incoming::Topic { slot, text } => fill(&mut self.topics, slot, PyString::new(py, text).unbind())?,
+            Incoming::Sender { slot, session, name } => {
+                let name = PyString::new(py, name).unbind();
+                fill(&mut self.senders, slot, Sender { name, session })?;
+            }
+            Incoming::Missed { sub, count } => {
+                if let Some(held) = self.inboxes.get(&sub) {
+                    held.change(|messages| messages.miss(count));
+                    self.events.push(Event::Missed(sub, count));
+                }
+            }
+            Incoming::Ping(token) => out.beat(kind::PONG, token),
+            Incoming::Pong(token) => self.events.push(Event::Pong(token)),
+            Incoming::Away => self.events.push(Event::Away),
+            Incoming::Welcome { version, map } => {
+                self.events.push(Event::Welcome(version, map.into()));
+                // The limits it tells must hold for the frames behind it.
+                return Ok(Flow::Stop);
+            }
+            Incoming::Close { code, text } => self.events.push(Event::Close(code, text.into())),
+            Incoming::Result { code, number, value, text } => {
+                self.events.push(Event::Result(number, code, value, text.into()));
+            }
+        }
+        Ok(Flow::Go)
+    }
+}
+
+/// One event tells of a whole run of dropped messages.
+fn missed(events: &mut Vec<Event>, id: u32) {
+    match events.last_mut() {
+        Some(Event::Missed(sub, count)) if *sub == id => *count += 1,
+        _ => events.push(Event::Missed(id, 1)),
+    }
+}
+
+/// Slots a broker may fill; more than any sane limit it tells.
+const SLOTS: u32 = 1 << 20;
+
+fn fill<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) -> Checked<()> {
+    if slot >= SLOTS {
+        return Err(Fault::protocol(format!("slot {slot}")));
+    }
+    if slot as usize >= slots.len() {
+        slots.resize_with(slot as usize + 1, || None);
+    }
+    slots[slot as usize] = Some(value);
+    Ok(())
+}
