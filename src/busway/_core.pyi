@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, final
+from typing import Any, Self, final
 
 from typing_extensions import Buffer
 
@@ -78,7 +78,7 @@ class Inbox:
 class Session:
     """Client side of a connection: encodes what is sent, decodes what arrives."""
 
-    def __init__(self, session: int, *, gather: int = 65536) -> None: ...
+    def __new__(cls, session: int, *, gather: int = 65536) -> Self: ...
     def attach(self, on_output: Callable[[], object] | None) -> None:
         """Forget the last connection (slots, half frames, unsent output); on_output() is called when output begins to wait.
 
@@ -119,8 +119,8 @@ class Session:
 class Engine:
     """Broker side: every connection, subscription and service."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         frame: int,
         topic: int,
@@ -131,7 +131,7 @@ class Engine:
         senders: int,
         pending: int,
         stall_ms: int,
-    ) -> None: ...
+    ) -> Self: ...
     def connect(self, write: Callable[[memoryview], object]) -> int:
         """A new connection; write(view) is called by flush() with what is to be sent."""
     def disconnect(self, conn: int) -> None: ...
@@ -171,7 +171,7 @@ class Engine:
         """Queue AWAY on every open connection."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
     def stats(self) -> dict[str, int]: ...
-    def connection(self, conn: int) -> dict[str, int]: ...  # subscriptions, services, pending, received, delivered, dropped, ...
+    def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
 def matches(a: str, b: str) -> bool:
     """Whether some concrete topic belongs to both patterns; a may be a `re:` pattern."""
