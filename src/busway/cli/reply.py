@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -109,21 +110,26 @@ def _text(text: str) -> Answer:
 
 def _command(command: str) -> Answer:
     async def answer(message: Message) -> bytes:
-        process = await asyncio.create_subprocess_shell(
-            command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=os.environ | {"BUSWAY_TOPIC": message.topic},
-        )
+        # A file instead of a pipe: a command may end without reading its input, and that is no error.
+        with tempfile.TemporaryFile() as given:
+            given.write(message.payload)
+            given.seek(0)
+            process = await asyncio.create_subprocess_shell(
+                command,
+                stdin=given,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=os.environ | {"BUSWAY_TOPIC": message.topic},
+            )
         try:
-            output, errors = await process.communicate(message.payload)
+            output, errors = await process.communicate()
         finally:
             if process.returncode is None:
                 process.kill()
         if process.returncode:
             last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-            raise busway.HandlerError(f"exit status {process.returncode}" + (f": {last}" if last else ""))
+            status = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
+            raise busway.HandlerError(f"{status}: {last}" if last else status)
         return output
 
     return answer
