@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        if not self.over and not self._core.away:
+        if not self.over and self._core.open:
             self._session.writable(True)
         self.wake()
 

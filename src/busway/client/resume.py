@@ -11,6 +11,7 @@ from busway._core import PROTOCOL, __version__
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.sending import PUBLISH
 from busway.errors import (
     BusError,
     Closed,
@@ -173,10 +174,14 @@ class Life:
         """The server knows everything it has to know: let messages out, those that waited first."""
         core = self._core
         core.state = "connected"
-        core.open = True
         self._since = core.loop.time()
         for topic, payload in core.waiting.take(self._since):
-            core.session.send(0x10, topic, payload)
+            try:
+                core.session.send(PUBLISH, topic, payload)
+            except BusError as error:  # another server may have other limits
+                core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=error))
+        core.open = True
+        core.session.writable(core.connection is not None and not core.connection.paused)
         if expired := core.waiting.take_expired():
             log.warning("%d buffered messages grew too old", expired)
             error = Timeout(f"{expired} messages waited too long for a connection")
@@ -215,9 +220,10 @@ class Life:
                 version, said = await greeting
                 welcome = self._welcome(version, said)
                 connection.greeted = True
+                limits = welcome.limits
+                core.session.writable(False)  # publishes come after what is restored
+                core.session.open(frame=limits.frame, topic=limits.topic, fields=limits.fields, topics=limits.topics)
                 await self._restore(connection)
-            limits = welcome.limits
-            core.session.open(frame=limits.frame, topic=limits.topic, fields=limits.fields, topics=limits.topics)
         except BaseException as error:
             connection.discard()
             core.greeting = None

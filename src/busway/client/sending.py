@@ -7,6 +7,7 @@ from typing import Any, Final
 from busway.client.core import Core
 from busway.client.typed import outgoing
 from busway.settings import Buffer, Offline
+from busway.topic import check_topic
 
 PUBLISH: Final = 0x10
 PUSH: Final = 0x11
@@ -30,7 +31,7 @@ class Sender:
             if core.open:
                 await self.room()
             elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
-                core.waiting.add(topic, data, policy, core.loop.time())
+                core.waiting.add(check_topic(topic), data, policy, core.loop.time())
                 return
             else:
                 raise core.why_not()

@@ -154,7 +154,9 @@ class Service(Part):
         self._starting = True
         try:
             while self._queue and self._running < self._concurrency:
-                self._run(self._handler, *self._queue.popleft())
+                connection, call, message = self._queue.popleft()
+                if not connection.over:  # else the requester has been told that the service is gone
+                    self._run(self._handler, connection, call, message)
         finally:
             self._starting = False
 

@@ -8,7 +8,7 @@ from busway.settings import DEFAULT_PORT
 
 Scheme: TypeAlias = Literal["memory", "unix", "tcp", "tls"]
 
-_ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, recognised here, not bound to
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, recognised here, not bound to
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +52,5 @@ def parse(text: str) -> Address:
         raise ValueError(f"not an address: {text!r} ({error})") from error
     if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"not an address: {text!r} (only host and port are expected)")
-    host = parts.hostname or ""
+    host = parts.hostname or "127.0.0.1"
     return Address("tls" if scheme == "tls" else "tcp", host=host, port=DEFAULT_PORT if port is None else port)

@@ -59,9 +59,9 @@ async def _listen_tcp(
     address: Address, factory: Factory, context: ssl.SSLContext | None, handshake: float | None
 ) -> Listener:
     loop = asyncio.get_running_loop()
-    host: str | None = address.host or None
+    host = address.host
     if address.port == 0:  # a name with several addresses would get a different port for each
-        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if host is None else 0)
+        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         host = str(found[0][4][0])
     server = await loop.create_server(
         factory,
