@@ -178,8 +178,8 @@ class Life:
         for topic, payload in core.waiting.take(self._since):
             try:
                 core.session.send(PUBLISH, topic, payload)
-            except BusError as error:  # another server may have other limits
-                core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=error))
+            except BusError as refused:  # another server may have other limits
+                core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=refused))
         core.open = True
         core.session.writable(core.connection is not None and not core.connection.paused)
         if expired := core.waiting.take_expired():
