@@ -24,7 +24,7 @@ run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
 	@$(BIN)/busway serve || test $$? = 130
 
 test: $(ENGINE) ## run every test (PYTEST="-k word" narrows the Python ones)
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n auto $(PYTEST)
 	cargo test --workspace --locked --quiet
 
 check: $(ENGINE) ## linters, types, import order, formatting
