@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final, overload
 
 from typing_extensions import Buffer
+
+from busway.settings import Offline
 
 __version__: str
 PROTOCOL: int
@@ -114,6 +116,30 @@ class Session:
     def forget(self, sub: int) -> None: ...
     @property
     def held(self) -> bool: ...  # a block inbox is over its limit; false again once it is half empty
+
+class Publisher:
+    """Base of a bus: publish() encodes what can go out at once and leaves the rest to `_publish` of the class below it."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None: ...
+    def _bind(self, session: Session) -> None:
+        """The session to encode into; the first one counts."""
+    @overload
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: Literal[False] = False, offline: Offline | None = None
+    ) -> Awaitable[None]: ...
+    @overload
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: Literal[True], offline: Offline | None = None
+    ) -> Awaitable[int]: ...
+    @overload
+    def publish(
+        self, topic: str, payload: object = b"", *, confirm: bool, offline: Offline | None = None
+    ) -> Awaitable[int | None]:
+        """Send a message to all who subscribed to its topic.
+
+        With `confirm` it returns how many connections received it. `offline` says what happens while there is no
+        connection, if not what connect() was told.
+        """
 
 @final
 class Engine:

@@ -11,6 +11,7 @@ mod engine;
 mod inbox;
 mod incoming;
 mod message;
+mod publisher;
 mod session;
 
 use busway_core::frame::{Fault, ERRORS, VERSION};
@@ -108,6 +109,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("Message", message::class_object(m.py())?)?;
     m.add_class::<bytes::Chunk>()?;
     m.add_class::<session::Session>()?;
+    m.add_class::<publisher::Publisher>()?;
     m.add_class::<inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;

@@ -39,6 +39,12 @@ impl Done {
     }
 }
 
+/// The one that all such publishes answer.
+pub fn done(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static DONE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    DONE.get_or_try_init(py, || Ok(Py::new(py, Done)?.into_any())).map(|done| done.bind(py))
+}
+
 pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
@@ -103,6 +109,27 @@ impl Session {
         done
     }
 
+    /// Encodes a PUBLISH, if one may go out now.
+    #[inline]
+    pub fn try_publish<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &Bound<'py, PyString>,
+        payload: &Bound<'py, PyAny>,
+    ) -> PyResult<bool> {
+        self.write(py, |state| {
+            if !state.open || !state.writable || state.out.out.len() >= state.gather {
+                return Ok(false);
+            }
+            with_bytes(payload, |bytes| {
+                state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
+                let slot = state.slot(topic)?;
+                state.out.message(kind::PUBLISH, 0, slot, 0, now(), bytes);
+                Ok(true)
+            })
+        })
+    }
+
     fn checked<R>(&self, py: Python<'_>, write: impl FnOnce(&mut State) -> Checked<R>) -> PyResult<R> {
         self.write(py, |state| Ok(write(state)))?.map_err(|fault| raised(py, &fault))
     }
@@ -157,22 +184,11 @@ impl Session {
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
     ) -> PyResult<Option<&'py Bound<'py, PyAny>>> {
-        static DONE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let taken = self.write(py, |state| {
-            if !state.open || !state.writable || state.out.out.len() >= state.gather {
-                return Ok(false);
-            }
-            with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
-                state.out.message(kind::PUBLISH, 0, slot, 0, now(), bytes);
-                Ok(true)
-            })
-        })?;
-        if !taken {
-            return Ok(None);
+        if self.try_publish(py, topic, payload)? {
+            done(py).map(Some)
+        } else {
+            Ok(None)
         }
-        DONE.get_or_try_init(py, || Ok(Py::new(py, Done)?.into_any())).map(|done| Some(done.bind(py)))
     }
 
     fn publish_many<'py>(

@@ -1,16 +1,16 @@
 """`busway.connect`: the public face of a client.
 
-The fast path of publish() is one native call. Everything slow (no room, no connection, an answer to wait for) is a
-coroutine beside it.
+publish() is inherited from the engine: what can be encoded at once is one native call. Everything slow (no room, no
+connection, an answer to wait for) is a coroutine beside it.
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
-from busway._core import Message
+from busway._core import Message, Publisher
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
 from busway.client.resume import Credentials, Life
@@ -36,7 +36,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Bus:
+class Bus(Publisher):
     """A client. Use it with `async with`, or await it and close() it."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Bus:
         )
         self._sender = Sender(self._core, offline)
         self._drain = drain
-        self._publish = self._core.session.publish
+        self._bind(self._core.session)
         self._opened = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -100,36 +100,21 @@ class Bus:
 
     # Publishing.
 
-    @overload
-    def publish(
-        self, topic: str, payload: object = b"", *, confirm: Literal[False] = False, offline: Offline | None = None
-    ) -> Awaitable[None]: ...
-
-    @overload
-    def publish(
-        self, topic: str, payload: object = b"", *, confirm: Literal[True], offline: Offline | None = None
-    ) -> Awaitable[int]: ...
-
-    @overload
-    def publish(
-        self, topic: str, payload: object = b"", *, confirm: bool, offline: Offline | None = None
-    ) -> Awaitable[int | None]: ...
-
-    def publish(
-        self, topic: str, payload: object = b"", *, confirm: bool = False, offline: Offline | None = None
+    def _publish(
+        self,
+        topic: str,
+        payload: object,
+        confirm: bool | None,  # noqa: FBT001, the engine calls it
+        offline: Offline | None,
     ) -> Awaitable[int | None]:
-        """Send a message to all who subscribed to its topic.
-
-        With `confirm` it returns how many connections received it. `offline` says what happens while there is no
-        connection, if not what connect() was told.
-        """
+        """What publish() can't do at once: other payloads, an answer to wait for, no room, no connection."""
         if type(payload) is bytes or type(payload) is str:
             data: bytes | str = payload
         else:
             topic, data = outgoing(topic, payload)
         if confirm:
             return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM)
-        return self._publish(topic, data) or self._sender.publish(topic, data, offline)
+        return self._core.session.publish(topic, data) or self._sender.publish(topic, data, offline)
 
     @overload
     async def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...

@@ -1,0 +1,69 @@
+//! `publish()` of a bus as one native call, since the Python in front of it would cost more than the work itself.
+
+use std::convert::Infallible;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+
+use crate::session::{done, Session};
+
+/// A payload that was given, be it None, or was left out.
+struct Payload<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Payload<'a, 'py> {
+    type Error = Infallible;
+
+    fn extract(payload: Borrowed<'a, 'py, PyAny>) -> Result<Self, Infallible> {
+        Ok(Self(Some(payload)))
+    }
+}
+
+/// Base of a bus: encodes what can go out at once, and leaves the rest to the `_publish` of the class below it.
+#[pyclass(frozen, subclass, module = "busway._core")]
+pub struct Publisher {
+    session: PyOnceLock<Py<Session>>,
+}
+
+#[pymethods]
+impl Publisher {
+    #[new]
+    #[pyo3(signature = (*_args, **_keywords))]
+    fn new(_args: &Bound<'_, PyTuple>, _keywords: Option<&Bound<'_, PyDict>>) -> Self {
+        Self { session: PyOnceLock::new() }
+    }
+
+    /// The session to encode into; the first one counts.
+    fn _bind(&self, py: Python<'_>, session: Py<Session>) {
+        let _ = self.session.set(py, session);
+    }
+
+    /// Send a message to all who subscribed to its topic.
+    ///
+    /// With `confirm` it returns how many connections received it. `offline` says what happens while there is no
+    /// connection, if not what `connect()` was told.
+    #[pyo3(signature = (topic, payload = Payload(None), *, confirm = None, offline = None))]
+    fn publish<'py>(
+        slf: &Bound<'py, Self>,
+        topic: &Bound<'py, PyAny>,
+        payload: Payload<'_, 'py>,
+        confirm: Option<&Bound<'py, PyAny>>,
+        offline: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let payload = match payload.0 {
+            Some(payload) => payload.to_owned(),
+            None => PyBytes::new(py, b"").into_any(),
+        };
+        let plain = payload.is_exact_instance_of::<PyBytes>() || payload.is_exact_instance_of::<PyString>();
+        if let (true, None, None, Some(session), Ok(topic)) =
+            (plain, confirm, offline, slf.get().session.get(py), topic.cast::<PyString>())
+        {
+            if session.get().try_publish(py, topic, &payload)? {
+                return done(py).cloned();
+            }
+        }
+        slf.call_method1(intern!(py, "_publish"), (topic, payload, confirm, offline))
+    }
+}
