@@ -1,7 +1,9 @@
 """What all tests share: event loops, certificates, a server with clients."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import hypothesis
@@ -17,6 +19,7 @@ except ImportError:
 hypothesis.settings.register_profile("busway", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("busway")
 
+LIMIT = 45.0
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
 if uvloop is not None:
     LOOPS["uvloop"] = uvloop.new_event_loop
@@ -28,6 +31,21 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     if item.get_closest_marker("both_loops"):
         return LOOPS
     return {"loop": LOOPS.get("uvloop", LOOPS["asyncio"])}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Every asynchronous test has a time limit of its own, below the runner's, which could only end the whole run."""
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+        item.obj = limited(item.obj)
+
+
+def limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def run(*arguments: object, **keywords: object) -> None:
+        async with asyncio.timeout(LIMIT):
+            await test(*arguments, **keywords)
+
+    return run
 
 
 @pytest.fixture(scope="session")
