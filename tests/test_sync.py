@@ -72,7 +72,9 @@ def test_the_same_names():
 )
 def test_the_same_parameters(blocking, original):
     def shape(function):
-        return [(one.name, one.default, one.kind) for one in inspect.signature(function).parameters.values()]
+        native = not inspect.isfunction(original)  # whose defaults Python doesn't get to see
+        parameters = inspect.signature(function).parameters.values()
+        return [(one.name, one.kind, native or one.default) for one in parameters if one.name != "self"]
 
     assert shape(blocking) == shape(original)
 
