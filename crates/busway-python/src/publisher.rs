@@ -43,7 +43,10 @@ impl Publisher {
     ///
     /// With `confirm` it returns how many connections received it. `offline` says what happens while there is no
     /// connection, if not what `connect()` was told.
-    #[pyo3(signature = (topic, payload = Payload(None), *, confirm = None, offline = None))]
+    #[pyo3(
+        signature = (topic, payload = Payload(None), *, confirm = None, offline = None),
+        text_signature = "($self, topic, payload=b'', *, confirm=False, offline=None)"
+    )]
     fn publish<'py>(
         slf: &Bound<'py, Self>,
         topic: &Bound<'py, PyAny>,
