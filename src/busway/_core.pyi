@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, final, overload
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from busway.settings import Offline
 
@@ -117,10 +117,11 @@ class Session:
     @property
     def held(self) -> bool: ...  # a block inbox is over its limit; false again once it is half empty
 
+@disjoint_base
 class Publisher:
     """Base of a bus: publish() encodes what can go out at once and leaves the rest to `_publish` of the class below it."""
 
-    def __init__(self, *args: Any, **keywords: Any) -> None: ...
+    def __new__(cls, *_args: Any, **_keywords: Any) -> Self: ...
     def _bind(self, session: Session) -> None:
         """The session to encode into; the first one counts."""
     @overload
