@@ -16,8 +16,9 @@ const POOLED: usize = 16;
 pub struct Pool(Vec<Vec<u8>>);
 
 impl Pool {
-    pub fn get(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+    /// A used buffer, or a new one of this capacity.
+    pub fn get(&mut self, capacity: usize) -> Vec<u8> {
+        self.0.pop().unwrap_or_else(|| Vec::with_capacity(capacity))
     }
 
     /// Takes over the buffers of another pool when it has none of its own.
@@ -78,7 +79,9 @@ impl Outbox {
     #[inline]
     pub fn push(&mut self, pool: &mut Pool, size: usize, write: impl FnOnce(&mut Vec<u8>)) {
         if self.segments.back().is_none_or(|last| last.len() + size > SEGMENT) {
-            self.segments.push_back(pool.get());
+            // One that begins small may stay small; what follows a full one will be full.
+            let most = if self.segments.is_empty() { 0 } else { SEGMENT.max(size) };
+            self.segments.push_back(pool.get(most));
         }
         if let Some(last) = self.segments.back_mut() {
             let before = last.len();
@@ -161,7 +164,7 @@ impl Outbox {
         if self.back.is_empty() {
             return None;
         }
-        let mut last = pool.get();
+        let mut last = pool.get(0);
         tell(&mut self.back, &mut last);
         Some(last)
     }

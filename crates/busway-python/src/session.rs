@@ -313,7 +313,7 @@ impl Session {
             if state.out.out.is_empty() {
                 return Ok(None);
             }
-            let empty = self.bin.0.borrow_mut().get();
+            let empty = self.bin.0.borrow_mut().get(0);
             std::mem::replace(&mut state.out.out, empty)
         };
         Chunk::view(py, data, &self.bin).map(Some)

@@ -7,14 +7,15 @@ through it: an unexpected error ends that client's connection, is logged with it
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
 from busway._core import Engine
 from busway.broker import admission, services
 from busway.broker.pulse import Pulse
 from busway.errors import Code
-from busway.settings import Settings
+from busway.settings import MiB, Settings
+from busway.transport.flow import HIGH_WATER
 
 if TYPE_CHECKING:
     from busway.broker.session import Session
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 Events = list[tuple[Any, ...]] | None
+
+_POOL: Final = 2 * MiB
+"""What the engine keeps of written buffers. This and the transport's own buffer count for the outbox limit, so that a stuck
+connection costs no more than it says."""
 
 
 class Hub:
@@ -37,7 +42,7 @@ class Hub:
             topic=settings.topic,
             fields=settings.fields,
             subscriptions=settings.subscriptions,
-            outbox=settings.outbox,
+            outbox=settings.outbox - min(settings.outbox // 4, HIGH_WATER + _POOL),
             topics=settings.topics,
             senders=settings.senders,
             pending=settings.pending,
