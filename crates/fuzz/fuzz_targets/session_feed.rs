@@ -57,7 +57,8 @@ fuzz_target!(|data: &[u8]| {
         if let (Ok(slot), Ok(())) = (out.slot(text), out.fits(part.len())) {
             out.message(kind::PUBLISH, 0, slot, 0, 7, part);
         }
-        let _refused_or_written = (out.subscribe(i as u32, text, "g", 0, 0), out.serve(i as u32, text), out.reply(1, 0, part));
+        let _refused_or_written =
+            (out.subscribe(i as u32, text, "g", 0, 0), out.serve(i as u32, text), out.reply(1, 0, part));
         out.close(1, text);
     }
     let (mut splitter, mut bytes) = (Splitter::default(), 0);
