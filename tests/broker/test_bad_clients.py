@@ -1,16 +1,15 @@
 """Clients that misbehave: each gets a clear end, and the others never notice."""
 
 import asyncio
-import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 import busway
 from tests.support import wire
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until
+from tests.support.process import memory
 
 
 async def alive(net: Net) -> None:
@@ -140,14 +139,6 @@ async def test_a_million_subscriptions_are_refused_at_the_limit(net: Net) -> Non
     await raw.leave()
     await until(lambda: server.stats()["subscriptions"] == 0)
     await alive(net)
-
-
-def memory() -> int:
-    """Bytes this process has in memory; 0 where that can't be asked."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 async def test_a_million_topics_do_not_stay(net: Net) -> None:
