@@ -63,11 +63,11 @@ pub struct Connection {
     pub senders_out: Numbers<u32>,
     /// Client number and slot of the sender used last.
     pub last_sender: (u32, u32),
-    /// The outbox reached its limit and is not yet half empty.
-    pub full: bool,
-    /// Full, and nothing could be written for too long: `block` drops.
+    /// The outbox reached the mark of `block` and is not yet down to half of it.
+    pub crowded: bool,
+    /// Crowded, and nothing could be written for too long: `block` drops.
     pub stuck: bool,
-    /// When it was last seen to make progress while full; None: not looked at yet.
+    /// When it was last seen to make progress while crowded; None: not looked at yet.
     pub progress: Option<u64>,
     /// Connections that wait for room here.
     pub waiters: Vec<u32>,
@@ -76,6 +76,8 @@ pub struct Connection {
     pub services: FxHashMap<u32, u32>,
     /// Requests and pushes of this connection, by its number.
     pub asked: FxHashMap<u64, u64>,
+    /// Bytes of its pushes that wait for a consumer's answer.
+    pub offered: usize,
     /// Calls and offers that it has to answer.
     pub owed: FxHashSet<u64>,
     /// Beat at which it was last heard.
@@ -98,13 +100,14 @@ impl Connection {
             topics_out: Numbers::new(topics),
             senders_out: Numbers::new(senders),
             last_sender: (0, 0),
-            full: false,
+            crowded: false,
             stuck: false,
             progress: None,
             waiters: Vec::new(),
             subs: FxHashMap::default(),
             services: FxHashMap::default(),
             asked: FxHashMap::default(),
+            offered: 0,
             owed: FxHashSet::default(),
             heard: beat,
             count: Counters::default(),

@@ -22,6 +22,25 @@ impl Engine {
         Ok(Ok(()))
     }
 
+    /// Whether this connection may have one more push kept until somebody takes it.
+    fn may_offer(&mut self, conn: u32, size: usize) -> Result<(), Fault> {
+        let limit = self.limits.outbox;
+        let Some(this) = self.conn(conn) else { return Ok(()) };
+        if this.offered == 0 || this.offered + size <= limit {
+            return Ok(());
+        }
+        Err(Fault::new(code::TOO_MANY_PENDING, format!("pushes of {} bytes wait to be taken already", this.offered)))
+    }
+
+    /// A push is over: what was kept of it is free.
+    fn end_offer(&mut self, pending: &Pending) {
+        let Pending::Offer { origin, topic, body, .. } = pending else { return };
+        self.topics.unuse(*topic);
+        if let Some(this) = self.conn(*origin) {
+            this.offered -= body.len();
+        }
+    }
+
     pub(super) fn push(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
         let admitted = self.admit(conn, frame, flag::FIELDS)?;
         let number = number_of(frame);
@@ -29,7 +48,7 @@ impl Engine {
             Ok(topic) if self.topics.is_reserved(topic) => {
                 Err(Fault::new(code::RESERVED, "the topic belongs to the broker"))
             }
-            Ok(topic) => self.may_ask(conn, number)?.map(|()| topic),
+            Ok(topic) => self.may_ask(conn, number)?.and_then(|()| self.may_offer(conn, frame.len())).map(|()| topic),
             Err(fault) => Err(fault),
         };
         let topic = match topic {
@@ -46,6 +65,7 @@ impl Engine {
         self.topics.use_again(topic);
         if let Some(this) = self.conn(conn) {
             this.asked.insert(number, id);
+            this.offered += frame.len() - HEAD;
         }
         self.offer(id, offer);
         Ok(Flow::Go)
@@ -59,7 +79,8 @@ impl Engine {
         let takers: Vec<_> = route.takers().collect();
         self.topics.keep(topic, route);
         self.push_turn = self.push_turn.wrapping_add(1);
-        let mut choice = None;
+        let limit = self.limits.outbox;
+        let (mut choice, mut full) = (None, false);
         for i in 0..takers.len() {
             let taker = takers[self.push_turn.wrapping_add(i) % takers.len()];
             let Some(this) = self.conn(taker.conn) else { continue };
@@ -67,7 +88,11 @@ impl Engine {
             if this.state != State::Open || !wants || tried.contains(&taker.conn) {
                 continue;
             }
-            if !this.full {
+            if this.outbox.bytes() >= limit {
+                full = true;
+                continue;
+            }
+            if !this.crowded {
                 choice = Some(taker);
                 break;
             }
@@ -75,11 +100,13 @@ impl Engine {
         }
         let Some(taker) = choice else {
             let number = *number;
-            self.topics.unuse(topic);
-            if let Some(this) = self.conn(from) {
-                this.asked.remove(&number);
+            self.end_offer(&pending);
+            self.done(from, number);
+            if full {
+                self.result(from, number, code::TOO_MANY_PENDING, 0, "the consumers do not keep up");
+            } else {
+                self.result(from, number, code::NO_CONSUMER, 0, "nobody took the message");
             }
-            self.result(from, number, code::NO_CONSUMER, 0, "nobody took the message");
             return;
         };
         *consumer = taker.conn;
@@ -96,14 +123,14 @@ impl Engine {
     pub(super) fn accept_offer(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
         let (code, id) = (parts.u16()?, parts.u64()?);
         let Some(pending) = self.answered(id, conn) else { return Ok(()) };
-        let Pending::Offer { topic, .. } = pending else {
-            return Err(Fault::protocol("ACCEPT of something that was not offered"));
-        };
+        if let Pending::Call { .. } = pending {
+            return Err(self.wrong_answer(id, conn, pending));
+        }
         if code != code::OK {
             self.offer(id, pending);
             return Ok(());
         }
-        self.topics.unuse(topic);
+        self.end_offer(&pending);
         let (origin, number) = pending.origin();
         self.done(origin, number);
         self.result(origin, number, code::OK, 1, "");
@@ -117,6 +144,15 @@ impl Engine {
         }
         self.conn(conn)?.owed.remove(&id);
         pending
+    }
+
+    /// ACCEPT of a call or REPLY to an offer: it stays owed, so that the end of this connection settles it.
+    fn wrong_answer(&mut self, id: u64, conn: u32, pending: Pending) -> Fault {
+        self.pending.insert(id, pending);
+        if let Some(this) = self.conn(conn) {
+            this.owed.insert(id);
+        }
+        Fault::protocol("an offer is answered by ACCEPT, a call by REPLY")
     }
 
     fn done(&mut self, origin: u32, number: u64) {
@@ -163,7 +199,8 @@ impl Engine {
                 return Ok(Ok(()));
             }
         };
-        if self.conn(server).is_some_and(|server| server.full) {
+        let limit = self.limits.outbox;
+        if self.conn(server).is_some_and(|server| server.outbox.bytes() >= limit) {
             return Ok(Err(Fault::new(code::TOO_MANY_PENDING, "the service does not keep up")));
         }
         let id = self.pending.next_id();
@@ -194,7 +231,7 @@ impl Engine {
         }
         let Some(pending) = self.answered(id, conn) else { return Ok(()) };
         if let Pending::Offer { .. } = pending {
-            return Err(Fault::protocol("REPLY to an offer"));
+            return Err(self.wrong_answer(id, conn, pending));
         }
         let (origin, number) = pending.origin();
         self.done(origin, number);
@@ -229,9 +266,7 @@ impl Engine {
 
     fn forget(&mut self, id: u64) {
         let Some(pending) = self.pending.remove(id) else { return };
-        if let Pending::Offer { topic, .. } = pending {
-            self.topics.unuse(topic);
-        }
+        self.end_offer(&pending);
         if let Some(this) = self.conn(pending.awaited()) {
             this.owed.remove(&id);
         }

@@ -372,7 +372,7 @@ impl Engine {
         self.free.push(conn);
         self.stats.closed += 1;
         add(&mut self.stats.count, &gone.count);
-        self.full.retain(|&other| other != conn);
+        self.crowded.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
         self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) if *other == conn));
         if self.sessions.get(&gone.who.session) == Some(&conn) {

@@ -1,4 +1,7 @@
-//! Full outboxes: what is dropped, who waits, and when waiting ends. Also the way of output to the driver.
+//! Crowded and full outboxes: who waits and when waiting ends, what is dropped. Also the way of output to the driver.
+//!
+//! An outbox is crowded from `Limits::mark` on: `block` holds publishers up there, long before it is full, so that a fast
+//! publisher doesn't drive all its subscribers to their limit. It is full at its limit, where the other policies drop.
 
 use super::{Engine, Event};
 use crate::connection::State;
@@ -8,17 +11,17 @@ use crate::route::Route;
 impl Engine {
     /// Appends a frame that must not be dropped.
     pub(super) fn put(&mut self, conn: u32, write: impl FnOnce(&mut Vec<u8>)) {
-        let limit = self.limits.outbox;
+        let (limit, mark) = (self.limits.outbox, self.limits.mark());
         let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
         if this.state == State::Closing {
             return;
         }
         let before = this.outbox.bytes();
         this.outbox.push(&mut self.pool, 64, write);
-        let full = this.outbox.bytes() >= limit && !this.full;
+        let crowded = this.outbox.bytes() >= mark && !this.crowded;
         self.queue(conn);
-        if full {
-            self.mark_full(conn);
+        if crowded {
+            self.mark_crowded(conn);
         }
         // Answers can't be dropped: a client that asks and never reads is cut off.
         if before > 2 * limit {
@@ -35,11 +38,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn mark_full(&mut self, conn: u32) {
+    pub(super) fn mark_crowded(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
-            this.full = true;
+            this.crowded = true;
             this.progress = None;
-            self.full.push(conn);
+            self.crowded.push(conn);
         }
     }
 
@@ -47,25 +50,26 @@ impl Engine {
     pub(super) fn obstacle(&self, route: &Route) -> Option<u32> {
         let holds = |conn: u32, policy: u8| {
             let this = self.conns.get(conn as usize).and_then(Option::as_ref);
-            policy == policy::BLOCK && this.is_some_and(|this| this.full && !this.stuck && this.state == State::Open)
+            policy == policy::BLOCK && this.is_some_and(|this| this.crowded && !this.stuck && this.state == State::Open)
         };
-        let full = |conn: u32| self.conns.get(conn as usize).and_then(Option::as_ref).is_none_or(|this| this.full);
+        let crowded =
+            |conn: u32| self.conns.get(conn as usize).and_then(Option::as_ref).is_none_or(|this| this.crowded);
         let alone = route.targets.iter().find(|target| holds(target.conn, target.policy)).map(|target| target.conn);
         alone.or_else(|| {
             // A group holds up only when nobody in it has room.
-            let crowded = route.teams.iter().filter(|team| team.members.iter().all(|member| full(member.conn)));
-            let mut waits = crowded.filter_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy)));
+            let packed = route.teams.iter().filter(|team| team.members.iter().all(|member| crowded(member.conn)));
+            let mut waits = packed.filter_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy)));
             waits.next().map(|member| member.conn)
         })
     }
 
-    /// Stops a connection until `full` has room.
-    pub(super) fn block(&mut self, conn: u32, full: u32) {
-        if let Some(this) = self.conn(full) {
+    /// Stops a connection until `crowded` has room.
+    pub(super) fn block(&mut self, conn: u32, crowded: u32) {
+        if let Some(this) = self.conn(crowded) {
             this.waiters.push(conn);
         }
         if let Some(this) = self.conn(conn) {
-            this.blocked_by = Some(full);
+            this.blocked_by = Some(crowded);
         }
         self.events.push(Event::Pause(conn));
     }
@@ -80,12 +84,14 @@ impl Engine {
         }
     }
 
-    /// For a message to a full connection: whether it may still be appended.
+    /// For a message to a crowded connection: whether it may still be appended.
     pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8) -> bool {
         let limit = self.limits.outbox;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
         match policy {
             policy::BLOCK if !this.stuck => return true,
+            policy::BLOCK => {}
+            _ if this.outbox.bytes() < limit => return true,
             policy::DROP_OLDEST => {
                 this.count.dropped += this.outbox.drop_oldest(&mut self.pool, limit);
                 if this.outbox.bytes() < limit {
@@ -117,7 +123,7 @@ impl Engine {
     pub fn next_output(&mut self) -> Option<(u32, Vec<u8>)> {
         loop {
             let conn = *self.ready.last()?;
-            let limit = self.limits.outbox;
+            let mark = self.limits.mark();
             let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else {
                 self.ready.pop();
                 continue;
@@ -129,26 +135,26 @@ impl Engine {
                 continue;
             };
             this.progress = None;
-            if this.full && this.outbox.bytes() <= limit / 2 {
-                this.full = false;
+            if this.crowded && this.outbox.bytes() <= mark / 2 {
+                this.crowded = false;
                 this.stuck = false;
-                self.full.retain(|&other| other != conn);
+                self.crowded.retain(|&other| other != conn);
                 self.release(conn);
             }
             return Some((conn, bytes));
         }
     }
 
-    /// Whether anybody waits for a full connection, so that time matters.
+    /// Whether anybody waits for a crowded connection, so that time matters.
     pub fn has_blocked(&self) -> bool {
-        self.full.iter().any(|&conn| self.conns[conn as usize].as_ref().is_some_and(|this| !this.waiters.is_empty()))
+        self.crowded.iter().any(|&conn| self.conns[conn as usize].as_ref().is_some_and(|this| !this.waiters.is_empty()))
     }
 
-    /// Lets time pass: a full connection that made no progress for the stall time holds nobody up any more.
+    /// Lets time pass: a crowded connection that made no progress for the stall time holds nobody up any more.
     pub fn tick(&mut self, now: u64) {
         self.now = now;
         let stall = self.limits.stall;
-        for conn in self.full.clone() {
+        for conn in self.crowded.clone() {
             let Some(this) = self.conn(conn) else { continue };
             if this.waiters.is_empty() {
                 continue;

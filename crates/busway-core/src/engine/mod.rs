@@ -29,8 +29,15 @@ pub struct Limits {
     pub topics: usize,
     pub senders: usize,
     pub pending: usize,
-    /// How long a full connection may make no progress before `block` drops, in milliseconds.
+    /// How long a crowded connection may make no progress before `block` drops, in milliseconds.
     pub stall: u64,
+}
+
+impl Limits {
+    /// Bytes in an outbox from which on `block` holds publishers up.
+    fn mark(&self) -> usize {
+        self.outbox.min(1 << 20)
+    }
 }
 
 /// What the driver has to do something about.
@@ -125,8 +132,8 @@ pub struct Engine {
     pub pool: Pool,
     /// Connections with output.
     ready: Vec<u32>,
-    /// Connections whose outbox is full.
-    full: Vec<u32>,
+    /// Connections whose outbox is crowded.
+    crowded: Vec<u32>,
     events: Vec<Event>,
     now: u64,
     beat: u32,
@@ -151,7 +158,7 @@ impl Engine {
             push_turn: 0,
             pool: Pool::default(),
             ready: Vec::new(),
-            full: Vec::new(),
+            crowded: Vec::new(),
             events: Vec::new(),
             now: 0,
             beat: 0,
@@ -297,7 +304,7 @@ impl Engine {
             ("groups", self.group_names.len() as u64),
             ("pending", self.pending.len() as u64),
             ("outbox_bytes", outbox as u64),
-            ("slow_consumers", self.full.len() as u64),
+            ("slow_consumers", self.crowded.len() as u64),
             ("messages_received", count.received),
             ("received_bytes", count.received_bytes),
             ("messages_delivered", count.delivered),

@@ -72,14 +72,14 @@ impl Engine {
             }
         };
         let mut route = self.topics.route(topic, &mut self.index);
-        if !self.full.is_empty() {
-            if let Some(full) = self.obstacle(&route) {
+        if !self.crowded.is_empty() {
+            if let Some(crowded) = self.obstacle(&route) {
                 self.topics.keep(topic, route);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.
                     this.count.received -= 1;
                 }
-                self.block(conn, full);
+                self.block(conn, crowded);
                 return Ok(Flow::Wait);
             }
         }
@@ -157,7 +157,7 @@ impl Engine {
             if this.state != State::Open || (member.conn == from && !member.echo) {
                 continue;
             }
-            if !this.full {
+            if !this.crowded {
                 return Some(member);
             }
             second = second.or(Some(member));
@@ -175,12 +175,12 @@ impl Engine {
         policy: u8,
         slot: &mut u32,
     ) -> bool {
-        let limit = self.limits.outbox;
+        let mark = self.limits.mark();
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
         if this.state != State::Open {
             return false;
         }
-        if this.full && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
+        if this.crowded && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
             return false;
         }
         if !self.conns[to as usize].as_ref().is_some_and(|this| this.topics_out.is(*slot, &passing.topic)) {
@@ -214,13 +214,13 @@ impl Engine {
         }
         this.count.delivered += 1;
         this.count.delivered_bytes += (this.outbox.bytes() - before) as u64;
-        let full = this.outbox.bytes() >= limit && !this.full;
+        let crowded = this.outbox.bytes() >= mark && !this.crowded;
         if !this.queued && this.writable {
             this.queued = true;
             self.ready.push(to);
         }
-        if full {
-            self.mark_full(to);
+        if crowded {
+            self.mark_crowded(to);
         }
         true
     }
