@@ -63,8 +63,9 @@ class Exchange:
 
 
 @pytest.fixture
-async def witness(net: Net) -> AsyncIterator[busway.Bus]:
-    """A client with a connection of its own, which nobody cuts."""
+async def witness(request: pytest.FixtureRequest, net: Net) -> AsyncIterator[busway.Bus]:
+    """A client with a connection of its own, which nobody cuts; over TCP unless the test says otherwise."""
+    net.kind = getattr(request, "param", "tcp")
     await net.serve()
     bus = await net.connect("witness")
     async with bus.serve("witness", lambda message: b"seen"):
@@ -114,9 +115,11 @@ async def check(net: Net, witness: busway.Bus, exchange: Exchange, proxy: FaultP
 async def play(net: Net, witness: busway.Bus, *faults: Fault) -> tuple[FaultProxy, Exchange | None]:
     """The exchange through a proxy whose first connection has these faults."""
     assert net.server is not None
-    async with FaultProxy(net.server.addresses[0]) as proxy:
+    listen = f"unix:{net.folder / 'proxy'}" if net.kind == "unix" else None
+    async with FaultProxy(net.server.addresses[0], listen=listen) as proxy:
         proxy.plan(*faults)
-        bus = busway.connect(proxy.address, name="tested", reconnect=(0, 0, 0.001), timeout=PATIENCE)
+        tls = busway.TLS(ca=net.certificates.ca) if net.kind == "tls" else None
+        bus = busway.connect(proxy.address, name="tested", reconnect=(0, 0, 0.001), timeout=PATIENCE, tls=tls)
         events = bus.events()
         try:
             await bus
@@ -168,6 +171,22 @@ async def test_at_every_byte(net: Net, witness: busway.Bus, way: Any) -> None:
     count = (await undisturbed(net, witness)).bytes[way == "down"]
     for place in range(1, count):
         await play(net, witness, cut(way, byte=place))
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.parametrize("witness", ["unix"], indirect=True)
+async def test_at_every_frame_boundary_over_unix(net: Net, witness: busway.Bus, way: Any) -> None:
+    for place in range((await undisturbed(net, witness)).frames[way == "down"]):
+        await play(net, witness, cut(way, frame=place))
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.parametrize("fault", [cut, reset])
+@pytest.mark.parametrize("witness", ["tls"], indirect=True)
+async def test_at_many_bytes_over_tls(net: Net, witness: busway.Bus, way: Any, fault: Any) -> None:
+    """Within the handshake of TLS, within its records, and between them."""
+    for place in range(1, (await undisturbed(net, witness)).bytes[way == "down"], 61):
+        await play(net, witness, fault(way, byte=place))
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
