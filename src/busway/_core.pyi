@@ -80,7 +80,7 @@ class Inbox:
 class Session:
     """Client side of a connection: encodes what is sent, decodes what arrives."""
 
-    def __new__(cls, session: int, *, gather: int = 65536) -> Self: ...
+    def __new__(cls, session: int, *, gather: int = 131072) -> Self: ...
     def attach(self, on_output: Callable[[], object] | None) -> None:
         """Forget the last connection (slots, half frames, unsent output); on_output() is called when output begins to wait.
 

@@ -3,6 +3,7 @@
 //! This is the one object that is made for every message, so it is written against the C interface: a class by macro costs
 //! twice as much to make and to free. A small payload lies in the object itself and becomes `bytes` when it is asked for.
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ptr;
 
@@ -13,8 +14,18 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString, PyType};
 
-/// Longest payload that lies in the object; the interpreter's allocator is quick up to 512 bytes.
+use crate::bytes::Attached;
+
+/// Longest payload that lies in the object.
 const INLINE: usize = 384;
+/// Objects are made in sizes of so many bytes of payload, so that they can be used again.
+const STEP: usize = 64;
+/// Objects of each size that are kept for the next messages. A read makes hundreds of them and frees them together; the
+/// interpreter would give their memory back to the system each time.
+const KEPT: usize = 2048;
+
+static FREE: Attached<RefCell<[Vec<*mut Object>; INLINE / STEP + 1]>> =
+    Attached(RefCell::new([const { Vec::new() }; INLINE / STEP + 1]));
 
 /// Who sent a message, shared by all messages of one sender.
 pub struct Sender {
@@ -56,10 +67,12 @@ pub type Message = Py<PyAny>;
 pub fn make(py: Python<'_>, parts: &Parts<'_>) -> PyResult<Message> {
     let kind = class(py)?;
     let inline = if parts.payload.len() <= INLINE { parts.payload } else { &[] };
-    // SAFETY: a block of the size that the class says for `inline.len()` items is taken, every field of it is written
-    // before anybody else sees it, and each stored reference is one of our own.
+    // SAFETY: the block has room for `inline.len()` items or more, every field of it is written before anybody else sees
+    // it, and each stored reference is one of our own.
     unsafe {
-        let block = ffi::PyObject_Malloc(size_of::<Object>() + inline.len()).cast::<Object>();
+        let steps = inline.len().div_ceil(STEP);
+        let used = FREE.0.borrow_mut()[steps].pop();
+        let block = used.unwrap_or_else(|| ffi::PyObject_Malloc(size_of::<Object>() + steps * STEP).cast());
         if block.is_null() {
             return Err(PyMemoryError::new_err("no memory for a message"));
         }
@@ -133,7 +146,13 @@ unsafe extern "C" fn dealloc(message: *mut ffi::PyObject) {
         ffi::Py_DecRef((*object).sender);
         ffi::Py_DecRef((*object).payload);
         let kind = ffi::Py_TYPE(message);
-        ffi::PyObject_Free(message.cast());
+        let steps = usize::try_from((*object).head.ob_size).unwrap_or(0).div_ceil(STEP);
+        let free = &mut FREE.0.borrow_mut()[steps];
+        if free.len() < KEPT {
+            free.push(object);
+        } else {
+            ffi::PyObject_Free(message.cast());
+        }
         ffi::Py_DecRef(kind.cast());
     }
 }

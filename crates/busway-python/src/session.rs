@@ -138,7 +138,7 @@ impl Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (session, *, gather = 65536))]
+    #[pyo3(signature = (session, *, gather = 131_072))]
     fn new(py: Python<'_>, session: u64, gather: usize) -> Self {
         let state = State {
             out: Outgoing::new(),

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from busway.errors import Code
-from busway.transport import read_buffer, tune
+from busway.transport import broker_buffer, tune
 from busway.transport.tls import peer_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Session(asyncio.BufferedProtocol):
 
     def __init__(self, hub: "Hub", scheme: str) -> None:
         self._hub = hub
-        self._buffer = read_buffer()
+        self._buffer = broker_buffer()
         self._timer: asyncio.TimerHandle | None = None
         self.scheme = scheme
         self.conn = -1

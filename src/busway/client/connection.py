@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Final, cast
 
 from busway.errors import BusError, Code, Disconnected
-from busway.transport import read_buffer, tune
+from busway.transport import client_buffer, tune
 
 if TYPE_CHECKING:
     from busway.client.core import Core
@@ -36,7 +36,7 @@ class Connection(asyncio.BufferedProtocol):
         self._core = core
         self._loop = core.loop
         self._session = core.session
-        self._buffer = read_buffer()
+        self._buffer = client_buffer()
         self._inside = False
         self._scheduled = False
         self._heard = False

@@ -2,6 +2,6 @@
 
 from busway.transport.address import Address, parse
 from busway.transport.driver import Listener, dial, listen
-from busway.transport.flow import read_buffer, tune
+from busway.transport.flow import broker_buffer, client_buffer, tune
 
-__all__ = ["Address", "Listener", "dial", "listen", "parse", "read_buffer", "tune"]
+__all__ = ["Address", "Listener", "broker_buffer", "client_buffer", "dial", "listen", "parse", "tune"]

@@ -10,22 +10,30 @@ from typing import Final
 
 from busway.settings import KiB, MiB
 
-READ_SIZE: Final = 64 * KiB
+BROKER_READ: Final = 256 * KiB
+CLIENT_READ: Final = 128 * KiB
+"""A client makes an object of every message of a read; more of them at a time fall out of the processor's cache."""
 HIGH_WATER: Final = 1 * MiB
 LOW_WATER: Final = 256 * KiB
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(READ_SIZE))
+        self.broker = memoryview(bytearray(BROKER_READ))
+        self.client = self.broker[:CLIENT_READ]
 
 
 _local = _Local()
 
 
-def read_buffer() -> memoryview:
-    """The read buffer of this thread's connections."""
-    return _local.buffer
+def broker_buffer() -> memoryview:
+    """The read buffer of this thread's connections, for a broker."""
+    return _local.broker
+
+
+def client_buffer() -> memoryview:
+    """The part of it that a client uses."""
+    return _local.client
 
 
 def tune(transport: Transport) -> None:

@@ -195,17 +195,18 @@ impl Engine {
             let answer = passing.answer.map(u64::to_le_bytes);
             let answer: &[u8] = answer.as_ref().map_or(&[], |bytes| bytes);
             let size = HEAD + 4 * ids.len() + answer.len() + passing.body.len();
-            let mut head = [0; HEAD];
+            let mut head = [0; HEAD + 4];
             head[..4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
             head[4] = passing.kind;
             head[5] = passing.flags | keep;
             head[6..8].copy_from_slice(&(ids.len() as u16).to_le_bytes());
             head[8..12].copy_from_slice(&slot.to_le_bytes());
             head[12..16].copy_from_slice(&sender.to_le_bytes());
+            head[16..].copy_from_slice(&ids[0].to_le_bytes());
             this.outbox.push(&mut self.pool, size, |out| {
                 out.reserve(size);
                 out.extend_from_slice(&head);
-                for id in ids {
+                for id in &ids[1..] {
                     out.extend_from_slice(&id.to_le_bytes());
                 }
                 out.extend_from_slice(answer);
