@@ -369,3 +369,12 @@ def test_values_are_immutable():
     with pytest.raises(AttributeError):
         hello.name = "y"
     assert hello == Hello(name="x")
+
+
+async def test_serve_refuses_arguments_that_make_no_sense() -> None:
+    async with busway.serve() as server, server.connect() as bus:
+        for arguments in (("t", print, print), (Hello, "", print, print)):
+            with pytest.raises(TypeError, match="handler"):
+                bus.serve(*arguments)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="handler"):
+            bus.serve("t", print, handler=print)  # type: ignore[call-overload]

@@ -5,6 +5,7 @@ Frozen values. They check themselves when made, so the rest of the code never me
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from inspect import iscoroutinefunction
 from typing import Final, Literal, TypeAlias
 
 KiB: Final = 1024
@@ -87,9 +88,13 @@ class Settings:
     servers: tuple[str, ...] = ()
     """Addresses told to the clients, to be tried when this broker is gone."""
     authenticate: Callable[[Caller], bool] | None = None
-    """Decides whether a client may come in; without it everybody may."""
+    """Decides whether a client may come in, by returning True; without it everybody may. A plain function, not a coroutine."""
 
     def __post_init__(self) -> None:
+        if iscoroutinefunction(self.authenticate):
+            raise ValueError(
+                "authenticate must be a plain function that returns True or False, not a coroutine function"
+            )
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int | float) and (value < 0 or (value == 0 and field.name not in {"stall", "drain"})):

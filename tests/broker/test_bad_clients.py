@@ -259,3 +259,29 @@ async def test_same_numbers_again_and_again(net: Net) -> None:
         assert (await raw.expect(wire.REPLY)).number == 5
     await settle(other)
     await alive(net)
+
+
+async def test_a_call_that_is_accepted_and_an_offer_that_is_replied_to(net: Net) -> None:
+    """The wrong kind of answer ends that client; who asked hears it, and the push goes to somebody else."""
+    server = await net.serve()
+    bus = await net.connect()
+    async with await wire.RawClient.welcomed(server.addresses[0], 7) as raw:
+        await raw.send(wire.serve(1, 1, "t"))
+        await raw.expect(wire.RESULT)
+        asking = asyncio.ensure_future(bus.request("t", timeout=None))
+        await raw.send(wire.accept((await raw.expect(wire.CALL)).extra))
+        assert (await raw.last_words() or (0,))[0] == 1
+        with pytest.raises(busway.ServiceGone):
+            await asking
+    async with await wire.RawClient.welcomed(server.addresses[0], 8) as raw:
+        await raw.send(wire.subscribe(1, 1, "t"))
+        await raw.expect(wire.RESULT)
+        pushing = asyncio.ensure_future(bus.push("t", b"x", timeout=None))
+        offer = await raw.expect(wire.OFFER)
+        async with bus.subscribe("t") as second:
+            await raw.send(wire.reply(offer.extra, b"no"))
+            assert (await raw.last_words() or (0,))[0] == 1
+            await pushing
+            assert await payloads(second, 1) == [b"x"]
+    assert server.stats()["pending"] == 0
+    await alive(net)

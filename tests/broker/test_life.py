@@ -109,6 +109,19 @@ async def test_an_authentication_that_raises_refuses(net: Net) -> None:
         await within(net.client(reconnect=None, timeout=2).__aenter__())
 
 
+async def test_only_true_lets_a_client_in(net: Net) -> None:
+    """Anything else that counts as true, such as a coroutine nobody awaits, does not."""
+
+    async def later(caller: busway.Caller) -> bool:
+        return True
+
+    with pytest.raises(ValueError, match="plain function"):
+        busway.Settings(authenticate=later)  # type: ignore[arg-type]
+    await net.serve(authenticate=lambda caller: "yes")
+    with pytest.raises(busway.Forbidden):
+        await within(net.client().__aenter__())
+
+
 async def test_a_server_is_started_once(net: Net) -> None:
     server = await net.serve()
     with pytest.raises(busway.BusError):

@@ -205,3 +205,23 @@ def test_held_is_true_while_a_blocking_inbox_is_over_its_limit() -> None:
     subscriber.session.forget(1)
     del inbox
     assert not subscriber.session.held
+
+
+def test_messages_before_a_broken_frame_are_still_announced() -> None:
+    """They are in their inbox, so the next connection must wake whoever waits for them."""
+    hub = Hub()
+    publisher, subscriber = Client(hub, 1), Client(hub, 2)
+    inbox = subscriber.session.inbox(1, messages=10, bytes=1 << 20, policy=0)
+    subscriber.session.subscribe(1, "t")
+    subscriber.pump()
+    publisher.session.publish("t", b"x")
+    publisher.pump()
+    data = hub.take(subscriber.conn) + wire.frame(0x7F)
+    with pytest.raises(errors.RemoteProtocolError):
+        subscriber.session.feed(data, len(data))
+    assert len(inbox) == 1
+    conn = hub.connect()
+    subscriber.session.attach(lambda: None)
+    subscriber.conn = conn
+    subscriber.session.hello(b"\x82\xa7session\x02\xa4name\xa0")
+    assert (_core.EVENT_READY, 1) in subscriber.pump()

@@ -3,6 +3,7 @@
 //!
 //! Segments come from a pool, since fresh memory for every write costs more than filling it.
 
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 use crate::frame::{flag, kind, Writer};
@@ -37,8 +38,8 @@ impl Pool {
     }
 }
 
-/// Dropped messages by subscription, in the order in which the first of each was dropped.
-type Account = Vec<(u32, u64)>;
+/// Dropped messages by subscription.
+type Account = FxHashMap<u32, u64>;
 
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -53,15 +54,12 @@ pub struct Outbox {
     back: Account,
 }
 
-fn count(account: &mut Account, sub: u32, by: u64) {
-    match account.iter_mut().find(|(known, _)| *known == sub) {
-        Some((_, n)) => *n += by,
-        None => account.push((sub, by)),
-    }
+fn count(account: &mut Account, sub: u32) {
+    *account.entry(sub).or_default() += 1;
 }
 
 fn tell(account: &mut Account, out: &mut Vec<u8>) {
-    for (sub, n) in account.drain(..) {
+    for (sub, n) in account.drain() {
         Writer::new(out, kind::MISSED, 0).u16(0).u32(sub).u64(n).end();
     }
 }
@@ -96,7 +94,7 @@ impl Outbox {
     /// Counts a message that was not taken for these subscriptions.
     pub fn miss(&mut self, subs: &[u32]) {
         for &sub in subs {
-            count(&mut self.back, sub, 1);
+            count(&mut self.back, sub);
         }
     }
 
@@ -118,7 +116,7 @@ impl Outbox {
             if head[4] == kind::DELIVER && head[5] & flag::KEEP == 0 {
                 let ids = u16::from_le_bytes([head[6], head[7]]) as usize;
                 for id in frame[16..16 + 4 * ids].chunks_exact(4) {
-                    count(&mut self.front, u32::from_le_bytes([id[0], id[1], id[2], id[3]]), 1);
+                    count(&mut self.front, u32::from_le_bytes([id[0], id[1], id[2], id[3]]));
                 }
                 self.bytes -= size;
                 dropped += 1;

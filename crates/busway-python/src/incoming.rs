@@ -29,6 +29,11 @@ pub enum Event {
 }
 
 impl Event {
+    /// Whether it is of a subscription, and so still true when the connection has ended.
+    pub fn outlives(&self) -> bool {
+        matches!(self, Self::Ready(_) | Self::Missed(..))
+    }
+
     pub fn into_tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
         match self {
             Self::Welcome(version, map) => (event::WELCOME, version, PyBytes::new(py, &map)).into_pyobject(py),

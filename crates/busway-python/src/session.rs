@@ -14,7 +14,7 @@ use pyo3::types::{PyList, PyMemoryView, PyString};
 
 use crate::bytes::{with_buffer, with_bytes, Attached, Bin, Chunk};
 use crate::inbox::{Held, Inbox};
-use crate::incoming::Arrivals;
+use crate::incoming::{Arrivals, Event};
 use crate::raised;
 
 /// What the ids in front of a delivery may add to the longest frame a client may send.
@@ -347,7 +347,9 @@ impl Session {
         *self.splitter.0.borrow_mut() = splitter;
         let events = std::mem::take(&mut self.state().arrivals.events);
         if let Err(fault) = done {
-            // Whatever it is called, here it is the broker that broke the rules.
+            // Messages that came before it are in their inboxes, so whoever waits for them must still be woken, with the
+            // next connection. Whatever the fault is called, here it is the broker that broke the rules.
+            self.state().arrivals.events = events.into_iter().filter(Event::outlives).collect();
             return Err(raised(py, &Fault::protocol(fault.text)));
         }
         if events.is_empty() {

@@ -60,7 +60,8 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
             peer=session.peer(),
             peer_name=session.peer_name(),
         )
-        if not hub.settings.authenticate(caller):
+        # Exactly True: a coroutine that nobody awaits must not let anybody in.
+        if hub.settings.authenticate(caller) is not True:
             hub.refused += 1
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return

@@ -254,11 +254,17 @@ class Bus(Publisher):
 
         `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler gets and gives typed values.
         """
+        if len(more) > (1 if isinstance(topic, str) else 2) or (
+            more and handler is not None and isinstance(topic, str)
+        ):
+            raise TypeError(
+                "serve() takes a topic and a handler, or a protocol, a topic below its prefix and a handler"
+            )
         if isinstance(topic, str):
             (handler,) = more or (handler,)
             return Service(self._core, topic, handler, concurrency=concurrency, drain=self._drain)
         kind = kind_for(topic)
-        below, handler = (*more, handler) if len(more) < 2 else more
+        below, handler = (more[0] if more else ""), (more[1] if len(more) > 1 else handler)
         full = kind.topic(below)
         answer = None if handler is None else kind.answering(handler)
         service = Service(self._core, full, answer, concurrency=concurrency, drain=self._drain)

@@ -264,15 +264,14 @@ impl Engine {
             return group;
         }
         let new = Group { name: name.into(), uses: 1, turn: 0 };
-        let free = self.groups.iter().position(|group| group.uses == 0);
-        let group = free.unwrap_or(self.groups.len());
-        if free.is_some() {
-            self.groups[group] = new;
-        } else {
+        let group = self.free_groups.pop().unwrap_or(self.groups.len() as u32);
+        if group as usize == self.groups.len() {
             self.groups.push(new);
+        } else {
+            self.groups[group as usize] = new;
         }
-        self.group_names.insert(name.into(), group as u32);
-        group as u32
+        self.group_names.insert(name.into(), group);
+        group
     }
 
     fn unuse_group(&mut self, group: u32) {
@@ -280,6 +279,7 @@ impl Engine {
             this.uses -= 1;
             if this.uses == 0 {
                 self.group_names.remove(&this.name);
+                self.free_groups.push(group);
             }
         }
     }

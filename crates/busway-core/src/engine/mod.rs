@@ -125,6 +125,7 @@ pub struct Engine {
     topics: Topics,
     index: Index,
     groups: Vec<Group>,
+    free_groups: Vec<u32>,
     group_names: FxHashMap<Box<str>, u32>,
     services: FxHashMap<u32, Service>,
     pending: Table,
@@ -152,6 +153,7 @@ impl Engine {
             topics: Topics::default(),
             index: Index::default(),
             groups: Vec::new(),
+            free_groups: Vec::new(),
             group_names: FxHashMap::default(),
             services: FxHashMap::default(),
             pending: Table::default(),
@@ -270,10 +272,6 @@ impl Engine {
 
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
-    }
-
-    pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
     }
 
     /// Time in beats, for `idle`.
