@@ -35,14 +35,20 @@ fn frame_size(buf: &[u8], limit: usize) -> Checked<Option<usize>> {
     Ok(Some(size))
 }
 
-fn run(data: &[u8], limit: usize, each: &mut impl FnMut(&[u8]) -> Checked<Flow>) -> Checked<(usize, bool)> {
+fn run(
+    data: &[u8],
+    limit: usize,
+    each: &mut impl FnMut(&[u8], usize) -> Checked<(Flow, usize)>,
+) -> Checked<(usize, bool)> {
     let mut at = 0;
     while let Some(size) = frame_size(&data[at..], limit)? {
-        let Some(frame) = data.get(at..at + size) else { break };
-        match each(frame)? {
-            Flow::Go => at += size,
-            Flow::Stop => return Ok((at + size, false)),
-            Flow::Wait => return Ok((at, false)),
+        if data.len() - at < size {
+            break;
+        }
+        match each(&data[at..], size)? {
+            (Flow::Go, used) => at += used,
+            (Flow::Stop, used) => return Ok((at + used, false)),
+            (Flow::Wait, _) => return Ok((at, false)),
         }
     }
     Ok((at, true))
@@ -70,12 +76,13 @@ impl Splitter {
         self.at = 0;
     }
 
-    /// Calls `each` with every frame that is complete now, until it does not let it go on: then the rest is kept for `again`.
+    /// Calls `each` with what begins with a whole frame, and that frame's size; it answers how many bytes it has handled: that
+    /// frame, or more of the same. When it does not let it go on, the rest is kept for `again`.
     pub fn feed(
         &mut self,
         mut data: &[u8],
         limit: usize,
-        each: &mut impl FnMut(&[u8]) -> Checked<Flow>,
+        each: &mut impl FnMut(&[u8], usize) -> Checked<(Flow, usize)>,
     ) -> Checked<bool> {
         // A frame that had begun is completed apart, so that the rest of the data needs no copy.
         while !self.is_empty() {
@@ -98,7 +105,11 @@ impl Splitter {
     }
 
     /// Goes on with what was kept.
-    pub fn again(&mut self, limit: usize, each: &mut impl FnMut(&[u8]) -> Checked<Flow>) -> Checked<bool> {
+    pub fn again(
+        &mut self,
+        limit: usize,
+        each: &mut impl FnMut(&[u8], usize) -> Checked<(Flow, usize)>,
+    ) -> Checked<bool> {
         let (used, go) = run(&self.held[self.at..], limit, each)?;
         self.at += used;
         if go || self.is_empty() {
@@ -121,9 +132,9 @@ mod tests {
         for step in 1..stream.len() {
             for stop in [false, true] {
                 let (mut splitter, mut seen) = (Splitter::default(), Vec::new());
-                let mut each = |frame: &[u8]| {
-                    seen.push(frame.len());
-                    Ok(if stop { Flow::Stop } else { Flow::Go })
+                let mut each = |_: &[u8], size: usize| {
+                    seen.push(size);
+                    Ok((if stop { Flow::Stop } else { Flow::Go }, size))
                 };
                 for chunk in stream.chunks(step) {
                     let mut go = splitter.feed(chunk, 100, &mut each).unwrap();
@@ -142,7 +153,9 @@ mod tests {
         for (bytes, code) in [([1, 0, 0, 0, 4, 0], code::PROTOCOL), ([97, 0, 0, 0, 4, 0], code::FRAME_TOO_LARGE)] {
             for step in [1, 6] {
                 let mut splitter = Splitter::default();
-                let fault = bytes.chunks(step).find_map(|chunk| splitter.feed(chunk, 100, &mut |_| Ok(Flow::Go)).err());
+                let fault = bytes
+                    .chunks(step)
+                    .find_map(|chunk| splitter.feed(chunk, 100, &mut |_, size| Ok((Flow::Go, size))).err());
                 assert_eq!(fault.map(|fault| fault.code), Some(code));
             }
         }

@@ -336,7 +336,7 @@ impl Session {
             with_buffer(data, Some(size), |bytes| {
                 let State { out, arrivals, .. } = state;
                 let limit = arrivals.limit;
-                let mut each = |frame: &[u8]| arrivals.frame(py, out, frame);
+                let mut each = |data: &[u8], size: usize| Ok((arrivals.frame(py, out, &data[..size])?, size));
                 let mut go = splitter.feed(bytes, limit, &mut each);
                 while matches!(go, Ok(false)) {
                     go = splitter.again(limit, &mut each);

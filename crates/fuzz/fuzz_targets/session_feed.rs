@@ -14,8 +14,8 @@ const LIMIT: usize = 4096;
 /// Everything the frames said, and whether it ended in a fault.
 fn run(data: &[u8], size: usize, inbox: &mut Inbox<Vec<u8>>) -> (Vec<String>, bool) {
     let (mut splitter, mut said) = (Splitter::default(), Vec::new());
-    let mut each = |frame: &[u8]| {
-        let incoming = read(frame)?;
+    let mut each = |data: &[u8], size: usize| {
+        let incoming = read(&data[..size])?;
         if let Incoming::Deliver(delivery) = &incoming {
             for _ in delivery.ids().take(100) {
                 inbox.push(delivery.body.payload.len(), || delivery.body.payload.to_vec());
@@ -25,7 +25,7 @@ fn run(data: &[u8], size: usize, inbox: &mut Inbox<Vec<u8>>) -> (Vec<String>, bo
             inbox.miss(count % (1 << 40));
         }
         said.push(format!("{incoming:?}"));
-        Ok(Flow::Go)
+        Ok((Flow::Go, size))
     };
     let fault = data.chunks(size).any(|chunk| splitter.feed(chunk, LIMIT, &mut each).is_err());
     (said, fault)

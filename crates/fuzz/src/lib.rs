@@ -172,8 +172,8 @@ impl Reader {
         let (topics, senders) = (&mut self.topics, &mut self.senders);
         // The ids in front of a delivery may make it longer than the frame it came in.
         let longest = LIMITS.frame + 4 * LIMITS.subscriptions + 64;
-        let understood = self.splitter.feed(bytes, longest, &mut |frame| {
-            match read(frame)? {
+        let understood = self.splitter.feed(bytes, longest, &mut |data, size| {
+            match read(&data[..size])? {
                 Incoming::Topic { slot, .. } => topics[slot as usize] = true,
                 Incoming::Sender { slot, .. } => senders[slot as usize] = true,
                 Incoming::Deliver(delivery) | Incoming::Offer(delivery) | Incoming::Call(delivery) => {
@@ -184,7 +184,7 @@ impl Reader {
                 Incoming::Missed { count, .. } => assert!(count > 0),
                 _ => {}
             }
-            Ok(Flow::Go)
+            Ok((Flow::Go, size))
         });
         assert_eq!(understood, Ok(true), "the broker wrote what a client refuses");
         assert!(self.splitter.is_empty(), "half a frame was written");

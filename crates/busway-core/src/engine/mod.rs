@@ -219,7 +219,7 @@ impl Engine {
         let limit = self.limits.frame;
         let Some(this) = self.conn(conn) else { return };
         let mut splitter = std::mem::take(&mut this.splitter);
-        let mut each = |frame: &[u8]| self.frame(conn, frame);
+        let mut each = |data: &[u8], size: usize| self.frame(conn, data, size);
         let done = match data {
             Some(data) => splitter.feed(data, limit, &mut each),
             None => splitter.again(limit, &mut each),
@@ -234,16 +234,17 @@ impl Engine {
         }
     }
 
-    fn frame(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
-        match self.state(conn) {
-            Some(State::Open) => match frame[4] {
-                kind::PUBLISH => self.publish(conn, frame),
-                _ => self.other(conn, frame),
-            },
-            Some(State::New) => self.hello(conn, frame),
+    /// Handles the frame of this size that `data` begins with, and publishes on the same topic behind it; how far it got.
+    fn frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
+        let frame = &data[..size];
+        let flow = match self.state(conn) {
+            Some(State::Open) if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
+            Some(State::Open) => self.other(conn, frame)?,
+            Some(State::New) => self.hello(conn, frame)?,
             // What comes after a fault or a goodbye is not looked at.
-            _ => Ok(Flow::Go),
-        }
+            _ => Flow::Go,
+        };
+        Ok((flow, size))
     }
 
     /// Ends a connection for what its peer did.
