@@ -69,6 +69,33 @@ async def test_an_address_that_is_taken(shell, server):
     assert len(done.notes.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--cert", "c.pem", "--key", "k.pem"), "--tls HOST:PORT"),
+        (("--tcp", "127.0.0.1:0", "--ca", "ca.pem"), "--tls HOST:PORT"),
+        (("--tcp", "127.0.0.1:99999"), "99999"),
+        (("--tcp", "http://x"), "no known scheme"),
+        (("--frame", "1"), "1024"),
+        (("--heartbeat", "0"), "above zero"),
+        (("--connections", "0"), "1 or more"),
+        (("--tcp", "127.0.0.1:0", "--outbox", "99999999999g"), "too large"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_flags_that_cannot_be(shell, arguments, text):
+    done = await shell.run("serve", "--for", "10ms", *arguments)
+    assert (done.code, done.out) == (2, b""), done.notes
+    assert text in done.notes
+    assert "Traceback" not in done.notes
+
+
+async def test_a_host_that_is_none(shell):
+    done = await shell.run("serve", "--tcp", "no-such-host.invalid")
+    assert done.code == 1
+    assert len(done.notes.splitlines()) == 1
+
+
 async def test_serve_tls(shell, certificates):
     serving = await shell.start(
         *("serve", "--tls", "127.0.0.1:0", "--json", "-q"),

@@ -26,6 +26,12 @@ def test_counts(text, count):
     assert values.count(text) == count
 
 
+@pytest.mark.parametrize("text", ["0", "0k", "0.5", "1.5", "1.0001k"])
+def test_counts_are_whole_and_above_zero(text):
+    with pytest.raises(ValueError, match="whole number of 1 or more"):
+        values.count(text)
+
+
 @pytest.mark.parametrize("parse", [values.duration, values.size, values.count])
 @pytest.mark.parametrize("text", ["", "x", "-1", "1x", "1 2", "s"])
 def test_what_is_none(parse, text):
@@ -53,6 +59,13 @@ def test_listen_addresses():
     assert values.listen_address("unix", "my_bus") == "unix:my_bus"
     assert values.listen_address("tcp", "127.0.0.1:8000") == "tcp://127.0.0.1:8000"
     assert values.listen_address("tcp", "tcp://127.0.0.1:8000") == "tcp://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("text", ["http://x", "ws://h:1/bus", "TCP://h:1"])
+def test_unknown_schemes(text):
+    for read in (values.connect_address, lambda one: values.listen_address("unix", one)):
+        with pytest.raises(ValueError, match="no known scheme: write unix:PATH, tcp://HOST:PORT or tls://HOST:PORT"):
+            read(text)
 
 
 @pytest.mark.parametrize(

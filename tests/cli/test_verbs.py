@@ -1,12 +1,14 @@
 """Each verb: what it prints where, and how it ends."""
 
 import asyncio
+import contextlib
 import json
 import signal
 
 import pytest
 
 import busway
+from busway.cli import terminal
 
 
 async def test_pub_and_sub(shell, bus):
@@ -72,6 +74,20 @@ async def test_pub_tells_when_asked(shell, bus):
         (("pub", "x", "body", "--file", "f"), 2, "--file"),
         (("serve", "--tls", "127.0.0.1:0"), 2, "--cert"),
         (("bench", "--size", "0"), 2, "--size"),
+        (("sub", "x", "--count", "0"), 2, "1 or more"),
+        (("sub", "x", "--count", "0.5"), 2, "1 or more"),
+        (("reply", "x", "--echo", "--count", "0"), 2, "1 or more"),
+        (("pub", "x", "--count", "0.5"), 2, "1 or more"),
+        (("push", "x", "--count", "0"), 2, "1 or more"),
+        (("bench", "--count", "1.5"), 2, "1 or more"),
+        (("bench", "--requests", "0"), 2, "1 or more"),
+        (("info", "--key", "key.pem"), 2, "--cert"),
+        (("sub", "x", "--ca", "ca.pem", "--key", "key.pem"), 2, "--cert"),
+        (("info", "--url", "http://x"), 2, "tcp://HOST:PORT"),
+        (("info", "--url", "tcp://127.0.0.1:99999"), 2, "99999"),
+        (("doctor", "--url", "amqp://x:1"), 2, "tcp://HOST:PORT"),
+        (("bench", "--url", "http://x"), 2, "tcp://HOST:PORT"),
+        (("bench", "--url", "tcp://127.0.0.1:1", "throughput"), 1, "busway serve"),
         (("nonsense",), 2, "nonsense"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -219,6 +235,58 @@ async def test_reply_of_a_command_that_fails(shell, bus):
     taken = await shell.run("reply", "topic", "--echo")
     assert (taken.code, taken.out) == (5, b"")
     assert (await service.end(signal.SIGINT)).code == 130
+
+
+async def test_reply_comes_back(shell, tmp_path):
+    address = f"unix:{tmp_path}/bus"
+    async with busway.serve(address) as server:
+        service = await shell.start("reply", "topic", "--echo", "--count", 1, "--url", address)
+        await service.ready()
+        await server.stop()
+    async with busway.serve(address) as server, server.connect() as bus:
+        assert "lost" in await service.ready()
+        assert "connected again" in await service.ready()
+        assert (await bus.request("topic", "again")).payload == b"again"
+        assert (await service.end()).code == 0
+
+
+async def test_reply_whose_topic_is_taken_meanwhile(shell, server, bus, tmp_path):
+    address = f"unix:{tmp_path}/bus"
+    async with bus.serve("topic", lambda _message: b"taken"):
+        async with busway.serve(address) as first:
+            service = await shell.start("reply", "topic", "--echo", "--url", address, "--url", server.addresses[0])
+            await service.ready()
+            await first.stop()
+        done = await service.end()
+    assert done.code == 5
+    assert "connection lost" in done.notes
+    assert len([line for line in done.notes.splitlines() if line.startswith("busway: ")]) == 1
+    assert "Traceback" not in done.notes
+
+
+async def test_info_says_what_it_left_out(shell, server):
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(1002):
+            await stack.enter_async_context(server.connect())
+        done = await shell.run("info", "--json")
+        told = json.loads(done.out)
+        assert (len(told["connections"]), told["connections_left_out"]) == (1000, 3)
+        assert "3 more connections are not listed" in done.notes
+        assert "3 more connections are not listed" in (await shell.run("info")).notes
+        few = await shell.run("info", "--no-connections", "--json")
+        assert "connections_left_out" not in json.loads(few.out)
+        assert few.notes == ""
+
+
+def test_advice_names_only_flags_that_are_there():
+    late = busway.Timeout("late")
+    assert "--timeout" in terminal.advice(late, timed=True)
+    assert terminal.advice(late) == ""
+
+
+async def test_a_verb_with_a_timeout_advises_it(shell, bus):
+    async with bus.serve("slow"):
+        assert "--timeout" in (await shell.run("req", "slow", "--timeout", "50ms")).notes
 
 
 async def test_info(shell, bus):

@@ -21,6 +21,7 @@ from rich.table import Table
 import busway
 from busway.cli import flags, terminal, values
 from busway.cli.workload import Job
+from busway.transport import parse
 
 
 class What(StrEnum):
@@ -79,8 +80,10 @@ def bench(
     """
     if not 1 <= size <= 4 * 1024 * 1024:
         raise typer.BadParameter("--size is 1 byte to 4m")
-    if count < 1 or requests < 1:
-        raise typer.BadParameter("--count and --requests are 1 or more")
+    try:
+        given = None if url is None else str(parse(values.connect_address(url)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     chosen = list(dict.fromkeys(what or list(What)))
 
     async def measure() -> None:
@@ -94,7 +97,7 @@ def bench(
             disable=quiet or not terminal.notes.is_terminal,
             transient=True,
         )
-        async with _Broker.reach(url, unix=unix) as broker:
+        async with _Broker.reach(given, unix=unix) as broker:
             with progress:
                 for one in chosen:
                     bench = _Bench(
@@ -124,7 +127,9 @@ class _Broker:
     @contextlib.asynccontextmanager
     async def reach(cls, url: str | None, *, unix: bool) -> AsyncIterator["_Broker"]:
         if url is not None:
-            yield cls(values.connect_address(url), None)
+            async with busway.connect(url, reconnect=None):
+                pass  # whether it is there is told once and here, not by every process
+            yield cls(url, None)
             return
         import tempfile
 
@@ -191,6 +196,8 @@ class _Worker:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             said = msgspec.json.decode(line)
+            if "error" in said:
+                raise busway.BusError(f"a process of the benchmark failed: {said['error']}")
             if wanted in said:
                 return said[wanted]
             if tell is not None and "done" in said:
@@ -240,6 +247,12 @@ class _Bench:
                 worker.go()
             sent, *found = await asyncio.gather(writer.result(tell), *(one.result() for one in readers))
             delivered = sum(one["received"] for one in found)
+            expected = self._count if group else self._count * self._receivers
+            if delivered < expected:
+                missed = sum(one["missed"] for one in found)
+                raise busway.BusError(
+                    f"{self.what}: only {delivered} of {expected} messages arrived ({missed} known to be dropped)"
+                )
             return self._rates(delivered, max(one["last"] for one in found) - sent["first"], before)
 
     async def _requests(self, tell: Callable[[int], None], number: int) -> dict[str, float]:

@@ -33,8 +33,6 @@ class Source:
             raise typer.BadParameter("give a payload or --file, not both")
         if self.lines and self.body not in (None, "-"):
             raise typer.BadParameter("--lines reads stdin or --file; it takes no payload")
-        if self.count is not None and self.count < 1:
-            raise typer.BadParameter("--count is 1 or more")
         return self
 
     async def whole(self) -> bytes:

@@ -42,18 +42,24 @@ def info(
     async def look() -> None:
         async with link.connect(reconnect=False) as bus:
             found = await bus.info()
+            left_out = found["stats"]["connections"] - len(found["connections"])
             if not connections:
-                found.pop("connections", None)
+                del found["connections"]
+            elif left_out > 0:
+                found["connections_left_out"] = left_out
             if json:
                 terminal.record(found)
             else:
                 _show(found, bus.url)
+            if connections and left_out > 0:
+                terminal.note(f"{left_out} more connections are not listed")
 
     terminal.run(look)
 
 
 def _show(found: dict[str, Any], url: str) -> None:
     listed = found.pop("connections", [])
+    found.pop("connections_left_out", 0)  # told on stderr
     limits = found.pop("limits", {})
     stats = found.pop("stats", {})
     found["uptime"] = str(timedelta(seconds=round(found["uptime"])))

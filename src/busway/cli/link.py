@@ -11,6 +11,7 @@ import typer
 import busway
 from busway.cli import values
 from busway.settings import DEFAULT_URL
+from busway.transport import parse
 
 _PANEL = "Connection"
 
@@ -42,7 +43,7 @@ ConnectTimeout = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where and as whom to connect."""
+    """Where and as whom to connect; run through checked() first."""
 
     url: list[str] | None = None
     name: str = ""
@@ -51,6 +52,16 @@ class Link:
     key: str | None = None
     credentials: str | None = None
     connect_timeout: float = 5.0
+
+    def checked(self) -> "Link":
+        if self.key and not self.cert:
+            raise typer.BadParameter("--key needs --cert: a key proves nothing without its certificate")
+        try:
+            for url in self.urls:
+                parse(url)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return self
 
     @property
     def urls(self) -> list[str]:
@@ -63,6 +74,15 @@ class Link:
         return busway.connect(
             *self.urls, name=self.name, timeout=self.connect_timeout, tls=tls, credentials=self.credentials, **more
         )
+
+
+async def watch(bus: busway.Bus, note: Callable[[str], None]) -> None:
+    """Tell when the connection is lost and when it is back, for as long as the bus lives."""
+    async for event in bus.events():
+        if event.kind == "lost":
+            note("connection lost; trying to come back")
+        elif event.kind == "resumed":
+            note(f"connected again to {bus.url}")
 
 
 def linked(verb: Callable[..., None]) -> Callable[..., None]:
@@ -79,7 +99,7 @@ def linked(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def with_flags(**given: Any) -> None:
-        link = Link(**{name: given.pop(name) for name in flags})
+        link = Link(**{name: given.pop(name) for name in flags}).checked()
         verb(link, **given)
 
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]

@@ -36,4 +36,4 @@ def push(
                 if json:
                     terminal.record({"topic": topic, "taken": taken})
 
-    terminal.run(hand_over)
+    terminal.run(hand_over, timed=True)

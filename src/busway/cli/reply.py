@@ -10,7 +10,8 @@ import typer
 
 import busway
 from busway.cli import flags, terminal, values
-from busway.cli.link import Link, linked
+from busway.cli.link import Link, linked, watch
+from busway.client.events import EventStream
 from busway.message import Message
 
 Answer = Callable[[Message], Awaitable[bytes]]
@@ -51,9 +52,15 @@ def reply(
         with terminal.Signals() as signals:
             async with link.connect(reconnect=True) as bus:
                 work = _Work(answer, count, json=json)
+                events = bus.events()
                 async with bus.serve(topic, work.handle, concurrency=concurrency):
                     note(f"serving {topic} at {bus.url}; Ctrl-C ends")
-                    await _first(seconds, work.done.wait(), signals.first.wait())
+                    async with asyncio.TaskGroup() as tasks:
+                        watching = tasks.create_task(watch(bus, note))
+                        refused = tasks.create_task(_refusal(events, topic))
+                        await _first(seconds, work.done.wait(), signals.first.wait())
+                        watching.cancel()
+                        refused.cancel()
         if signals.interrupted:
             raise terminal.Ended(terminal.INTERRUPTED)
         if not work.done.is_set() and count is not None and not signals.first.is_set():
@@ -85,6 +92,14 @@ class _Work:
                 terminal.record(values.as_object(message) | ({"error": failed} if failed else {}))
             if self.answered == self._count:
                 self.done.set()
+
+
+async def _refusal(events: EventStream, topic: str) -> None:
+    """Raises what ended the service: the broker refused it after a reconnect, or there is no coming back."""
+    async for event in events:
+        ended = event.kind == "closed" or (event.kind == "rejected" and event.topic == topic)
+        if ended and event.error is not None:
+            raise event.error
 
 
 async def _first(seconds: float | None, *waits: Awaitable[object]) -> None:

@@ -36,4 +36,4 @@ def req(
             else:
                 terminal.data(reply.payload if raw else reply.payload + b"\n")
 
-    terminal.run(ask)
+    terminal.run(ask, timed=True)

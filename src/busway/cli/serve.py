@@ -90,27 +90,32 @@ def serve(
     busway serve --unix my_bus --tcp 127.0.0.1:8000
     busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
     """
-    addresses = [values.listen_address("unix", one) for one in unix or ()]
-    addresses += [values.listen_address("tcp", one) for one in tcp or ()]
-    addresses += [values.listen_address("tls", one) for one in tls or ()]
-    if tls and not (cert and key):
-        raise typer.BadParameter("--tls needs --cert and --key")
     given = locals()
-    settings = Settings(
-        **{one.name: given[one.name] for one in dataclasses.fields(Settings) if given.get(one.name) is not None}
-    )
-    server = busway.serve(
-        *(addresses or [DEFAULT_URL]),
-        name=name,
-        settings=settings,
-        tls=busway.TLS(cert=cert, key=key, ca=ca) if tls else None,
-    )
+    try:
+        addresses = [values.listen_address(kind, one) for kind in ("unix", "tcp", "tls") for one in given[kind] or ()]
+        secure = any(one.startswith("tls:") for one in addresses)
+        if secure and not (cert and key):
+            raise typer.BadParameter("--tls needs --cert and --key")
+        if not secure and (cert or key or ca):
+            raise typer.BadParameter("--cert, --key and --ca are for TLS: give the address with --tls HOST:PORT")
+        limits = {one.name: given[one.name] for one in dataclasses.fields(Settings) if given.get(one.name) is not None}
+        server = busway.serve(
+            *(addresses or [DEFAULT_URL]),
+            name=name,
+            settings=Settings(**limits),
+            tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     terminal.run(lambda: _serve(server, seconds, json=json, quiet=quiet))
 
 
 async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:
     with terminal.Signals() as signals:
-        await server.start()
+        try:
+            await server.start()
+        except OverflowError as error:
+            raise terminal.Ended(terminal.USAGE, f"busway: a limit is too large: {error}") from None
         try:
             if not quiet:
                 _announce(server)

@@ -9,7 +9,7 @@ import typer
 
 import busway
 from busway.cli import flags, terminal, values
-from busway.cli.link import Link, linked
+from busway.cli.link import Link, linked, watch
 from busway.message import Message
 from busway.settings import Policy
 from busway.topic import matches
@@ -55,7 +55,7 @@ def sub(
     note = (lambda _text: None) if quiet else terminal.note
     printer = _Printer(render, count, note)
 
-    async def watch() -> None:
+    async def print_all() -> None:
         async with contextlib.AsyncExitStack() as stack:
             bus = await stack.enter_async_context(link.connect(reconnect=True))
             subscriptions = [
@@ -65,7 +65,7 @@ def sub(
             note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
             try:
                 async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                    watching = tasks.create_task(_watch_connection(bus, note))
+                    watching = tasks.create_task(watch(bus, note))
                     reading = [
                         tasks.create_task(_read(one, printer, [] if group else patterns[:place]))
                         for place, one in enumerate(subscriptions)
@@ -81,7 +81,7 @@ def sub(
             finally:
                 printer.tell_missed(sum(one.missed for one in subscriptions))
 
-    terminal.run(watch)
+    terminal.run(print_all)
 
 
 async def _read(subscription: busway.Subscription, printer: "_Printer", earlier: list[str]) -> None:
@@ -91,14 +91,6 @@ async def _read(subscription: busway.Subscription, printer: "_Printer", earlier:
             batch = [one for one in batch if not any(matches(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
         await printer.print(batch)
     printer.done.set()  # the subscription has ended
-
-
-async def _watch_connection(bus: busway.Bus, note: Callable[[str], None]) -> None:
-    async for event in bus.events():
-        if event.kind == "lost":
-            note("connection lost; trying to come back")
-        elif event.kind == "resumed":
-            note(f"connected again to {bus.url}")
 
 
 class _Printer:

@@ -106,8 +106,8 @@ def exit_code(error: BaseException) -> int:
             return ERROR
 
 
-def advice(error: BaseException) -> str:
-    """What to do about it, where there is something."""
+def advice(error: BaseException, *, timed: bool = False) -> str:
+    """What to do about it, where there is something; `timed`: the verb has --timeout."""
     match error:
         case errors.ConnectFailed():
             return "is a server running there? start one with 'busway serve', or name another with --url or BUSWAY_URL"
@@ -117,7 +117,7 @@ def advice(error: BaseException) -> str:
             return "start a consumer with 'busway sub', or try again later"
         case errors.NoResponders():
             return "start a service with 'busway reply', or check the topic"
-        case errors.Timeout():
+        case errors.Timeout() if timed:
             return "give more time with --timeout"
         case errors.ServiceTaken():
             return "only one service per topic: stop the other one ('busway info' lists the clients)"
@@ -129,8 +129,11 @@ def advice(error: BaseException) -> str:
             return ""
 
 
-def run(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a verb to its end and leave with its exit code. What the library logs is told by the verbs in their own words."""
+def run(verb: Callable[[], Coroutine[Any, Any, None]], *, timed: bool = False) -> None:
+    """Run a verb to its end and leave with its exit code; `timed`: it has --timeout.
+
+    What the library logs is told by the verbs in their own words.
+    """
     logging.getLogger("busway").addHandler(logging.NullHandler())
     try:
         busway.run(_one_error(verb()))
@@ -144,7 +147,7 @@ def run(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
         _silence_stdout()
         raise typer.Exit(OK) from None
     except (errors.BusError, OSError, ValueError) as error:
-        fail(error)
+        fail(error, timed=timed)
 
 
 async def _one_error(work: Coroutine[Any, Any, None]) -> None:
@@ -158,9 +161,9 @@ async def _one_error(work: Coroutine[Any, Any, None]) -> None:
         raise error from None
 
 
-def fail(error: Exception) -> None:
+def fail(error: Exception, *, timed: bool) -> None:
     text = f"busway: {_one_line(error)}"
-    hint = advice(error)
+    hint = advice(error, timed=timed)
     print(f"{text} ({hint})" if hint else text, file=sys.stderr)
     raise typer.Exit(exit_code(error)) from None
 

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from fractions import Fraction
 from typing import Any
 
 from busway.message import Message
@@ -12,6 +13,8 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kmg])?(?:i?b)?", re.IGNO
 _BYTES = {None: 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _COUNTS = {None: 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _FIELD = re.compile(r"\{(\w+)\}")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEMES = ("unix", "tcp", "tls", "memory")
 
 
 def duration(text: str | float) -> float:
@@ -26,37 +29,50 @@ def duration(text: str | float) -> float:
 
 def size(text: str | int) -> int:
     """Bytes of `128`, `64k`, `1m`, `2g`; k is 1024."""
-    return _scaled(text, _BYTES, "a size: write 128, 64k, 1m or 2g")
+    return int(_scaled(text, _BYTES, "a size: write 128, 64k, 1m or 2g"))
 
 
 def count(text: str | int) -> int:
-    """A number of things: `100`, `50k`, `1m`; k is 1000."""
-    return _scaled(text, _COUNTS, "a number: write 100, 50k or 1m")
+    """A number of things, at least one: `100`, `50k`, `1m`; k is 1000."""
+    wanted = "a whole number of 1 or more: write 100, 50k or 1m"
+    number = _scaled(text, _COUNTS, wanted)
+    if number < 1 or number.denominator != 1:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return int(number)
 
 
-def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> int:
+def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> Fraction:
     if not isinstance(text, str):
-        return text  # a flag's default
+        return Fraction(text)  # a flag's default
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not {wanted}")
-    return int(float(found["number"]) * units[found["unit"] and found["unit"].lower()])
+    return Fraction(found["number"]) * units[found["unit"] and found["unit"].lower()]
 
 
 def listen_address(scheme: str, text: str) -> str:
     """The server's address of what follows --unix, --tcp or --tls; a whole address is taken as it is."""
     if text.startswith((f"{scheme}:", "unix:", "tcp://", "tls://")):
         return text
+    _known(text)
     return f"unix:{text}" if scheme == "unix" else f"{scheme}://{text}"
 
 
 def connect_address(text: str) -> str:
     """An address to connect to; the scheme may be left out: `host:port` is TCP, a path is a Unix socket."""
-    if re.match(r"(?:unix|tcp|tls|memory):", text):
+    if text.partition(":")[0] in _SCHEMES and ":" in text:
         return text
+    _known(text)
     if "/" not in text and re.search(r":\d+$", text):
         return f"tcp://{text}"
     return f"unix:{text}"
+
+
+def _known(text: str) -> None:
+    """A scheme nobody knows is a mistake, not the beginning of a path."""
+    found = _SCHEME.match(text)
+    if found is not None and found[1] not in _SCHEMES:
+        raise ValueError(f"{text!r} begins with no known scheme: write unix:PATH, tcp://HOST:PORT or tls://HOST:PORT")
 
 
 def readable(payload: bytes) -> str:

@@ -1,13 +1,15 @@
 """One process of `busway bench`: publisher, subscriber, service or requester. `python -m busway.cli.workload ROLE JSON`.
 
-It says {"ready": true} on stdout, waits for a line on stdin, works, tells {"done": n} now and then, and ends with its result.
+It says {"ready": true} on stdout, waits for a line on stdin, works, tells {"done": n} now and then, and ends with its
+result or {"error": text}.
 Times are of the system-wide monotonic clock, so the parent can compare those of different processes.
 """
 
 import asyncio
+import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -29,6 +31,8 @@ class Job(msgspec.Struct, frozen=True):
     """One await per message instead of whole lists."""
     group: str = ""
     in_flight: int = 1
+    silence: float = 10.0
+    """Seconds without a message after which a subscriber waits no longer."""
 
 
 def say(**values: Any) -> None:
@@ -83,25 +87,34 @@ async def subscribe(job: Job) -> dict[str, Any]:
         return await _member(job)
     progress = _Progress()
     received = 0
+    last = 0.0
     async with (
         busway.connect(job.url, name="bench-subscriber") as bus,
-        bus.subscribe(job.topic, group=job.group) as subscription,
+        bus.subscribe(job.topic) as subscription,
     ):
         await _go()
-        if job.each:
+
+        async def take_each() -> None:
+            nonlocal received, last
             async for _ in subscription:
                 received += 1
                 if received == job.count:
                     break
                 if not received & 0xFFFF:
                     progress.tell(received)
-        else:
+            last = time.monotonic()
+
+        async def take_batches() -> None:
+            nonlocal received, last
             async for batch in subscription.batches():
                 received += len(batch)
                 if received >= job.count:
                     break
                 progress.tell(received)
-        return {"received": received, "last": time.monotonic(), "missed": subscription.missed}
+            last = time.monotonic()
+
+        await _until_silent(take_each() if job.each else take_batches(), lambda: received, job.silence)
+        return {"received": received, "last": last, "missed": subscription.missed}
 
 
 async def _member(job: Job) -> dict[str, Any]:
@@ -123,13 +136,27 @@ async def _member(job: Job) -> dict[str, Any]:
                 last = time.monotonic()
 
         taking = tasks.create_task(take())
-        await end.recv()
+        await _until_silent(end.recv(), lambda: received, job.silence)
         taking.cancel()
         await asyncio.wait([taking])
         if share.pending:
             received += len(await share.take(share.pending))
             last = time.monotonic()
     return {"received": received, "last": last, "missed": share.missed}
+
+
+async def _until_silent(work: Coroutine[Any, Any, object], received: Callable[[], int], silence: float) -> None:
+    """Let it come to its end, or break it off once nothing more arrives: what was dropped never will."""
+    task = asyncio.ensure_future(work)
+    try:
+        before = -1
+        while not task.done() and received() != before:
+            before = received()
+            await asyncio.wait([task], timeout=silence)
+        if task.done():
+            await task
+    finally:
+        task.cancel()
 
 
 async def serve(job: Job) -> dict[str, Any]:
@@ -184,7 +211,16 @@ def main() -> None:
     async def work() -> dict[str, Any]:
         return await _ROLES[role](job)
 
-    result = busway.run(work())
+    logging.getLogger("busway").addHandler(logging.NullHandler())  # the parent tells what went wrong
+    try:
+        result = busway.run(work())
+    except (busway.BusError, OSError, ValueError, ExceptionGroup) as raised:
+        error: Exception = raised
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        name = "" if isinstance(error, busway.BusError) else f"{type(error).__name__}: "
+        say(error=name + " ".join(str(error).split()))
+        sys.exit(1)
     say(result=result | {"cpu": time.process_time()})
 
 
