@@ -11,7 +11,7 @@ from typing import Final
 from busway.settings import KiB, MiB
 
 BROKER_READ: Final = 256 * KiB
-CLIENT_READ: Final = 128 * KiB
+CLIENT_READ: Final = 64 * KiB
 """A client makes an object of every message of a read; more of them at a time fall out of the processor's cache."""
 HIGH_WATER: Final = 1 * MiB
 LOW_WATER: Final = 256 * KiB
