@@ -63,9 +63,9 @@ fuzz_target!(|data: &[u8]| {
     }
     let (mut splitter, mut bytes) = (Splitter::default(), 0);
     let written = out.out.clone();
-    let fits = splitter.feed(&written, usize::MAX, &mut |frame| {
-        bytes += frame.len();
-        Ok(Flow::Go)
+    let fits = splitter.feed(&written, usize::MAX, &mut |_, size| {
+        bytes += size;
+        Ok((Flow::Go, size))
     });
     assert_eq!(fits, Ok(true));
     assert_eq!(bytes, written.len());
