@@ -28,6 +28,7 @@ EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
 EVENT_RESULT: int  # client: (RESULT, number, code, value, text)
 EVENT_REPLY: int  # client: (REPLY, number, code, message): code 0 = answer, else error with text in message.payload
+EVENT_FULL: int  # client: (FULL, sub): the inbox of sub reached its limit
 EVENT_MISSED: int  # client: (MISSED, sub, count)
 EVENT_PONG: int  # client: (PONG, token)
 EVENT_AWAY: int  # client: (AWAY,)
@@ -75,6 +76,8 @@ class Inbox:
     def missed(self) -> int: ...  # total, dropped by the broker or here
     @property
     def received(self) -> int: ...  # total messages that arrived, dropped ones not counted
+    @property
+    def full(self) -> bool: ...  # over its limit and not yet half empty again
 
 @final
 class Session:
@@ -102,6 +105,7 @@ class Session:
     def unsubscribe(self, sub: int) -> int: ...
     def serve(self, service: int, topic: str) -> int: ...
     def unserve(self, service: int) -> int: ...
+    def hold(self, sub: int, full: bool) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
     def take(self) -> memoryview | None:
@@ -112,10 +116,8 @@ class Session:
         """Decode data[:size]. Raises errors.RemoteProtocolError when the broker broke the rules."""
     def inbox(self, sub: int, *, messages: int, bytes: int, policy: int) -> Inbox:
         """Make the inbox of a subscription (before subscribe()). It outlives connections. A full one drops by its policy;
-        under `block` it grows past its limit up to twice as much, `held` becomes true, and the driver stops reading."""
+        under `block` and `disconnect` EVENT_FULL tells of it and what is on its way is still taken."""
     def forget(self, sub: int) -> None: ...
-    @property
-    def held(self) -> bool: ...  # a block inbox is over its limit; false again once it is half empty
 
 @disjoint_base
 class Publisher:

@@ -88,3 +88,36 @@ async def test_a_consumer_that_left_is_not_counted(net: Net) -> None:
         for number in range(10):
             await pusher.push("jobs", str(number))
         assert await payloads(jobs, 10) == [b"%d" % number for number in range(10)]
+
+
+async def test_a_push_passes_a_full_consumer_by(net: Net) -> None:
+    await net.serve(stall=60)
+    pusher, one, two = await net.connect(), await net.connect(), await net.connect()
+    async with one.subscribe("jobs", group="g", limit=5, patience=60) as full:
+        for _ in range(5):
+            await pusher.push("jobs", b"x")
+        await settle(one)
+        with pytest.raises(busway.LimitExceeded):
+            await pusher.push("jobs", b"nobody has room")
+        async with two.subscribe("jobs", group="g") as free:
+            for _ in range(20):
+                await pusher.push("jobs", b"y")
+            await pusher.publish("jobs", b"to the group", confirm=True)
+            await settle(pusher, one, two)
+            assert (full.pending, free.pending) == (5, 21)
+
+
+async def test_a_push_that_nobody_waits_for_any_more_is_taken_back(net: Net) -> None:
+    pusher, consumer = await net.connect(), await net.connect()
+    async with consumer.subscribe("jobs") as jobs:
+        assert consumer._core.connection is not None
+        transport = consumer._core.connection.transport
+        transport.pause_reading()
+        with pytest.raises(busway.Timeout):
+            await pusher.push("jobs", b"too late", timeout=0.05)
+        await pusher.flush()
+        transport.resume_reading()
+        await settle(consumer)
+        assert jobs.pending == 0
+        await pusher.push("jobs", b"in time")
+        assert await payloads(jobs, 1) == [b"in time"]

@@ -1,7 +1,7 @@
 """Slow consumers: memory stays bounded, others go on, and what was missed is counted exactly.
 
-A consumer is made slow by a full subscription of the policy `block` (`hold`): its client then stops reading the connection,
-and all that the broker has for it piles up there.
+A client is made to stand still (`held`) by its transport no longer reading: all that the broker has for it piles up there. A
+consumer that doesn't take what its client has is another thing: the client goes on and says so to the broker.
 """
 
 import asyncio
@@ -28,16 +28,12 @@ def numbers(messages: list[busway.Message]) -> list[int]:
 
 
 @asynccontextmanager
-async def held(bus: busway.Bus, publisher: busway.Bus):
-    """While inside, the bus reads nothing from its connection; the yielded function ends it."""
-    async with bus.subscribe("hold", policy="block", limit=1000) as hold:
-        await publisher.publish_many("hold", [b""] * 1500)
-        await publisher.flush()
-
-        async def release() -> None:
-            await gather(hold, 1500)
-
-        yield release
+async def held(bus: busway.Bus):
+    """The bus reads nothing from its connection, until the yielded function is called."""
+    connection = bus._core.connection
+    assert connection is not None
+    connection.transport.pause_reading()
+    yield connection.transport.resume_reading
 
 
 async def publish_all(publisher: busway.Bus, topic: str = "t") -> None:
@@ -57,14 +53,14 @@ async def test_received_and_missed_make_all(net: Net, policy: busway.Policy) -> 
     async with (
         slow.subscribe("t", policy=policy, limit_bytes=1 << 30) as subscription,
         quick.subscribe("t", limit_bytes=1 << 30) as others,
-        held(slow, publisher) as release,
+        held(slow) as release,
     ):
         await publish_all(publisher)
         assert numbers(await gather(others, COUNT)) == list(range(COUNT))
         assert others.missed == 0
         assert server.stats()["outbox_bytes"] <= OUTBOX + 4 * SIZE
         assert server.stats()["messages_dropped"] > 0
-        await release()
+        release()
         await slow.flush(timeout=PATIENCE)
         got = await rest(subscription)
         assert numbers(got) == sorted(numbers(got))
@@ -95,10 +91,10 @@ async def test_disconnect(net: Net) -> None:
     slow, publisher, quick = await net.connect("slow", reconnect=None), await net.connect(), await net.connect()
     async with quick.subscribe("t", limit_bytes=1 << 30) as others:
         subscription = await slow.subscribe("t", policy="disconnect", limit_bytes=1 << 30)
-        async with held(slow, publisher) as release:
+        async with held(slow) as release:
             await publish_all(publisher)
             assert numbers(await gather(others, COUNT)) == list(range(COUNT))
-            await release()
+            release()
             got = []
             with pytest.raises(busway.SlowConsumer) as caught:
                 async with asyncio.timeout(PATIENCE):
@@ -119,9 +115,9 @@ async def test_after_a_disconnect_the_other_subscriptions_come_back(net: Net) ->
     events = slow.events()
     async with slow.subscribe("u") as other:
         subscription = await slow.subscribe("t", policy="disconnect", limit_bytes=1 << 30)
-        async with held(slow, publisher) as release:
+        async with held(slow) as release:
             await publish_all(publisher)
-            await release()
+            release()
             kinds: list[str] = []
             async with asyncio.timeout(PATIENCE):
                 while "resumed" not in kinds:
@@ -152,7 +148,7 @@ async def test_a_full_inbox_of_the_client_drops_by_policy(net: Net, policy: busw
 
 @pytest.mark.parametrize("policy", ["block", "disconnect"])
 async def test_a_burst_above_a_small_limit_is_not_dropped(net: Net, policy: busway.Policy) -> None:
-    """Neither policy lets the client drop: it stops reading, and the broker does what the policy says if that lasts."""
+    """Neither policy lets the client drop: it tells the broker, which does what the policy says with what comes after."""
     slow, publisher = await net.connect(), await net.connect()
     async with slow.subscribe("t", policy=policy, limit=10) as subscription:
         await publisher.publish_many("t", [str(number) for number in range(1000)])
@@ -193,7 +189,7 @@ async def test_a_stuck_consumer_does_not_stop_other_traffic_of_the_publisher(net
         slow.subscribe("t", limit_bytes=1 << 30) as stuck,
         quick.subscribe("u", limit_bytes=1 << 30) as others,
         quick.serve("s", lambda message: b"ok"),
-        held(slow, publisher) as release,
+        held(slow) as release,
     ):
         for number in range(COUNT):
             await publisher.publish("t", payload(number))
@@ -201,7 +197,7 @@ async def test_a_stuck_consumer_does_not_stop_other_traffic_of_the_publisher(net
                 await publisher.publish("u", payload(number))
                 assert (await publisher.request("s", timeout=PATIENCE)).payload == b"ok"
         assert numbers(await gather(others, COUNT // 100)) == list(range(0, COUNT, 100))
-        await release()
+        release()
         await settle(publisher, slow)
         assert len(await rest(stuck)) + stuck.missed == COUNT
 
@@ -215,3 +211,133 @@ async def test_missed_messages_are_an_event(net: Net) -> None:
             async for event in events:
                 if event.kind == "missed":
                     break
+
+
+async def test_a_full_subscription_does_not_hold_up_the_rest_of_its_connection(net: Net) -> None:
+    await net.serve(stall=60)
+    both, publisher = await net.connect(), await net.connect()
+    async with (
+        both.subscribe("full", limit=10, patience=PATIENCE) as full,
+        both.subscribe("other") as other,
+        both.serve("s", lambda message: b"ok"),
+    ):
+        await publisher.publish_many("full", [b""] * 20)
+        await settle(publisher, both)
+        assert full.full
+        await publisher.publish_many("other", [str(number) for number in range(100)])
+        assert [int(message.payload) for message in await gather(other, 100)] == list(range(100))
+        assert (await publisher.request("s", timeout=PATIENCE)).payload == b"ok"
+        assert full.pending == 20
+
+
+async def test_publishers_wait_for_a_full_subscription_and_go_on_when_it_has_room(net: Net) -> None:
+    server = await net.serve(stall=60)
+    slow, publisher, other = await net.connect(), await net.connect(), await net.connect()
+    async with slow.subscribe("full", limit=10, patience=PATIENCE) as full, other.subscribe("free") as free:
+        await publisher.publish_many("full", [b"0"] * 20)
+        await settle(publisher, slow)
+        assert server.stats()["slow_consumers"] == 1
+        await publisher.publish("full", b"1")
+        await publisher.publish("free", b"2")
+        assert (await other.info())["stats"]["slow_consumers"] == 1
+        assert (full.pending, free.pending) == (20, 0)
+        assert [message.payload for message in await gather(full, 21)] == [b"0"] * 20 + [b"1"]
+        assert [message.payload for message in await gather(free, 1)] == [b"2"]
+        assert full.missed == 0
+        await settle(slow)
+        assert server.stats()["slow_consumers"] == 0
+
+
+async def test_a_consumer_that_asks_for_each_message_misses_nothing(net: Net) -> None:
+    """Its answers come through the connection that its messages wait on."""
+    await net.serve(stall=0.3)
+    worker, publisher = await net.connect(), await net.connect()
+    count = 3000
+
+    async def work(message: busway.Message) -> None:
+        await worker.request("s", message.payload, timeout=PATIENCE)
+        done.append(int(message.payload))
+
+    done: list[int] = []
+    async with (
+        publisher.serve("s", lambda message: message.payload),
+        worker.subscribe("t", limit=50, handler=work) as subscription,
+    ):
+        await publisher.publish_many("t", [str(number) for number in range(count)])
+        async with asyncio.timeout(PATIENCE):
+            while len(done) < count:
+                await worker.flush(timeout=PATIENCE)
+        assert done == list(range(count))
+        assert subscription.missed == 0
+
+
+async def test_a_consumer_that_takes_less_than_the_stall_time_allows_is_waited_for(net: Net) -> None:
+    """One message at a time, each after more than the stall time: slow, and yet not stuck."""
+    await net.serve(stall=0.25)
+    slow, publisher = await net.connect(), await net.connect()
+    async with slow.subscribe("t", limit=2) as subscription:
+        await publisher.publish_many("t", [str(number) for number in range(4)])
+        await settle(publisher, slow)
+        publishing = asyncio.ensure_future(publisher.publish_many("t", [str(number) for number in range(4, 8)]))
+        taken = []
+        for _ in range(8):
+            taken += [int(message.payload) for message in await gather(subscription, 1)]
+            await asyncio.sleep(0.3)  # the work that makes it slow
+        await publishing
+        assert taken == list(range(8))
+        assert subscription.missed == 0
+
+
+async def test_a_consumer_that_takes_nothing_loses_its_patience_and_hears_of_it(net: Net) -> None:
+    """Nobody takes: publishers go on after the patience and the stall time, and what is dropped is told exactly."""
+    server = await net.serve(stall=0.1)
+    slow, publisher, quick = await net.connect(), await net.connect(), await net.connect()
+    async with (
+        slow.subscribe("t", limit=10, patience=0) as stuck,
+        quick.subscribe("t") as others,
+    ):
+        await publisher.publish_many("t", [b"0"] * 10)
+        await settle(publisher, slow)
+        for number in range(100):
+            await publisher.publish("t", str(number))
+        await publisher.flush(timeout=PATIENCE)
+        assert len(await gather(others, 110)) == 110
+        await settle(publisher, slow)
+        assert server.stats()["messages_dropped"] == stuck.missed > 0
+        got = await gather(stuck, 110 - stuck.missed)
+        assert len(got) + stuck.missed == 110
+        await settle(slow)
+        await publisher.publish("t", b"again")
+        (message,) = await gather(stuck, 1)
+        assert (message.payload, message.missed) == (b"again", stuck.missed)
+
+
+async def test_a_full_subscription_with_the_policy_disconnect_ends_visibly(net: Net) -> None:
+    await net.serve()
+    slow, publisher = await net.connect(reconnect=None), await net.connect()
+    subscription = await slow.subscribe("t", policy="disconnect", limit=10)
+    await publisher.publish_many("t", [b""] * 10)
+    await settle(publisher, slow)
+    await publisher.publish("t", b"one too many")
+    assert len(await gather(subscription, 10)) == 10
+    with pytest.raises(busway.SlowConsumer):
+        await subscription.recv(timeout=PATIENCE)
+
+
+async def test_after_a_reconnect_a_full_subscription_is_still_held(net: Net) -> None:
+    server = await net.serve(stall=60)
+    slow, publisher = await net.connect(), await net.connect()
+    events = slow.events()
+    async with slow.subscribe("t", limit=10, patience=PATIENCE) as full:
+        await publisher.publish_many("t", [b""] * 10)
+        await settle(publisher, slow)
+        assert slow._core.connection is not None
+        slow._core.connection.transport.abort()
+        async with asyncio.timeout(PATIENCE):
+            while (await anext(events)).kind != "resumed":
+                pass
+        await settle(slow)
+        assert server.stats()["slow_consumers"] == 1
+        await publisher.publish("t", b"waits")
+        await gather(full, 10)
+        assert [message.payload for message in await gather(full, 1)] == [b"waits"]

@@ -179,32 +179,27 @@ def test_inboxes_drop_by_their_policy_and_count(policy: int) -> None:
     assert inbox.bytes == 0
 
 
-def test_held_is_true_while_a_blocking_inbox_is_over_its_limit() -> None:
+def test_an_inbox_is_full_from_its_limit_until_it_is_half_empty() -> None:
     hub = Hub()
     publisher, subscriber = Client(hub, 1), Client(hub, 2)
     inbox = subscriber.session.inbox(1, messages=10, bytes=1 << 20, policy=0)
     subscriber.session.subscribe(1, "t")
     subscriber.pump()
-    states = []
+    states, told = [], []
     for number in range(12):
         publisher.session.publish("t", b"%d" % number)
         publisher.pump()
-        subscriber.pump()
-        states.append(subscriber.session.held)
-    assert states[:9] == [False] * 9
-    assert states[-1] is True
-    while subscriber.session.held:
+        told += [event for event in subscriber.pump() if event[0] == _core.EVENT_FULL]
+        states.append(inbox.full)
+    assert states == [False] * 9 + [True] * 3
+    assert told == [(_core.EVENT_FULL, 1)]
+    while inbox.full:
         inbox.take(1)
     assert len(inbox) == 5
-    inbox.take(5)
-    assert not subscriber.session.held
-    publisher.session.publish_many("t", [b""] * 20, 0)
+    publisher.session.publish_many("t", [b""] * 5, 0)
     publisher.pump()
-    subscriber.pump()
-    assert subscriber.session.held
-    subscriber.session.forget(1)
-    del inbox
-    assert not subscriber.session.held
+    assert (_core.EVENT_FULL, 1) in subscriber.pump()
+    assert inbox.full
 
 
 def test_messages_before_a_broken_frame_are_still_announced() -> None:

@@ -10,13 +10,13 @@ import msgspec
 HELLO, WELCOME, CLOSE, PING, PONG, AWAY = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
 TOPIC, SENDER = 0x08, 0x09
 PUBLISH, PUSH, REQUEST, REPLY, CANCEL, ACCEPT = 0x10, 0x11, 0x12, 0x14, 0x15, 0x16
-DELIVER, OFFER, CALL, MISSED = 0x18, 0x19, 0x1A, 0x1B
-SUBSCRIBE, UNSUBSCRIBE, SERVE, UNSERVE = 0x20, 0x21, 0x22, 0x23
+DELIVER, OFFER, CALL, MISSED, WITHDRAW = 0x18, 0x19, 0x1A, 0x1B, 0x1C
+SUBSCRIBE, UNSUBSCRIBE, SERVE, UNSERVE, HOLD = 0x20, 0x21, 0x22, 0x23, 0x24
 RESULT = 0x28
 NAMES = {
     value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
 }  # kind -> name
-FIELDS, CONFIRM, ERROR, KEEP, NO_ECHO = 0x01, 0x02, 0x04, 0x40, 0x01
+FIELDS, CONFIRM, ERROR, KEEP, NO_ECHO, FULL = 0x01, 0x02, 0x04, 0x40, 0x01, 0x01
 
 
 class Frame(NamedTuple):
@@ -220,6 +220,8 @@ class Reader:
             return Reply(*struct.unpack_from("<HQ", got.rest), got.rest[10:])
         if got.kind == MISSED:
             return struct.unpack("<HIQ", got.rest)[1:]
+        if got.kind == WITHDRAW:
+            return struct.unpack("<HIQQ", got.rest)[1:]
         if got.kind == CLOSE:
             return struct.unpack_from("<H", got.rest)[0], got.rest[2:].decode()
         if got.kind == WELCOME:

@@ -109,6 +109,7 @@ ALLOWED = {
     wire.REQUEST: wire.FIELDS,
     wire.REPLY: wire.FIELDS | wire.ERROR,
     wire.SUBSCRIBE: wire.NO_ECHO,
+    wire.HOLD: wire.FULL,
 }
 SENT = {
     wire.frames(vector.data)[0].kind: vector.data

@@ -157,6 +157,8 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
     ("unserve",): (ALICE, 3, lambda made: made.unserve(1)),
     ("topic-eth", "push"): (BOB, 6, sends_topic_first(wire.PUSH, "price/eth", b"job")),
     ("unsubscribe",): (ALICE, 4, lambda made: made.unsubscribe(1)),
+    ("hold",): (ALICE, 0, lambda made: made.hold(1, True)),
+    ("hold-end",): (ALICE, 0, lambda made: made.hold(1, False)),
     ("ping",): (BOB, 0, lambda made: made.ping(0x1122334455667788)),
     ("close",): (BOB, 0, lambda made: made.close(9, "bye")),
 }
@@ -296,6 +298,17 @@ def test_an_offer_is_accepted_by_the_session_itself() -> None:
     assert written(made) == VECTORS["accept"].data
     (message,) = inboxes[2].take(10)
     assert (message.payload, message.kind) == (b"job", "push")
+
+
+def test_an_offer_that_is_withdrawn_is_taken_back_unless_somebody_has_it() -> None:
+    made, inboxes = reading()
+    feed(made, "offer")
+    assert feed(made, "withdraw") == []
+    assert (len(inboxes[2]), inboxes[2].received, inboxes[2].bytes) == (0, 0, 0)
+    feed(made, "offer")
+    assert len(inboxes[2].take(10)) == 1
+    assert feed(made, "withdraw") == []
+    assert inboxes[2].received == 1
 
 
 def test_an_offer_for_a_subscription_that_is_gone_is_refused() -> None:

@@ -140,6 +140,12 @@ impl Outgoing {
         number
     }
 
+    /// Whether there is no room for a subscription's messages.
+    pub fn hold(&mut self, sub: u32, full: bool) {
+        let flags = if full { flag::FULL } else { 0 };
+        Writer::new(&mut self.out, kind::HOLD, flags).u16(0).u32(sub).end();
+    }
+
     /// PING or PONG.
     pub fn beat(&mut self, kind: u8, token: u64) {
         Writer::new(&mut self.out, kind, 0).u64(token).end();
@@ -171,6 +177,7 @@ pub enum Incoming<'a> {
     Call(Delivery<'a>),
     Reply { code: u16, number: u64, payload: &'a [u8] },
     Missed { sub: u32, count: u64 },
+    Withdraw { sub: u32, session: u64, number: u64 },
     Result { code: u16, number: u64, value: u64, text: &'a str },
 }
 
@@ -244,6 +251,10 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::MISSED => {
             parts.u16()?;
             Incoming::Missed { sub: parts.u32()?, count: parts.u64()? }
+        }
+        kind::WITHDRAW => {
+            parts.u16()?;
+            Incoming::Withdraw { sub: parts.u32()?, session: parts.u64()?, number: parts.u64()? }
         }
         kind::RESULT => {
             Incoming::Result { code: parts.u16()?, number: parts.u64()?, value: parts.u64()?, text: parts.rest_text()? }

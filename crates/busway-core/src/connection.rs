@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
+use crate::frame::policy;
 use crate::numbers::Numbers;
 use crate::outbox::Outbox;
 use crate::split::Splitter;
@@ -44,6 +45,23 @@ pub struct Counters {
     pub dropped: u64,
 }
 
+/// A subscription whose client said HOLD.
+#[derive(Debug, Clone, Copy)]
+pub struct Hold {
+    pub policy: u8,
+    /// When its word was first seen to be due; None: it came since time was last looked at.
+    pub since: Option<u64>,
+    /// Not heard of for too long: `block` drops.
+    pub stuck: bool,
+}
+
+impl Hold {
+    /// Whether publishers must wait for it.
+    pub fn blocks(&self) -> bool {
+        self.policy == policy::BLOCK && !self.stuck
+    }
+}
+
 #[derive(Debug)]
 pub struct Connection {
     pub state: State,
@@ -71,6 +89,8 @@ pub struct Connection {
     pub progress: Option<u64>,
     /// Connections that wait for room here.
     pub waiters: Vec<u32>,
+    /// Subscriptions that its client has no room for.
+    pub held: FxHashMap<u32, Hold>,
 
     pub subs: FxHashMap<u32, u32>,
     pub services: FxHashMap<u32, u32>,
@@ -104,6 +124,7 @@ impl Connection {
             stuck: false,
             progress: None,
             waiters: Vec::new(),
+            held: FxHashMap::default(),
             subs: FxHashMap::default(),
             services: FxHashMap::default(),
             asked: FxHashMap::default(),

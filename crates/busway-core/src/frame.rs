@@ -27,10 +27,12 @@ pub mod kind {
     pub const OFFER: u8 = 0x19;
     pub const CALL: u8 = 0x1a;
     pub const MISSED: u8 = 0x1b;
+    pub const WITHDRAW: u8 = 0x1c;
     pub const SUBSCRIBE: u8 = 0x20;
     pub const UNSUBSCRIBE: u8 = 0x21;
     pub const SERVE: u8 = 0x22;
     pub const UNSERVE: u8 = 0x23;
+    pub const HOLD: u8 = 0x24;
     pub const RESULT: u8 = 0x28;
 }
 
@@ -40,6 +42,7 @@ pub mod flag {
     pub const ERROR: u8 = 0x04;
     pub const KEEP: u8 = 0x40;
     pub const NO_ECHO: u8 = 0x01;
+    pub const FULL: u8 = 0x01;
 }
 
 pub mod policy {

@@ -1,13 +1,13 @@
 //! What has arrived at a client for one subscription: bounded, with the same policies as the broker's outbox.
 //!
-//! `block` and `disconnect` make the client stop reading, so that the broker feels it and acts by the policy.
+//! Under `block` and `disconnect` the broker is told when it is full, and what was on its way is still taken.
 
 use std::collections::VecDeque;
 
 use crate::frame::policy;
 
-/// What one read of a client can bring at the most: a client that stops reading must still have room for it.
-const READ: (usize, usize) = (8192, 512 << 10);
+/// What may be on its way, in messages and bytes, when the broker hears that there is no room: outbox and sockets.
+const ON_ITS_WAY: (usize, usize) = (1 << 20, 32 << 20);
 
 #[derive(Debug)]
 pub struct Inbox<T> {
@@ -67,7 +67,8 @@ impl<T> Inbox<T> {
     fn admit(&mut self) -> bool {
         match self.policy {
             policy::BLOCK | policy::DISCONNECT => {
-                self.items.len() < 2 * self.most_items.max(READ.0) && self.bytes < 2 * self.most_bytes.max(READ.1)
+                let (items, bytes) = ON_ITS_WAY;
+                self.items.len() < self.most_items + items && self.bytes < self.most_bytes + bytes
             }
             policy::DROP_OLDEST => {
                 while self.over() {
@@ -102,6 +103,26 @@ impl<T> Inbox<T> {
         !self.over()
     }
 
+    /// Takes out the newest item that `is` says, if it is still there.
+    pub fn withdraw(&mut self, is: impl Fn(&T) -> bool) -> bool {
+        let Some(at) = self.items.iter().rposition(|(item, ..)| is(item)) else { return false };
+        let Some((_, size, before)) = self.items.remove(at) else { return false };
+        match self.items.get_mut(at) {
+            Some(next) => next.2 += before,
+            None => self.untold += before,
+        }
+        self.bytes -= size;
+        self.received -= 1;
+        self.relax();
+        true
+    }
+
+    fn relax(&mut self) {
+        if self.full && self.items.len() <= self.most_items / 2 && self.bytes <= self.most_bytes / 2 {
+            self.full = false;
+        }
+    }
+
     pub fn miss(&mut self, count: u64) {
         self.missed += count;
         self.untold += count;
@@ -112,9 +133,7 @@ impl<T> Inbox<T> {
         let (item, size, before) = self.items.pop_front()?;
         let missed = before + std::mem::take(&mut self.front);
         self.bytes -= size;
-        if self.full && self.items.len() <= self.most_items / 2 && self.bytes <= self.most_bytes / 2 {
-            self.full = false;
-        }
+        self.relax();
         Some((item, missed))
     }
 }
@@ -124,10 +143,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_stops_reading_has_room_for_one_more_read() {
+    fn what_is_on_its_way_is_taken_and_no_more() {
         let mut inbox = Inbox::new(4, 1 << 20, policy::BLOCK);
-        assert!((0..2 * READ.0).all(|i| inbox.push(1, || i)) && inbox.is_full());
+        assert!((0..4 + ON_ITS_WAY.0).all(|i| inbox.push(1, || i)) && inbox.is_full());
         assert!(!inbox.push(1, || 0) && inbox.missed == 1);
+    }
+
+    #[test]
+    fn what_is_withdrawn_leaves_its_account_behind() {
+        let mut inbox = Inbox::new(4, 1 << 20, policy::BLOCK);
+        inbox.miss(2);
+        inbox.push(3, || 'a');
+        inbox.push(3, || 'b');
+        assert!(inbox.withdraw(|&item| item == 'a') && !inbox.withdraw(|&item| item == 'a'));
+        assert_eq!((inbox.pop(), inbox.received, inbox.bytes()), (Some(('b', 2)), 1, 0));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub enum Pending {
         origin: u32,
         number: u64,
         consumer: u32,
+        /// The consumer's subscription.
+        sub: u32,
         topic: u32,
         flags: u8,
         body: Box<[u8]>,

@@ -1,8 +1,5 @@
 //! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use busway_core::client::{read, Delivery, Incoming, Outgoing};
 use busway_core::frame::{code, kind, Body, Checked, Fault};
 use busway_core::split::Flow;
@@ -11,8 +8,8 @@ use pyo3::types::{PyBytes, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::event;
-use crate::inbox::Held;
-use crate::message::{make, Message, Parts, Sender};
+use crate::inbox::Shared;
+use crate::message::{is, make, Message, Parts, Sender};
 use crate::session::now;
 
 /// What a decoded chunk has for Python.
@@ -22,6 +19,7 @@ pub enum Event {
     Pong(u64),
     Away,
     Ready(u32),
+    Full(u32),
     Missed(u32, u64),
     Call(u32, u64, Message),
     Reply(u64, u16, Message),
@@ -31,7 +29,7 @@ pub enum Event {
 impl Event {
     /// Whether it is of a subscription, and so still true when the connection has ended.
     pub fn outlives(&self) -> bool {
-        matches!(self, Self::Ready(_) | Self::Missed(..))
+        matches!(self, Self::Ready(_) | Self::Full(_) | Self::Missed(..))
     }
 
     pub fn into_tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
@@ -41,6 +39,7 @@ impl Event {
             Self::Pong(token) => (event::PONG, token).into_pyobject(py),
             Self::Away => (event::AWAY,).into_pyobject(py),
             Self::Ready(sub) => (event::READY, sub).into_pyobject(py),
+            Self::Full(sub) => (event::FULL, sub).into_pyobject(py),
             Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
             Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
             Self::Reply(number, code, message) => (event::REPLY, number, code, message).into_pyobject(py),
@@ -59,11 +58,9 @@ pub struct Arrivals {
     topics: Vec<Option<Py<PyString>>>,
     senders: Vec<Option<Sender>>,
     nobody: Sender,
-    pub inboxes: FxHashMap<u32, Rc<Held>>,
+    pub inboxes: FxHashMap<u32, Shared>,
     /// Topics of the requests that wait for their reply.
     pub asked: FxHashMap<u64, Py<PyString>>,
-    /// How many inboxes make the client stop reading.
-    pub full: Rc<Cell<usize>>,
     pub events: Vec<Event>,
 }
 
@@ -76,7 +73,6 @@ impl Arrivals {
             nobody: Sender { name: PyString::new(py, "").unbind(), session },
             inboxes: FxHashMap::default(),
             asked: FxHashMap::default(),
-            full: Rc::default(),
             events: Vec::new(),
         }
     }
@@ -105,18 +101,17 @@ impl Arrivals {
         let message = self.message(py, kind::DELIVER, delivery)?;
         for id in delivery.ids() {
             // A message may be on its way while its subscription ends.
-            let Some(held) = self.inboxes.get(&id) else { continue };
-            let events = &mut self.events;
-            held.change(|messages| {
-                let waiting = !messages.is_empty();
-                if messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
-                    if !waiting {
-                        events.push(Event::Ready(id));
-                    }
-                } else {
-                    missed(events, id);
-                }
-            });
+            let Some(inbox) = self.inboxes.get(&id) else { continue };
+            let mut messages = inbox.borrow_mut();
+            let (waiting, full) = (!messages.is_empty(), messages.is_full());
+            if !messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
+                missed(&mut self.events, id);
+            } else if !waiting {
+                self.events.push(Event::Ready(id));
+            }
+            if messages.is_full() && !full {
+                self.events.push(Event::Full(id));
+            }
         }
         Ok(())
     }
@@ -124,13 +119,16 @@ impl Arrivals {
     fn offered(&mut self, py: Python<'_>, out: &mut Outgoing, delivery: &Delivery) -> Checked<()> {
         let message = self.message(py, kind::OFFER, delivery)?;
         let id = delivery.id();
-        let taken = self.inboxes.get(&id).is_some_and(|held| {
-            held.change(|messages| {
-                if messages.is_empty() {
-                    self.events.push(Event::Ready(id));
-                }
-                messages.has_room() && messages.push(delivery.body.payload.len(), || message)
-            })
+        let taken = self.inboxes.get(&id).is_some_and(|inbox| {
+            let mut messages = inbox.borrow_mut();
+            if messages.is_empty() {
+                self.events.push(Event::Ready(id));
+            }
+            let taken = messages.has_room() && messages.push(delivery.body.payload.len(), || message);
+            if taken && messages.is_full() {
+                self.events.push(Event::Full(id));
+            }
+            taken
         });
         out.answer_offer(delivery.answer, if taken { code::OK } else { code::REFUSED });
         Ok(())
@@ -158,9 +156,14 @@ impl Arrivals {
                 fill(&mut self.senders, slot, Sender { name, session })?;
             }
             Incoming::Missed { sub, count } => {
-                if let Some(held) = self.inboxes.get(&sub) {
-                    held.change(|messages| messages.miss(count));
+                if let Some(inbox) = self.inboxes.get(&sub) {
+                    inbox.borrow_mut().miss(count);
                     self.events.push(Event::Missed(sub, count));
+                }
+            }
+            Incoming::Withdraw { sub, session, number } => {
+                if let Some(inbox) = self.inboxes.get(&sub) {
+                    inbox.borrow_mut().withdraw(|message| is(message, session, number));
                 }
             }
             Incoming::Ping(token) => out.beat(kind::PONG, token),

@@ -111,6 +111,13 @@ pub fn after(py: Python<'_>, message: &Message, missed: u64) -> PyResult<Message
     Ok(copy)
 }
 
+/// Whether this is the message that this session gave this number.
+pub fn is(message: &Message, session: u64, number: u64) -> bool {
+    // SAFETY: only `make` makes what is a Message.
+    let object = unsafe { &*message.as_ptr().cast::<Object>() };
+    object.session == session && object.number == number
+}
+
 fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     Ok(CLASS.get_or_try_init(py, || build(py))?.as_ptr().cast())

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use busway_core::client::{Limits, Outgoing};
 use busway_core::frame::{code, kind, Checked, Fault};
+use busway_core::inbox::Inbox as Messages;
 use busway_core::split::Splitter;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyMemoryView, PyString};
 
 use crate::bytes::{with_buffer, with_bytes, Attached, Bin, Chunk};
-use crate::inbox::{Held, Inbox};
+use crate::inbox::Inbox;
 use crate::incoming::{Arrivals, Event};
 use crate::raised;
 
@@ -292,6 +293,15 @@ impl Session {
         self.checked(py, |state| Ok(state.out.end(kind::UNSERVE, service)))
     }
 
+    fn hold(&self, py: Python<'_>, sub: u32, full: bool) -> PyResult<()> {
+        self.checked(py, |state| {
+            if state.open {
+                state.out.hold(sub, full);
+            }
+            Ok(())
+        })
+    }
+
     fn ping(&self, py: Python<'_>, token: u64) -> PyResult<()> {
         self.checked(py, |state| {
             state.out.beat(kind::PING, token);
@@ -362,19 +372,13 @@ impl Session {
     #[pyo3(signature = (sub, *, messages, bytes, policy))]
     fn inbox(&self, sub: u32, messages: usize, bytes: usize, policy: u8) -> Inbox {
         let mut state = self.state();
-        let held = Rc::new(Held::new(messages, bytes, policy, &state.arrivals.full));
-        state.arrivals.inboxes.insert(sub, held.clone());
-        Inbox(Attached(held))
+        let messages = Rc::new(RefCell::new(Messages::new(messages, bytes, policy)));
+        state.arrivals.inboxes.insert(sub, messages.clone());
+        Inbox(Attached(messages))
     }
 
     fn forget(&self, sub: u32) {
         let gone = self.state().arrivals.inboxes.remove(&sub);
         drop(gone);
-    }
-
-    /// An inbox that makes the client stop reading is over its limit.
-    #[getter]
-    fn held(&self) -> bool {
-        self.state().arrivals.full.get() > 0
     }
 }

@@ -175,6 +175,7 @@ class Bus(Publisher):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
         handler: Handler | None = None,
         concurrency: int = 1,
     ) -> Subscription: ...
@@ -190,6 +191,7 @@ class Bus(Publisher):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
         concurrency: int = 1,
     ) -> TypedSubscription[T]: ...
@@ -204,6 +206,7 @@ class Bus(Publisher):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
     ) -> Subscription | TypedSubscription[Any]:
@@ -216,7 +219,8 @@ class Bus(Publisher):
                     print(message.topic, message.payload)
 
         Of the subscriptions in a `group` one gets each message. When more than `limit` messages or `limit_bytes` bytes
-        wait, `policy` decides. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
+        wait, `policy` decides; under `block` publishers wait for a consumer that takes messages, and for `patience` seconds
+        for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
         gives the messages of a protocol, on topics below its prefix.
         """
         kind = None if isinstance(pattern, str) else kind_for(pattern)
@@ -231,6 +235,7 @@ class Bus(Publisher):
             handler=handler if kind is None or handler is None else kind.handler(handler),
             concurrency=concurrency,
             drain=self._drain,
+            patience=patience,
         )
         return subscription if kind is None else TypedSubscription(subscription, kind)
 

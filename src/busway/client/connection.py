@@ -1,7 +1,7 @@
 """One physical connection of a client: bytes between its transport and the native session, and its heartbeat.
 
-Output is written once per turn of the loop. Reading pauses while a subscription that blocks is over its limit, unless
-an answer is waited for. When the connection is over it stays over; the next one is a new object.
+Output is written once per turn of the loop. Reading never pauses: a subscription without room says so to the broker (see
+holding.py). When the connection is over it stays over; the next one is a new object.
 """
 
 import asyncio
@@ -28,8 +28,9 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, core: "Core", url: str) -> None:
         self.url = url
         self.greeted = False
-        self.holding = False
         self.paused = False
+        self.unwritten = 0
+        """Bytes that the transport had not given to the system when it was last written to."""
         self.over = False
         self.reason: BusError | None = None
         self.ended: asyncio.Future[None] = core.loop.create_future()
@@ -70,9 +71,6 @@ class Connection(asyncio.BufferedProtocol):
             self._inside = False
         if session.waiting:
             self.flush()
-        if session.held and not self.holding and not self._core.expects():
-            self.holding = True
-            self.transport.pause_reading()
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -110,14 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._scheduled = False
         if not self.over and (view := self._session.take()) is not None:
             self.transport.write(view)
-
-    def release(self) -> None:
-        """Read again."""
-        if self.holding:
-            self.holding = False
-            self._quiet = 0
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
+            self.unwritten = self.transport.get_write_buffer_size()
 
     async def room(self) -> None:
         """Return when the transport takes more, or when the connection is over."""
@@ -145,10 +136,10 @@ class Connection(asyncio.BufferedProtocol):
             self._quiet = 0
             return
         self._quiet += 1
-        if self._quiet >= 3 * _BEATS and not self.holding:  # silence while this side doesn't read says nothing
+        if self._quiet >= 3 * _BEATS:
             self.fail(Disconnected(f"nothing heard for {3 * self._heartbeat:g} s", code=Code.IDLE))
         elif self._quiet >= _BEATS:
-            self._session.ping(0)  # the broker's own PING isn't read while holding, but it must hear of this side
+            self._session.ping(0)
 
     def fail(self, error: BusError) -> None:
         """End it now, for this reason."""

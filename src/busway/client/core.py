@@ -17,6 +17,7 @@ from busway import _core
 from busway._core import Session
 from busway.client.connection import Connection
 from busway.client.events import Announcer, Event
+from busway.client.holding import Holding
 from busway.client.offline import Waiting
 from busway.client.pending import Pending
 from busway.errors import BusError, Closed, Code, Disconnected, Forked, LocalProtocolError, from_code
@@ -53,6 +54,7 @@ class Core:
         self.error: BusError | None = None
         self.events = Announcer()
         self.waiting = Waiting()
+        self.holding = Holding(self.session)
         self.subscriptions: dict[int, Subscription] = {}
         self.services: dict[int, Service] = {}
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
@@ -67,6 +69,7 @@ class Core:
         self._tokens = 0
         self._table: dict[int, Callable[[Row], None]] = {
             _core.EVENT_READY: self._ready,
+            _core.EVENT_FULL: self._full,
             _core.EVENT_REPLY: self._reply,
             _core.EVENT_RESULT: self._result,
             _core.EVENT_CALL: self._call,
@@ -102,10 +105,6 @@ class Core:
             return Disconnected("this bus is not connected yet: enter it with `async with` or await it")
         return Disconnected("the broker is going away" if self.away else "there is no connection at the moment")
 
-    def expects(self) -> bool:
-        """Whether an answer is waited for, so that reading must go on."""
-        return len(self.pending) > 0 or len(self._pongs) > 0
-
     def parts(self) -> "list[Part]":
         """Every subscription and service."""
         return [*self.subscriptions.values(), *self.services.values()]
@@ -117,10 +116,7 @@ class Core:
 
     def answer(self, number: int, timeout: float | None = None, topic: str = "") -> "asyncio.Future[Any]":
         """The future answer to a frame that was just encoded."""
-        future = self.pending.add(number, timeout, topic)
-        if (connection := self.connection) is not None and connection.holding:
-            connection.release()
-        return future
+        return self.pending.add(number, timeout, topic)
 
     async def result(self, number: int) -> int:
         """The value of the RESULT to a frame that was just encoded."""
@@ -135,7 +131,6 @@ class Core:
         self._tokens += 1
         token = self._tokens
         future = self._pongs[token] = self.loop.create_future()
-        connection.release()
         started = perf_counter()  # the loop's clock may be as coarse as a turn
         self.session.ping(token)
         connection.flush()
@@ -146,9 +141,9 @@ class Core:
         return perf_counter() - started
 
     def taken(self) -> None:
-        """Messages were taken out of an inbox: read again if that made room."""
-        if (connection := self.connection) is not None and connection.holding and not self.session.held:
-            connection.release()
+        """Messages were taken out of an inbox: tell the broker if that made room."""
+        if self.holding:
+            self.holding.relieve()
 
     def report(self, error: BaseException, what: str, topic: str = "") -> None:
         """Something went wrong where nobody waits for it, such as in a user's handler: log, count, event, hook."""
@@ -175,7 +170,7 @@ class Core:
 
     def detach(self, error: BusError) -> int:
         """No connection any more: what waits for an answer fails. Returns the bytes that were never written."""
-        unsent = self.session.waiting
+        unsent = self.session.waiting + (self.connection.unwritten if self.connection is not None else 0)
         self.connection = None
         self.open = False
         self.away = False
@@ -193,6 +188,11 @@ class Core:
     def _ready(self, event: Row) -> None:
         if (subscription := self.subscriptions.get(event[1])) is not None:
             subscription.arrived()
+
+    def _full(self, event: Row) -> None:
+        subscription = self.subscriptions.get(event[1])
+        if subscription is not None and subscription.policy in {"block", "disconnect"}:
+            self.holding.begin(event[1], subscription)
 
     def _reply(self, event: Row) -> None:
         _, number, code, message = event

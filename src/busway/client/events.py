@@ -21,7 +21,8 @@ class Event:
 
     `missed`: `count` messages were dropped for the subscription `topic`. `rejected`: the broker refused `topic` with
     `error`. `error`: a handler raised, or `count` buffered messages grew too old. `resumed`: after `downtime` seconds
-    and `attempts` attempts; `unsent` bytes had been encoded and not been written when the connection was lost.
+    and `attempts` attempts; `unsent` is how many bytes at most had been encoded and not been given to the system when the
+    connection was lost.
     """
 
     kind: EventKind

@@ -116,6 +116,7 @@ class Life:
             )
         for part in core.parts():
             part.ended(error)
+        core.holding.stop()
         core.events.tell(Event(kind="closed", url=self.url, error=error))
         core.events.end()
 

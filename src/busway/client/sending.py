@@ -77,8 +77,6 @@ class Sender:
         number = core.session.send(kind, topic, data, flags=flags, aux=aux)
         pending = core.pending
         future = pending.add(number, timeout, topic)
-        if connection.holding:
-            connection.release()
         if len(pending) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
         try:

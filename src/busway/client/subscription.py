@@ -44,11 +44,14 @@ class Subscription(Part):
         handler: Handler | None,
         concurrency: int,
         drain: float,
+        patience: float,
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
         if limit < 1 or limit_bytes < 1 or concurrency < 1:
             raise ValueError("limit, limit_bytes and concurrency must be above zero")
+        if not patience >= 0:
+            raise ValueError("patience must not be below zero")
         super().__init__(core, pattern)
         self.pattern = pattern
         self.group = group
@@ -60,6 +63,7 @@ class Subscription(Part):
         self._handler = handler
         self._concurrency = concurrency
         self._drain = drain
+        self.patience = patience
         self._ready: Iterator[Message] = iter(())
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -123,14 +127,26 @@ class Subscription(Part):
 
     # Inside.
 
+    @property
+    def taken(self) -> int:
+        """Messages that consumers have taken in all."""
+        return self.received - self.pending
+
+    @property
+    def full(self) -> bool:
+        """Over its limit and not yet half empty again."""
+        return self._inbox.full
+
     def announce(self) -> int:
-        return self._core.session.subscribe(
+        number = self._core.session.subscribe(
             self._id,
             self.pattern,
             group=self.group,
             flags=0 if self._echo else _NO_ECHO,
             policy=POLICIES.index(self.policy),
         )
+        self._core.holding.renew(self._id)
+        return number
 
     def arrived(self) -> None:
         """The inbox was empty and has messages now."""
@@ -147,7 +163,7 @@ class Subscription(Part):
     def _leave(self) -> None:
         if self._core.subscriptions.pop(self._id, None) is not None:
             self._core.session.forget(self._id)
-            self._core.taken()  # a full inbox may have held the reading
+            self._core.holding.forget(self._id)
 
     async def _finish(self) -> None:
         await finish(self._others(self._tasks), self._drain, f"the handler of {self.pattern!r}")

@@ -141,6 +141,7 @@ class Bus(Closing):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
         handler: Callable[[Message], object] | None = None,
         concurrency: int = 1,
     ) -> Subscription[Message]: ...
@@ -155,6 +156,7 @@ class Bus(Closing):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
         concurrency: int = 1,
     ) -> Subscription[Received[T]]: ...

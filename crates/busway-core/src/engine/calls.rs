@@ -60,7 +60,8 @@ impl Engine {
         };
         self.stats.pushes += 1;
         let (flags, body, tried) = (frame[5] & flag::FIELDS, frame[HEAD..].into(), Vec::new());
-        let offer = Pending::Offer { origin: conn, number, consumer: u32::MAX, topic, flags, body, tried };
+        let (consumer, sub) = (u32::MAX, 0);
+        let offer = Pending::Offer { origin: conn, number, consumer, sub, topic, flags, body, tried };
         let id = self.pending.next_id();
         self.topics.use_again(topic);
         if let Some(this) = self.conn(conn) {
@@ -73,7 +74,7 @@ impl Engine {
 
     /// Offers a push to the next consumer that has not been tried.
     fn offer(&mut self, id: u64, mut pending: Pending) {
-        let Pending::Offer { origin, number, consumer, topic, flags, body, tried } = &mut pending else { return };
+        let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried } = &mut pending else { return };
         let (from, topic) = (*origin, *topic);
         let route = self.topics.route(topic, &mut self.index);
         let takers: Vec<_> = route.takers().collect();
@@ -88,7 +89,7 @@ impl Engine {
             if this.state != State::Open || !wants || tried.contains(&taker.conn) {
                 continue;
             }
-            if this.outbox.bytes() >= limit {
+            if this.outbox.bytes() >= limit || this.held.contains_key(&taker.id) {
                 full = true;
                 continue;
             }
@@ -109,7 +110,7 @@ impl Engine {
             }
             return;
         };
-        *consumer = taker.conn;
+        (*consumer, *sub) = (taker.conn, taker.id);
         tried.push(taker.conn);
         let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
         self.deliver(from, taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
@@ -260,16 +261,23 @@ impl Engine {
 
     /// CANCEL: who asked no longer waits.
     pub(super) fn cancel(&mut self, conn: u32, number: u64) {
-        let Some(id) = self.conn(conn).and_then(|this| this.asked.remove(&number)) else { return };
-        self.forget(id);
+        let Some(this) = self.conn(conn) else { return };
+        let session = this.who.session;
+        let Some(id) = this.asked.remove(&number) else { return };
+        if let Some(Pending::Offer { consumer, sub, .. }) = self.forget(id) {
+            self.put(consumer, |out| {
+                Writer::new(out, kind::WITHDRAW, 0).u16(0).u32(sub).u64(session).u64(number).end();
+            });
+        }
     }
 
-    fn forget(&mut self, id: u64) {
-        let Some(pending) = self.pending.remove(id) else { return };
+    fn forget(&mut self, id: u64) -> Option<Pending> {
+        let pending = self.pending.remove(id)?;
         self.end_offer(&pending);
         if let Some(this) = self.conn(pending.awaited()) {
             this.owed.remove(&id);
         }
+        Some(pending)
     }
 
     /// A connection ended: what it owed goes elsewhere or fails, what it asked is forgotten.

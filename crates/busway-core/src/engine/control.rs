@@ -72,6 +72,7 @@ impl Engine {
         let allowed = match kind {
             kind::PUSH | kind::REQUEST | kind::REPLY => !0,
             kind::SUBSCRIBE => flag::NO_ECHO,
+            kind::HOLD => flag::FULL,
             _ => 0,
         };
         if flags & !allowed != 0 {
@@ -117,6 +118,11 @@ impl Engine {
                 parts.u16()?;
                 let (service, number) = (parts.u32()?, parts.u64()?);
                 self.unserve(conn, service, number);
+            }
+            kind::HOLD => {
+                parts.u16()?;
+                let sub = parts.u32()?;
+                self.hold_subscription(conn, sub, flags & flag::FULL != 0);
             }
             kind::CLOSE => {
                 let (code, text) = (parts.u16()?, parts.rest_text()?.into());
@@ -294,6 +300,7 @@ impl Engine {
     fn unsubscribe(&mut self, conn: u32, sub: u32, number: u64) {
         match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
             Some(key) => {
+                self.let_go(conn, sub);
                 self.drop_subscription(key);
                 self.result(conn, number, code::OK, 0, "");
             }
@@ -373,6 +380,7 @@ impl Engine {
         self.stats.closed += 1;
         add(&mut self.stats.count, &gone.count);
         self.crowded.retain(|&other| other != conn);
+        self.holding.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
         self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) if *other == conn));
         if self.sessions.get(&gone.who.session) == Some(&conn) {

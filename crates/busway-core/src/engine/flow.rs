@@ -1,10 +1,12 @@
-//! Crowded and full outboxes: who waits and when waiting ends, what is dropped. Also the way of output to the driver.
+//! Crowded outboxes and held subscriptions: who waits and when waiting ends, what is dropped. Also the way of output to
+//! the driver.
 //!
 //! An outbox is crowded from `Limits::mark` on: `block` holds publishers up there, long before it is full, so that a fast
 //! publisher doesn't drive all its subscribers to their limit. It is full at its limit, where the other policies drop.
+//! A subscription is held when its client has no room for it; the rest of the connection goes on.
 
 use super::{Engine, Event};
-use crate::connection::State;
+use crate::connection::{Hold, State};
 use crate::frame::{code, policy, Fault};
 use crate::route::Route;
 
@@ -48,19 +50,68 @@ impl Engine {
 
     /// A connection that must have room before a message of this route may pass.
     pub(super) fn obstacle(&self, route: &Route) -> Option<u32> {
-        let holds = |conn: u32, policy: u8| {
-            let this = self.conns.get(conn as usize).and_then(Option::as_ref);
-            policy == policy::BLOCK && this.is_some_and(|this| this.crowded && !this.stuck && this.state == State::Open)
+        let conn = |conn: u32| self.conns.get(conn as usize).and_then(Option::as_ref);
+        let holds = |to: u32, policy: u8, ids: &[u32]| {
+            conn(to).filter(|this| this.state == State::Open).is_some_and(|this| {
+                (policy == policy::BLOCK && this.crowded && !this.stuck)
+                    || (!this.held.is_empty() && ids.iter().any(|id| this.held.get(id).is_some_and(Hold::blocks)))
+            })
         };
-        let crowded =
-            |conn: u32| self.conns.get(conn as usize).and_then(Option::as_ref).is_none_or(|this| this.crowded);
-        let alone = route.targets.iter().find(|target| holds(target.conn, target.policy)).map(|target| target.conn);
-        alone.or_else(|| {
+        let free = |to: u32, id: u32| conn(to).is_some_and(|this| !this.crowded && !this.held.contains_key(&id));
+        let mut alone = route.targets.iter().filter(|t| holds(t.conn, t.policy, &route.ids[t.from..t.to]));
+        alone.next().map(|target| target.conn).or_else(|| {
             // A group holds up only when nobody in it has room.
-            let packed = route.teams.iter().filter(|team| team.members.iter().all(|member| crowded(member.conn)));
-            let mut waits = packed.filter_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy)));
+            let packed = route.teams.iter().filter(|team| !team.members.iter().any(|m| free(m.conn, m.id)));
+            let mut waits = packed.filter_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy, &[m.id])));
             waits.next().map(|member| member.conn)
         })
+    }
+
+    /// HOLD: a client has no room for a subscription, still has none while its consumer works, or has room again.
+    pub(super) fn hold_subscription(&mut self, conn: u32, sub: u32, yes: bool) {
+        let Some(key) = self.conn(conn).and_then(|this| this.subs.get(&sub).copied()) else { return };
+        if !yes {
+            self.let_go(conn, sub);
+            return;
+        }
+        let policy = self.index.get(key).policy;
+        let Some(this) = self.conn(conn) else { return };
+        if this.held.is_empty() {
+            self.holding.push(conn);
+        }
+        if let Some(this) = self.conn(conn) {
+            this.held.insert(sub, Hold { policy, since: None, stuck: false });
+        }
+    }
+
+    /// A subscription is held no more.
+    pub(super) fn let_go(&mut self, conn: u32, sub: u32) {
+        let Some(this) = self.conn(conn) else { return };
+        if this.held.remove(&sub).is_none() {
+            return;
+        }
+        if this.held.is_empty() {
+            self.holding.retain(|&other| other != conn);
+        }
+        self.release(conn);
+    }
+
+    /// Those of a delivery's subscriptions that can be served although some of the connection are held.
+    pub(super) fn unheld(&mut self, to: u32, ids: &[u32]) -> Vec<u32> {
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
+        let (held, open): (Vec<u32>, Vec<u32>) = ids.iter().partition(|id| this.held.contains_key(id));
+        if let Some(id) = held.iter().find(|id| this.held.get(id).is_some_and(|hold| hold.policy == policy::DISCONNECT))
+        {
+            let text = format!("subscription {id} of this client is full");
+            self.fail(to, &Fault::new(code::SLOW_CONSUMER, text));
+            return Vec::new();
+        }
+        if !held.is_empty() {
+            this.count.dropped += 1;
+            this.outbox.miss(&held);
+            self.queue(to);
+        }
+        open
     }
 
     /// Stops a connection until `crowded` has room.
@@ -147,21 +198,31 @@ impl Engine {
 
     /// Whether anybody waits for a crowded connection, so that time matters.
     pub fn has_blocked(&self) -> bool {
-        self.crowded.iter().any(|&conn| self.conns[conn as usize].as_ref().is_some_and(|this| !this.waiters.is_empty()))
+        self.slow().any(|conn| self.conns[conn as usize].as_ref().is_some_and(|this| !this.waiters.is_empty()))
     }
 
-    /// Lets time pass: a crowded connection that made no progress for the stall time holds nobody up any more.
+    /// Connections that may hold others up.
+    pub(super) fn slow(&self) -> impl Iterator<Item = u32> + '_ {
+        let held = self.holding.iter().filter(|conn| !self.crowded.contains(conn));
+        self.crowded.iter().chain(held).copied()
+    }
+
+    /// Lets time pass: a crowded connection that made no progress for the stall time holds nobody up any more, nor does a
+    /// held subscription that was not heard of for so long.
     pub fn tick(&mut self, now: u64) {
         self.now = now;
         let stall = self.limits.stall;
-        for conn in self.crowded.clone() {
-            let Some(this) = self.conn(conn) else { continue };
-            if this.waiters.is_empty() {
-                continue;
+        for conn in self.slow().collect::<Vec<_>>() {
+            let Some(this) = self.conn(conn).filter(|this| !this.waiters.is_empty()) else { continue };
+            let over = |since: &mut Option<u64>, stuck: &mut bool| {
+                let due = now.saturating_sub(*since.get_or_insert(now)) >= stall;
+                due && !std::mem::replace(stuck, true)
+            };
+            let mut free = this.crowded && over(&mut this.progress, &mut this.stuck);
+            for hold in this.held.values_mut() {
+                free |= over(&mut hold.since, &mut hold.stuck);
             }
-            let since = *this.progress.get_or_insert(now);
-            if now.saturating_sub(since) >= stall && !this.stuck {
-                this.stuck = true;
+            if free {
                 self.release(conn);
             }
         }

@@ -135,6 +135,8 @@ pub struct Engine {
     ready: Vec<u32>,
     /// Connections whose outbox is crowded.
     crowded: Vec<u32>,
+    /// Connections with subscriptions that their client has no room for.
+    holding: Vec<u32>,
     events: Vec<Event>,
     now: u64,
     beat: u32,
@@ -161,6 +163,7 @@ impl Engine {
             pool: Pool::default(),
             ready: Vec::new(),
             crowded: Vec::new(),
+            holding: Vec::new(),
             events: Vec::new(),
             now: 0,
             beat: 0,
@@ -303,7 +306,7 @@ impl Engine {
             ("groups", self.group_names.len() as u64),
             ("pending", self.pending.len() as u64),
             ("outbox_bytes", outbox as u64),
-            ("slow_consumers", self.crowded.len() as u64),
+            ("slow_consumers", self.slow().count() as u64),
             ("messages_received", count.received),
             ("received_bytes", count.received_bytes),
             ("messages_delivered", count.delivered),
@@ -326,6 +329,7 @@ impl Engine {
             ("services", conn.services.len() as u64),
             ("pending", conn.asked.len() as u64),
             ("outbox_bytes", conn.outbox.bytes() as u64),
+            ("held", conn.held.len() as u64),
             ("messages_received", conn.count.received),
             ("received_bytes", conn.count.received_bytes),
             ("messages_delivered", conn.count.delivered),

@@ -90,7 +90,7 @@ impl Engine {
             }
         };
         let mut route = self.topics.route(topic, &mut self.index);
-        if !self.crowded.is_empty() {
+        if !(self.crowded.is_empty() && self.holding.is_empty()) {
             if let Some(crowded) = self.obstacle(&route) {
                 self.topics.keep(topic, route);
                 if let Some(this) = self.conn(conn) {
@@ -129,7 +129,7 @@ impl Engine {
                 && this.last_sender.0 == client
                 && this.senders_out.is(this.last_sender.1, &client);
             let alone = target.to - target.from == 1 && !(target.picky && target.conn == from);
-            if !told || !alone || this.crowded || this.state != State::Open {
+            if !told || !alone || this.crowded || !this.held.is_empty() || this.state != State::Open {
                 return 0;
             }
             room = room.min(mark.saturating_sub(this.outbox.bytes()));
@@ -231,19 +231,22 @@ impl Engine {
     fn pick(&mut self, from: u32, group: u32, members: &[Member]) -> Option<Member> {
         let turn = self.groups[group as usize].turn;
         self.groups[group as usize].turn = turn.wrapping_add(1);
-        let mut second = None;
+        let (mut second, mut last) = (None, None);
         for i in 0..members.len() {
             let member = members[(turn.wrapping_add(i)) % members.len()];
             let Some(this) = self.conn(member.conn) else { continue };
             if this.state != State::Open || (member.conn == from && !member.echo) {
                 continue;
             }
-            if !this.crowded {
+            if this.held.contains_key(&member.id) {
+                last = last.or(Some(member));
+            } else if this.crowded {
+                second = second.or(Some(member));
+            } else {
                 return Some(member);
             }
-            second = second.or(Some(member));
         }
-        second
+        second.or(last)
     }
 
     /// Writes one delivery into an outbox, by its policy; whether it was taken.
@@ -256,12 +259,20 @@ impl Engine {
         policy: u8,
         slot: &mut u32,
     ) -> bool {
-        let mark = self.limits.mark();
-        let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
+        let Some(this) = self.conns[to as usize].as_deref() else { return false };
         if this.state != State::Open {
             return false;
         }
-        if this.crowded && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
+        let plain = passing.kind == kind::DELIVER;
+        let open = if plain && !this.held.is_empty() { Some(self.unheld(to, ids)) } else { None };
+        let ids = open.as_deref().unwrap_or(ids);
+        !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
+    }
+
+    fn append(&mut self, from: u32, to: u32, passing: Passing, ids: &[u32], policy: u8, slot: &mut u32) -> bool {
+        let mark = self.limits.mark();
+        let crowded = self.conns[to as usize].as_deref().is_some_and(|this| this.crowded);
+        if crowded && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
             return false;
         }
         if !self.conns[to as usize].as_ref().is_some_and(|this| this.topics_out.is(*slot, &passing.topic)) {

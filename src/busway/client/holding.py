@@ -1,0 +1,82 @@
+"""Which subscriptions are full, and the word of it to the broker: HOLD, as long as the consumer works, and its end.
+
+The broker holds up publishers to a held subscription for as long as it hears of it. So a consumer that takes messages,
+however slowly, is waited for; one that takes none for its patience is not, and neither is a process that stands still.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from busway._core import Session
+    from busway.client.subscription import Subscription
+
+REPEAT: Final = 0.1
+"""Seconds between two words; well below the stall time of a broker."""
+
+
+class _Hold:
+    """One full subscription, and when its consumer was last seen to take something."""
+
+    def __init__(self, subscription: "Subscription", now: float) -> None:
+        self.subscription = subscription
+        self.taken = subscription.taken
+        self.since = now
+
+    def works(self, now: float) -> bool:
+        if (taken := self.subscription.taken) != self.taken:
+            self.taken = taken
+            self.since = now
+        return now - self.since < self.subscription.patience
+
+
+class Holding:
+    """The full subscriptions of one client."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._holds: dict[int, _Hold] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def begin(self, number: int, subscription: "Subscription") -> None:
+        """This subscription has no room."""
+        self._holds[number] = _Hold(subscription, asyncio.get_running_loop().time())
+        self._session.hold(number, True)
+        self._arm()
+
+    def relieve(self) -> None:
+        """Messages were taken: tell of those that have room again."""
+        for number, hold in list(self._holds.items()):
+            if not hold.subscription.full:
+                del self._holds[number]
+                self._session.hold(number, False)
+
+    def forget(self, number: int) -> None:
+        """This subscription is over."""
+        self._holds.pop(number, None)
+
+    def renew(self, number: int) -> None:
+        """A new connection knows the subscription now, but not that it is full."""
+        if number in self._holds:
+            self._session.hold(number, True)
+
+    def stop(self) -> None:
+        self._holds.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._timer is None and self._holds:
+            self._timer = asyncio.get_running_loop().call_later(REPEAT, self._again)
+
+    def _again(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for number, hold in self._holds.items():
+            if hold.works(now):
+                self._session.hold(number, True)
+        self._arm()
