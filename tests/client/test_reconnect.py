@@ -490,3 +490,22 @@ async def test_numbers_go_on_over_reconnects(net: Net) -> None:
             await next_event(events, "resumed")
     assert len(ids) == 50
     assert len({each[:16] for each in ids}) == 1
+
+
+async def test_what_never_left_is_told_with_the_loss(net: Net) -> None:
+    """The transport's own buffer counts: what it took was not sent by that."""
+    server = await net.serve()
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        (await proxy.link()).stall("up")
+        sending = asyncio.ensure_future(bus.publish_many("t", [bytes(1 << 20)] * 64))
+        connection = bus._core.connection
+        assert connection is not None
+        await until(lambda: connection.paused)
+        waiting = connection.transport.get_write_buffer_size()
+        assert waiting > 0
+        proxy.reset()
+        lost = await next_event(events, "lost")
+        assert lost.unsent >= waiting
+        with pytest.raises(busway.Disconnected):
+            await sending
