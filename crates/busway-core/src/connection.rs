@@ -73,6 +73,8 @@ pub struct Connection {
     pub waiters: Vec<u32>,
 
     pub subs: FxHashMap<u32, u32>,
+    /// How many of them are regular expressions.
+    pub expressions: usize,
     pub services: FxHashMap<u32, u32>,
     /// Requests and pushes of this connection, by its number.
     pub asked: FxHashMap<u64, u64>,
@@ -105,6 +107,7 @@ impl Connection {
             progress: None,
             waiters: Vec::new(),
             subs: FxHashMap::default(),
+            expressions: 0,
             services: FxHashMap::default(),
             asked: FxHashMap::default(),
             offered: 0,

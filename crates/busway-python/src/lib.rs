@@ -36,6 +36,7 @@ pub(crate) mod event {
     pub const MISSED: u8 = 13;
     pub const PONG: u8 = 14;
     pub const AWAY: u8 = 15;
+    pub const YIELD: u8 = 16;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -103,6 +104,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_MISSED", event::MISSED),
         ("EVENT_PONG", event::PONG),
         ("EVENT_AWAY", event::AWAY),
+        ("EVENT_YIELD", event::YIELD),
     ] {
         m.add(name, kind)?;
     }

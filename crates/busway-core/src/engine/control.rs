@@ -2,8 +2,10 @@
 
 use super::{add, Engine, Event, Group, Service};
 use crate::connection::{Named, State, Who};
+use crate::expressions::ENOUGH;
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Parts, Writer, MAGIC};
 use crate::index::Subscription;
+use crate::pattern::PREFIX;
 use crate::split::Flow;
 use crate::topic;
 
@@ -36,7 +38,10 @@ impl Engine {
 
     fn answered_by_driver(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
-            if std::mem::take(&mut this.waiting) && !this.splitter.is_empty() {
+            let more = std::mem::take(&mut this.waiting) && !this.splitter.is_empty();
+            if self.index.expressions.steps >= ENOUGH {
+                self.let_others(conn);
+            } else if more {
                 self.events.push(Event::Resume(conn));
             }
         }
@@ -235,6 +240,11 @@ impl Engine {
             let text = format!("{} subscriptions, the limit for one connection", limits.subscriptions);
             return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
         }
+        let expression = pattern.starts_with(PREFIX);
+        if expression && this.expressions >= limits.expressions {
+            let text = format!("{} regular expressions, the limit for one connection", limits.expressions);
+            return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
+        }
         if pattern.len() > limits.topic || group.len() > limits.topic {
             return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {} bytes", limits.topic)));
         }
@@ -247,6 +257,7 @@ impl Engine {
             Ok(key) => {
                 if let Some(this) = self.conn(conn) {
                     this.subs.insert(sub, key);
+                    this.expressions += usize::from(expression);
                 }
                 self.topics.epoch += 1;
                 Ok(())
@@ -294,6 +305,10 @@ impl Engine {
     fn unsubscribe(&mut self, conn: u32, sub: u32, number: u64) {
         match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
             Some(key) => {
+                let expression = self.index.get(key).expression;
+                if let Some(this) = self.conn(conn) {
+                    this.expressions -= usize::from(expression);
+                }
                 self.drop_subscription(key);
                 self.result(conn, number, code::OK, 0, "");
             }
@@ -374,7 +389,7 @@ impl Engine {
         add(&mut self.stats.count, &gone.count);
         self.crowded.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
-        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) if *other == conn));
+        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) | Event::Yield(other) if *other == conn));
         if self.sessions.get(&gone.who.session) == Some(&conn) {
             self.sessions.remove(&gone.who.session);
         }
