@@ -24,6 +24,7 @@ EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, tex
 EVENT_FAIL: int  # broker: (FAIL, conn, code, text): the peer broke the rules; CLOSE is queued, close after flushing
 EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from it until EVENT_RESUME
 EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
+EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME
 EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
 EVENT_RESULT: int  # client: (RESULT, number, code, value, text)
@@ -155,6 +156,7 @@ class Engine:
         topic: int,
         fields: int,
         subscriptions: int,
+        expressions: int,
         outbox: int,
         topics: int,
         senders: int,

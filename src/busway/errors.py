@@ -55,6 +55,7 @@ class Code(IntEnum):
     WILDCARD = 23
     RESERVED = 24
     FIELDS_TOO_LARGE = 25
+    TOO_COMPLEX = 29
     TOO_MANY_SUBSCRIPTIONS = 30
     DUPLICATE = 31
     UNKNOWN = 32
@@ -204,6 +205,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.WILDCARD: InvalidTopic,
     Code.RESERVED: Forbidden,
     Code.FIELDS_TOO_LARGE: LimitExceeded,
+    Code.TOO_COMPLEX: LimitExceeded,
     Code.TOO_MANY_SUBSCRIPTIONS: LimitExceeded,
     Code.DUPLICATE: Rejected,
     Code.UNKNOWN: Rejected,

@@ -76,6 +76,7 @@ class Settings:
     topic: int = 1024
     fields: int = 64 * KiB
     subscriptions: int = 131_072
+    expressions: int = 1024
     outbox: int = 16 * MiB
     topics: int = 65_536
     senders: int = 4096

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import busway
-from tests.support import wire
+from tests.support import regular, wire
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until
 from tests.support.process import memory
 
@@ -138,6 +138,29 @@ async def test_a_million_subscriptions_are_refused_at_the_limit(net: Net) -> Non
     assert memory() - before < 64 << 20
     await raw.leave()
     await until(lambda: server.stats()["subscriptions"] == 0)
+    await alive(net)
+
+
+async def test_regular_expressions_do_not_keep_the_others_waiting(net: Net) -> None:
+    """Expressions and topics chosen to be much work, all sent at once: others are served in between."""
+    server = await net.serve()
+    witness = await net.connect()
+    raw = await wire.RawClient.welcomed(server.addresses[0], 7, "hard")
+
+    async def between(frames: list[bytes], figure: str) -> None:
+        before = server.stats()[figure]
+        await raw.send(*frames)
+        await until(lambda: server.stats()[figure] > before)
+        await witness.flush()
+        assert server.stats()[figure] - before < len(frames)
+        for _ in frames:
+            await raw.expect(wire.RESULT)
+
+    hard = regular.hard(60)
+    await between([wire.subscribe(sub, sub, pattern) for sub, pattern in enumerate(hard, start=1)], "subscriptions")
+    await raw.send(*(wire.topic(slot, f"{regular.HARDEST}{slot}") for slot in range(20)))
+    await between([wire.publish(slot, b"", slot) for slot in range(20)], "messages_rejected")
+    await raw.leave()
     await alive(net)
 
 

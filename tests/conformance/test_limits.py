@@ -5,19 +5,31 @@ import asyncio
 import pytest
 
 import busway
+from tests.support import regular
 from tests.support.net import PATIENCE, Net, payloads, settle, within
 
 pytestmark = pytest.mark.both_loops
 
 
 async def test_the_limits_are_told_in_the_handshake(net: Net) -> None:
-    await net.serve(frame=65536, topic=100, fields=200, subscriptions=5, outbox=1 << 20, topics=7, senders=3, pending=9)
+    await net.serve(
+        frame=65536,
+        topic=100,
+        fields=200,
+        subscriptions=5,
+        expressions=4,
+        outbox=1 << 20,
+        topics=7,
+        senders=3,
+        pending=9,
+    )
     bus = await net.connect()
     assert bus.server["limits"] == {
         "frame": 65536,
         "topic": 100,
         "fields": 200,
         "subscriptions": 5,
+        "expressions": 4,
         "outbox": 1 << 20,
         "topics": 7,
         "senders": 3,
@@ -95,6 +107,44 @@ async def test_too_many_subscriptions(net: Net) -> None:
     async with bus.subscribe("t/3") as subscription:
         await bus.publish("t/3", b"x")
         assert await payloads(subscription, 1) == [b"x"]
+
+
+async def test_too_many_expressions(net: Net) -> None:
+    await net.serve(expressions=3)
+    bus, other = await net.connect(), await net.connect()
+    held = [await bus.subscribe(pattern) for pattern in ("re:a", "re:a", "b", "re:c.*")]
+    with pytest.raises(busway.LimitExceeded, match="3 regular expressions, the limit for one connection") as caught:
+        await bus.subscribe("re:d")
+    assert caught.value.code == 30
+    async with other.subscribe("re:d"), bus.subscribe("d"):  # per connection, and no limit for other patterns
+        assert await bus.publish("d", b"", confirm=True) == 2
+    await held[0].close()
+    async with bus.subscribe("re:d") as subscription:
+        await bus.publish("d", b"x")
+        assert await payloads(subscription, 1) == [b"x"]
+        await bus.publish("a", b"y")  # the other subscription to the same expression goes on
+        assert await payloads(held[1], 1) == [b"y"]
+
+
+async def test_a_topic_that_takes_too_long_to_compare_is_refused_and_nobody_gets_it(net: Net) -> None:
+    await net.serve()
+    bus, other = await net.connect(), await net.connect()
+    async with other.subscribe("**") as everything:
+        held = [await other.subscribe(pattern) for pattern in regular.hard(60)]
+        for call in (
+            lambda: bus.publish(regular.HARDEST, b"", confirm=True),
+            lambda: bus.push(regular.HARDEST, b""),
+        ):
+            with pytest.raises(busway.LimitExceeded, match="regular expressions") as caught:
+                await call()
+            assert caught.value.code == 29
+        assert await bus.publish("0/1", b"plain", confirm=True) == 1
+        assert await bus.publish("*/1", b"wild", confirm=True) == 1
+        assert await payloads(everything, 2) == [b"plain", b"wild"]
+        for each in held[2:]:
+            await each.close()
+        assert await bus.publish(regular.HARDEST, b"fewer", confirm=True) == 1
+        assert await payloads(everything, 1) == [b"fewer"]
 
 
 async def test_too_many_connections(net: Net) -> None:

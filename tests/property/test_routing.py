@@ -1,13 +1,15 @@
 """The whole engine against a naive model: random clients, subscriptions, groups and publishes, no socket and no clock."""
 
+import functools
 import random
+import re
 from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support import model, wire
+from tests.support import model, regular, wire
 from tests.support.pair import Hub, Raw
 
 FRAGMENTS = ["a", "b", "*", "**"]
@@ -166,6 +168,97 @@ def test_a_large_random_index_agrees_with_the_model() -> None:
             publisher.send(wire.topic(0, topic), wire.publish(0, b"", number))
             ids = [sub for delivery in client.deliveries() for sub in delivery.ids]
             assert sorted(ids) == sorted(sub for sub, each in subs.items() if model.matches(each, topic)), topic
+
+
+PIECES: list[tuple[str, regular.Language]] = [
+    ("a", regular.letters("a")),
+    ("b", regular.letters("b")),
+    ("/", regular.letters("/")),
+    ("/", regular.letters("/")),
+    (".", regular.letters("abz/")),
+    (".*", regular.star(regular.letters("abz/"))),
+    ("[^a/]", regular.letters("bz")),
+    ("a?", regular.alt(regular.EPSILON, regular.letters("a"))),
+    ("(a|b/a)", regular.alt(regular.letters("a"), regular.seq(regular.letters("b"), regular.seq(regular.letters("/"), regular.letters("a"))))),
+]  # fmt: skip
+
+
+def test_expressions_that_come_and_go_agree_with_the_model() -> None:
+    """Hundreds of regular expressions, some of them twice, against plain topics and those with wildcards."""
+    choose = random.Random(26)
+    hub = Hub()
+    client, publisher = Raw(hub, 1), Raw(hub, 2)
+    subs: dict[int, tuple[str, regular.Language]] = {}
+    plain = wild = 0
+    for step in range(1, 1501):
+        if len(subs) > 100 or (subs and choose.random() < 0.3):
+            sub = choose.choice(list(subs))
+            del subs[sub]
+            client.send(wire.unsubscribe(sub, step))
+        else:
+            pieces = choose.choices(PIECES, k=choose.randint(0, 5))
+            language = functools.reduce(
+                lambda last, piece: regular.seq(piece[1], last), reversed(pieces), regular.EPSILON
+            )
+            subs[step] = "".join(text for text, _ in pieces), language
+            client.send(wire.subscribe(step, step, f"re:{subs[step][0]}"))
+        assert [said.code for _, said in client.read()] == [0]
+        if step % 10 == 0:
+            fragments = choose.choices(
+                ["a", "b", "ab", "z", "*", "**"], weights=[4, 4, 2, 1, 2, 2], k=choose.randint(0, 4)
+            )
+            topic = "/".join(fragments)
+            publisher.send(wire.topic(0, topic), wire.publish(0, b"", step))
+            ids = [sub for delivery in client.deliveries() for sub in delivery.ids]
+            expected = [sub for sub, (_, language) in subs.items() if regular.meets_pattern(language, fragments)]
+            assert sorted(ids) == sorted(expected), topic
+            if "*" in topic:
+                wild += len(expected)
+            else:
+                plain += len(expected)
+                assert expected == [sub for sub, (text, _) in subs.items() if re.fullmatch(text, topic)]
+    assert min(plain, wild) > 100  # the sample says something about both
+
+
+def test_a_topic_that_meets_too_many_places_of_the_tree_is_refused() -> None:
+    """Many `**` on the publisher's side against many patterns: each meets each."""
+    hub = Hub()
+    subscriber, publisher = Raw(hub, 1), Raw(hub, 2)
+    for number in range(20_000):
+        subscriber.send(wire.subscribe(number, number + 1, f"a/{number}/b/**"))
+    subscriber.read()
+    assert [one.code for _, one in publisher.ask(wire.topic(0, "**/" * 100 + "x"), wire.push(0, b"", 1))] == [29]
+    assert [
+        one.code for _, one in publisher.ask(wire.topic(1, "a/7/b/c"), wire.publish(1, b"", 2, flags=wire.CONFIRM))
+    ] == [0]
+    assert [
+        one.value for _, one in publisher.ask(wire.topic(2, "**"), wire.publish(2, b"", 3, flags=wire.CONFIRM))
+    ] == [1]
+
+
+def test_much_work_is_done_in_turns() -> None:
+    """Making expressions, and comparing topics with them, lets other connections in between."""
+    hub = Hub()
+    client, publisher = Raw(hub, 1), Raw(hub, 2)
+    hard = regular.hard(60)
+    client.send(*(wire.subscribe(number, number, pattern) for number, pattern in enumerate(hard, start=1)))
+    assert [said.code for _, said in client.read()] == [0] * 60
+    assert hub.yields == [client.conn] * 60
+    client.ask(wire.subscribe(61, 61, hard[0]))  # known already: no work
+    assert len(hub.yields) == 60
+    publisher.send(
+        *(wire.topic(slot, f"{regular.HARDEST}{slot}") for slot in range(3)),
+        *(wire.publish(number % 3, b"", number) for number in range(12)),
+        wire.ping(7),
+    )
+    assert hub.yields[60:] == [publisher.conn] * 3  # once for each topic, the answer is kept
+    said = publisher.read()
+    assert [(kind, one.code, one.number) for kind, one in said[:-1]] == [(wire.RESULT, 29, each) for each in range(12)]
+    assert said[-1] == (wire.PONG, 7)
+    client.ask(wire.unsubscribe(61, 62))
+    publisher.send(wire.publish(0, b"", 13))  # interest has changed: looked at anew
+    assert [one.code for _, one in publisher.read()] == [29]
+    assert len(hub.yields) == 64
 
 
 def test_the_cache_of_a_topic_forgets_what_changed() -> None:

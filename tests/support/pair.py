@@ -13,6 +13,7 @@ LIMITS: dict[str, int] = {
     "topic": 1024,
     "fields": 65536,
     "subscriptions": 131072,
+    "expressions": 1024,
     "outbox": 16 << 20,
     "topics": 65536,
     "senders": 4096,
@@ -42,6 +43,7 @@ class Hub:
         self.failed: dict[int, tuple[int, str]] = {}  # conn -> what it did wrong
         self.closed: dict[int, tuple[int, str]] = {}  # conn -> its own CLOSE
         self.paused: set[int] = set()
+        self.yields: list[int] = []
         self.calls: list[tuple[int, int, _core.Message]] = []
         self.clients = 0
         self.welcome: Callable[[int], bytes] = lambda client: msgspec.msgpack.encode({"client": client})
@@ -105,6 +107,9 @@ class Hub:
             self.failed[conn] = event[2], event[3]
         elif kind == _core.EVENT_PAUSE:
             self.paused.add(conn)
+        elif kind == _core.EVENT_YIELD:
+            self.yields.append(conn)
+            resumed.append(conn)
         elif kind == _core.EVENT_RESUME:
             self.paused.discard(conn)
             resumed.append(conn)

@@ -104,3 +104,11 @@ def meets_pattern(expression: Language, fragments: list[str]) -> bool:
     """Whether the expression matches the whole of some topic of the pattern."""
     topics = pattern(fragments)
     return (empty(expression) and empty(topics)) or meet(expression, derive(topics, "/"))
+
+
+def hard(count: int) -> list[str]:
+    """Different subscriptions by expressions that take many steps to be compared with HARDEST, which none of them matches."""
+    return [f"re:(0|1|/){{{number}}}.*1(0|1|/){{7}}x" for number in range(count)]
+
+
+HARDEST = "*/**/" * 8 + "y"

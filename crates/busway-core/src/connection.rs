@@ -93,6 +93,8 @@ pub struct Connection {
     pub held: FxHashMap<u32, Hold>,
 
     pub subs: FxHashMap<u32, u32>,
+    /// How many of them are regular expressions.
+    pub expressions: usize,
     pub services: FxHashMap<u32, u32>,
     /// Requests and pushes of this connection, by its number.
     pub asked: FxHashMap<u64, u64>,
@@ -126,6 +128,7 @@ impl Connection {
             waiters: Vec::new(),
             held: FxHashMap::default(),
             subs: FxHashMap::default(),
+            expressions: 0,
             services: FxHashMap::default(),
             asked: FxHashMap::default(),
             offered: 0,

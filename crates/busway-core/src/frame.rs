@@ -78,6 +78,7 @@ codes! {
     WILDCARD = 23, true;
     RESERVED = 24, true;
     FIELDS_TOO_LARGE = 25, true;
+    TOO_COMPLEX = 29, true;
     TOO_MANY_SUBSCRIPTIONS = 30, true;
     DUPLICATE = 31, true;
     UNKNOWN = 32, true;
@@ -101,6 +102,11 @@ pub struct Fault {
 impl Fault {
     pub fn new(code: u16, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
+    }
+
+    pub fn too_complex() -> Self {
+        let text = "too many patterns or regular expressions are subscribed to compare the topic with; use a shorter one, or fewer wildcards";
+        Self::new(code::TOO_COMPLEX, text)
     }
 
     pub fn protocol(text: impl Into<String>) -> Self {

@@ -8,6 +8,7 @@
 pub mod client;
 mod connection;
 pub mod engine;
+pub mod expressions;
 pub mod frame;
 pub mod inbox;
 pub mod index;

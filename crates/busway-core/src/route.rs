@@ -41,6 +41,8 @@ pub struct Route {
     pub teams: Vec<Team>,
     /// A connection may be reached both alone and through groups: its ids must be brought together.
     pub overlap: bool,
+    /// There were too many expressions to compare the topic with: nobody gets its messages, and its publisher is told.
+    pub too_complex: bool,
 }
 
 /// The policy that protects most when a connection's subscriptions differ.
@@ -61,7 +63,9 @@ fn stricter(a: u8, b: u8) -> u8 {
 impl Route {
     pub fn build(index: &mut Index, topic: &str, epoch: u64) -> Self {
         let mut keys = Vec::new();
-        index.matches(topic, &mut keys);
+        if !index.matches(topic, &mut keys) {
+            return Self { epoch, too_complex: true, ..Self::default() };
+        }
         let mut subs: Vec<&Subscription> = keys.iter().map(|&key| index.get(key)).collect();
         subs.sort_unstable_by_key(|sub| (sub.group, sub.conn, sub.id));
         let mut route = Self { epoch, ..Self::default() };

@@ -31,6 +31,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Fail { conn, code, text } => (event::FAIL, conn, code, text).into_pyobject(py),
         Event::Pause(conn) => (event::PAUSE, conn).into_pyobject(py),
         Event::Resume(conn) => (event::RESUME, conn).into_pyobject(py),
+        Event::Yield(conn) => (event::YIELD, conn).into_pyobject(py),
     }
 }
 
@@ -56,13 +57,14 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (*, frame, topic, fields, subscriptions, outbox, topics, senders, pending, stall_ms))]
+    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall_ms))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn new(
         frame: usize,
         topic: usize,
         fields: usize,
         subscriptions: usize,
+        expressions: usize,
         outbox: usize,
         topics: usize,
         senders: usize,
@@ -70,7 +72,8 @@ impl Engine {
         stall_ms: u64,
     ) -> Self {
         let stall = stall_ms;
-        let limits = Limits { frame, topic, fields, subscriptions, outbox, topics, senders, pending, stall };
+        let limits =
+            Limits { frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall };
         let core = Attached(RefCell::new(core::Engine::new(limits)));
         Self { core, writes: Attached::default(), bin: Bin::default() }
     }

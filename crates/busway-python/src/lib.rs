@@ -37,6 +37,7 @@ pub(crate) mod event {
     pub const PONG: u8 = 14;
     pub const AWAY: u8 = 15;
     pub const FULL: u8 = 16;
+    pub const YIELD: u8 = 17;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -105,6 +106,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_PONG", event::PONG),
         ("EVENT_AWAY", event::AWAY),
         ("EVENT_FULL", event::FULL),
+        ("EVENT_YIELD", event::YIELD),
     ] {
         m.add(name, kind)?;
     }

@@ -13,6 +13,7 @@ const LIMITS: Limits = Limits {
     topic: 64,
     fields: 64,
     subscriptions: 8,
+    expressions: 4,
     outbox: 4096,
     topics: 4,
     senders: 2,
@@ -155,7 +156,7 @@ impl Driver {
                 engine.serve(conn, service, number, &topic);
             }
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
-            Event::Resume(conn) => engine.resume(conn),
+            Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
             Event::Close { .. } | Event::Fail { .. } | Event::Pause(_) => {}
         }
     }

@@ -98,6 +98,7 @@ def limits(settings: Settings) -> dict[str, int]:
         "topic": settings.topic,
         "fields": settings.fields,
         "subscriptions": settings.subscriptions,
+        "expressions": settings.expressions,
         "outbox": settings.outbox,
         "topics": settings.topics,
         "senders": settings.senders,

@@ -42,6 +42,7 @@ class Hub:
             topic=settings.topic,
             fields=settings.fields,
             subscriptions=settings.subscriptions,
+            expressions=settings.expressions,
             outbox=settings.outbox - min(settings.outbox // 4, HIGH_WATER + _POOL),
             topics=settings.topics,
             senders=settings.senders,
@@ -69,6 +70,7 @@ class Hub:
             _core.EVENT_FAIL: _failed,
             _core.EVENT_PAUSE: _paused,
             _core.EVENT_RESUME: _resumed,
+            _core.EVENT_YIELD: _yielded,
         }
         services.register(self.engine)
 
@@ -94,6 +96,12 @@ class Hub:
     def flush(self) -> None:
         """Write what was queued outside of handle(), and deal with what comes of it."""
         self.handle(self.engine.flush())
+
+    def go_on(self, session: "Session") -> None:
+        """After a yield, unless the connection has ended meanwhile."""
+        if self.sessions.get(session.conn) is session:
+            session.resume()
+            self.handle(self.engine.resume(session.conn))
 
     def joined(self, session: "Session") -> None:
         self.sessions[session.conn] = session
@@ -156,4 +164,12 @@ def _resumed(hub: Hub, event: tuple[Any, ...]) -> Events:
     if session := hub.sessions.get(conn):
         session.resume()
         return hub.engine.resume(conn)
+    return None
+
+
+def _yielded(hub: Hub, event: tuple[Any, ...]) -> Events:
+    """What it asks for is much work: everybody else has a turn of the loop before it goes on."""
+    if session := hub.sessions.get(event[1]):
+        session.pause()
+        hub.loop.call_soon(hub.go_on, session)
     return None

@@ -70,6 +70,7 @@ def serve(
     fields: Annotated[int | None, _size("fields", "Largest fields of a message.")] = None,
     outbox: Annotated[int | None, _size("outbox", "Most bytes that wait for one connection.")] = None,
     subscriptions: Annotated[int | None, _number("subscriptions", "Most subscriptions of a connection.")] = None,
+    expressions: Annotated[int | None, _number("expressions", "Most regular expressions among them.")] = None,
     topics: Annotated[int | None, _number("topics", "Most topics a connection has numbers for.")] = None,
     senders: Annotated[int | None, _number("senders", "Most senders a connection has numbers for.")] = None,
     pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,

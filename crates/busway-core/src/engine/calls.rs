@@ -77,7 +77,7 @@ impl Engine {
         let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried } = &mut pending else { return };
         let (from, topic) = (*origin, *topic);
         let route = self.topics.route(topic, &mut self.index);
-        let takers: Vec<_> = route.takers().collect();
+        let (takers, too_complex): (Vec<_>, _) = (route.takers().collect(), route.too_complex);
         self.topics.keep(topic, route);
         self.push_turn = self.push_turn.wrapping_add(1);
         let limit = self.limits.outbox;
@@ -103,7 +103,9 @@ impl Engine {
             let number = *number;
             self.end_offer(&pending);
             self.done(from, number);
-            if full {
+            if too_complex {
+                self.reject(from, number, &Fault::too_complex());
+            } else if full {
                 self.result(from, number, code::TOO_MANY_PENDING, 0, "the consumers do not keep up");
             } else {
                 self.result(from, number, code::NO_CONSUMER, 0, "nobody took the message");

@@ -2,8 +2,10 @@
 
 use super::{add, Engine, Event, Group, Service};
 use crate::connection::{Named, State, Who};
+use crate::expressions::ENOUGH;
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Parts, Writer, MAGIC};
 use crate::index::Subscription;
+use crate::pattern::PREFIX;
 use crate::split::Flow;
 use crate::topic;
 
@@ -36,7 +38,10 @@ impl Engine {
 
     fn answered_by_driver(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
-            if std::mem::take(&mut this.waiting) && !this.splitter.is_empty() {
+            let more = std::mem::take(&mut this.waiting) && !this.splitter.is_empty();
+            if self.index.expressions.steps >= ENOUGH {
+                self.let_others(conn);
+            } else if more {
                 self.events.push(Event::Resume(conn));
             }
         }
@@ -241,6 +246,11 @@ impl Engine {
             let text = format!("{} subscriptions, the limit for one connection", limits.subscriptions);
             return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
         }
+        let expression = pattern.starts_with(PREFIX);
+        if expression && this.expressions >= limits.expressions {
+            let text = format!("{} regular expressions, the limit for one connection", limits.expressions);
+            return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
+        }
         if pattern.len() > limits.topic || group.len() > limits.topic {
             return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {} bytes", limits.topic)));
         }
@@ -253,6 +263,7 @@ impl Engine {
             Ok(key) => {
                 if let Some(this) = self.conn(conn) {
                     this.subs.insert(sub, key);
+                    this.expressions += usize::from(expression);
                 }
                 self.topics.epoch += 1;
                 Ok(())
@@ -301,6 +312,10 @@ impl Engine {
         match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
             Some(key) => {
                 self.let_go(conn, sub);
+                let expression = self.index.get(key).expression;
+                if let Some(this) = self.conn(conn) {
+                    this.expressions -= usize::from(expression);
+                }
                 self.drop_subscription(key);
                 self.result(conn, number, code::OK, 0, "");
             }
@@ -382,7 +397,7 @@ impl Engine {
         self.crowded.retain(|&other| other != conn);
         self.holding.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
-        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) if *other == conn));
+        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) | Event::Yield(other) if *other == conn));
         if self.sessions.get(&gone.who.session) == Some(&conn) {
             self.sessions.remove(&gone.who.session);
         }

@@ -125,6 +125,15 @@ impl Engine {
         self.events.push(Event::Pause(conn));
     }
 
+    /// Stops a connection that made much work, until everybody else had a turn.
+    pub(super) fn let_others(&mut self, conn: u32) {
+        self.index.expressions.steps = 0;
+        if let Some(this) = self.conn(conn) {
+            this.blocked_by = Some(conn);
+            self.events.push(Event::Yield(conn));
+        }
+    }
+
     /// Lets those go on who wait for this connection.
     pub(super) fn release(&mut self, conn: u32) {
         let Some(this) = self.conn(conn) else { return };

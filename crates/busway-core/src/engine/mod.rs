@@ -12,6 +12,7 @@ mod publish;
 use rustc_hash::FxHashMap;
 
 use crate::connection::{Connection, Counters, State};
+use crate::expressions::ENOUGH;
 use crate::frame::{code, kind, Checked, Fault, Writer};
 use crate::index::Index;
 use crate::outbox::Pool;
@@ -25,6 +26,8 @@ pub struct Limits {
     pub topic: usize,
     pub fields: usize,
     pub subscriptions: usize,
+    /// Those of them that are regular expressions.
+    pub expressions: usize,
     pub outbox: usize,
     pub topics: usize,
     pub senders: usize,
@@ -88,6 +91,8 @@ pub enum Event {
     Pause(u32),
     /// go on with `resume` and read again.
     Resume(u32),
+    /// Comparing with regular expressions took long: read no more from it, let others have their turn, then go on as above.
+    Yield(u32),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -222,7 +227,14 @@ impl Engine {
         let limit = self.limits.frame;
         let Some(this) = self.conn(conn) else { return };
         let mut splitter = std::mem::take(&mut this.splitter);
-        let mut each = |data: &[u8], size: usize| self.frame(conn, data, size);
+        let mut each = |data: &[u8], size: usize| {
+            let (flow, used) = self.frame(conn, data, size)?;
+            let stop = flow == Flow::Go && self.index.expressions.steps >= ENOUGH;
+            if stop {
+                self.let_others(conn);
+            }
+            Ok((if stop { Flow::Stop } else { flow }, used))
+        };
         let done = match data {
             Some(data) => splitter.feed(data, limit, &mut each),
             None => splitter.again(limit, &mut each),

@@ -90,6 +90,11 @@ impl Engine {
             }
         };
         let mut route = self.topics.route(topic, &mut self.index);
+        if route.too_complex {
+            self.topics.keep(topic, route);
+            self.reject(conn, number_of(frame), &Fault::too_complex());
+            return Ok((Flow::Go, size));
+        }
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
             if let Some(crowded) = self.obstacle(&route) {
                 self.topics.keep(topic, route);
