@@ -28,6 +28,7 @@ pub mod kind {
     pub const CALL: u8 = 0x1a;
     pub const MISSED: u8 = 0x1b;
     pub const WITHDRAW: u8 = 0x1c;
+    pub const ASK: u8 = 0x1d;
     pub const SUBSCRIBE: u8 = 0x20;
     pub const UNSUBSCRIBE: u8 = 0x21;
     pub const SERVE: u8 = 0x22;
@@ -37,11 +38,34 @@ pub mod kind {
 }
 
 pub mod flag {
+    /// Of everything with a body.
     pub const FIELDS: u8 = 0x01;
+    // PUBLISH
     pub const CONFIRM: u8 = 0x02;
-    pub const ERROR: u8 = 0x04;
+    pub const UNKEEP: u8 = 0x20;
+    // PUBLISH and DELIVER
+    pub const POST: u8 = 0x08;
+    pub const PIN: u8 = 0x10;
+    // DELIVER
+    pub const KEPT: u8 = 0x02;
+    pub const WITHDRAWN: u8 = 0x04;
+    pub const PUSHED: u8 = 0x20;
     pub const KEEP: u8 = 0x40;
+    pub const REQUESTED: u8 = 0x80;
+    // REQUEST
+    pub const GATHER: u8 = 0x02;
+    // REPLY
+    pub const ERROR: u8 = 0x04;
+    pub const PARTIAL: u8 = 0x08;
+    pub const END: u8 = 0x10;
+    // SUBSCRIBE
     pub const NO_ECHO: u8 = 0x01;
+    pub const WATCH: u8 = 0x02;
+    pub const LISTEN: u8 = 0x04;
+    // SERVE
+    pub const SHARED: u8 = 0x01;
+    pub const ASKS: u8 = 0x02;
+    // HOLD
     pub const FULL: u8 = 0x01;
 }
 

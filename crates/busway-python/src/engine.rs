@@ -23,8 +23,9 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Serve { conn, service, number, topic } => (event::SERVE, conn, service, number, topic).into_pyobject(py),
         Event::Call { conn, number, time, topic, payload } => {
             let from = Sender { name: PyString::new(py, "").unbind(), session: 0 };
-            let (topic, frame) = (PyString::new(py, &topic).unbind(), kind::CALL);
-            let message = make(py, &Parts { topic: &topic, from: &from, time, number, frame, payload: &payload })?;
+            let (topic, frame, flags, fields) = (PyString::new(py, &topic).unbind(), kind::CALL, 0, None);
+            let (topic, from, payload) = (&topic, &from, &payload);
+            let message = make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })?;
             (event::CALL, conn, number, message).into_pyobject(py)
         }
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),

@@ -10,6 +10,7 @@ mod bytes;
 mod engine;
 mod inbox;
 mod incoming;
+mod kept;
 mod message;
 mod publisher;
 mod session;
@@ -38,6 +39,7 @@ pub(crate) mod event {
     pub const AWAY: u8 = 15;
     pub const FULL: u8 = 16;
     pub const YIELD: u8 = 17;
+    pub const ASK: u8 = 18;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -107,6 +109,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_AWAY", event::AWAY),
         ("EVENT_FULL", event::FULL),
         ("EVENT_YIELD", event::YIELD),
+        ("EVENT_ASK", event::ASK),
     ] {
         m.add(name, kind)?;
     }

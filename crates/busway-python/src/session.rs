@@ -4,8 +4,8 @@ use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use busway_core::client::{Limits, Outgoing};
-use busway_core::frame::{code, kind, Checked, Fault};
+use busway_core::client::{Limits, More, Outgoing};
+use busway_core::frame::{code, flag, kind, Checked, Fault};
 use busway_core::inbox::Inbox as Messages;
 use busway_core::split::Splitter;
 use pyo3::exceptions::PyTypeError;
@@ -20,6 +20,9 @@ use crate::raised;
 
 /// What the ids in front of a delivery may add to the longest frame a client may send.
 const IDS: usize = 512 << 10;
+
+/// No fields, no rules.
+const NOTHING: &[u8] = &[];
 
 /// An awaitable that is done already: what a publish that needs no waiting answers.
 #[pyclass(frozen, module = "busway._core")]
@@ -59,6 +62,8 @@ struct State {
     on_output: Option<Py<PyAny>>,
     /// The topic used last, by identity, and its slot.
     last: Option<(Py<PyString>, u32)>,
+    /// Fields of messages that bring none of their own.
+    defaults: Vec<u8>,
     arrivals: Arrivals,
 }
 
@@ -72,6 +77,24 @@ impl State {
                 Ok(slot)
             }
         }
+    }
+
+    /// Whether a publish may go out now.
+    fn ready(&self) -> bool {
+        self.open && self.writable && self.out.out.len() < self.gather
+    }
+
+    /// Encodes a PUBLISH with the fields it has, or those that all have.
+    #[inline]
+    fn publish(&mut self, topic: &Bound<'_, PyString>, time: i64, fields: &[u8], payload: &[u8]) -> PyResult<()> {
+        let State { out, defaults, .. } = self;
+        let size = if fields.is_empty() { defaults.len() } else { fields.len() };
+        out.fits(payload.len(), size).map_err(|fault| raised(topic.py(), &fault))?;
+        let slot = self.slot(topic)?;
+        let State { out, defaults, .. } = self;
+        let fields = if fields.is_empty() { defaults } else { fields };
+        out.message(kind::PUBLISH, slot, More { time, fields, ..More::default() }, payload);
+        Ok(())
     }
 
     fn closed(&self) -> Checked<()> {
@@ -117,17 +140,14 @@ impl Session {
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
+        fields: &[u8],
     ) -> PyResult<bool> {
         self.write(py, |state| {
-            if !state.open || !state.writable || state.out.out.len() >= state.gather {
+            if !state.ready() {
                 return Ok(false);
             }
-            with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
-                state.out.message(kind::PUBLISH, 0, slot, 0, now(), bytes);
-                Ok(true)
-            })
+            with_bytes(payload, |bytes| state.publish(topic, now(), fields, bytes))?;
+            Ok(true)
         })
     }
 
@@ -148,6 +168,7 @@ impl Session {
             gather,
             on_output: None,
             last: None,
+            defaults: Vec::new(),
             arrivals: Arrivals::new(py, session),
         };
         Self { state: Attached(RefCell::new(state)), splitter: Attached::default(), bin: Bin::default() }
@@ -167,10 +188,8 @@ impl Session {
 
     #[pyo3(signature = (*, frame, topic, fields, topics))]
     fn open(&self, frame: usize, topic: usize, fields: usize, topics: usize) {
-        // Version 1 clients write no fields.
-        let _ = fields;
         let mut state = self.state();
-        state.out.open(Limits { frame, topic, topics });
+        state.out.open(Limits { frame, topic, fields, topics });
         state.arrivals.limit = frame.saturating_add(IDS);
         state.open = true;
     }
@@ -179,43 +198,46 @@ impl Session {
         self.state().writable = yes;
     }
 
+    /// Fields of the messages that are published without any.
+    fn defaults(&self, fields: &[u8]) {
+        self.state().defaults = fields.to_vec();
+    }
+
+    #[pyo3(signature = (topic, payload, fields = NOTHING))]
     fn publish<'py>(
         &self,
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
+        fields: &[u8],
     ) -> PyResult<Option<&'py Bound<'py, PyAny>>> {
-        if self.try_publish(py, topic, payload)? {
+        if self.try_publish(py, topic, payload, fields)? {
             done(py).map(Some)
         } else {
             Ok(None)
         }
     }
 
+    #[pyo3(signature = (topic, payloads, start, fields = NOTHING))]
     fn publish_many<'py>(
         &self,
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payloads: &Bound<'py, PyAny>,
         start: usize,
+        fields: &[u8],
     ) -> PyResult<usize> {
         let list = payloads.cast::<PyList>().ok();
         let size = payloads.len()?;
         let time = now();
         self.write(py, |state| {
             let mut at = start;
-            while at < size && state.open && state.writable && state.out.out.len() < state.gather {
+            while at < size && state.ready() {
                 let payload = match list {
                     Some(list) => list.get_item(at)?,
                     None => payloads.get_item(at)?,
                 };
-                let taken = with_bytes(&payload, |bytes| {
-                    state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                    let slot = state.slot(topic)?;
-                    state.out.message(kind::PUBLISH, 0, slot, 0, time, bytes);
-                    Ok(())
-                });
-                match taken {
+                match with_bytes(&payload, |bytes| state.publish(topic, time, fields, bytes)) {
                     Ok(()) => at += 1,
                     // What was taken before it counts; the call that begins with it tells what is wrong.
                     Err(_) if at > start => break,
@@ -226,7 +248,8 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (kind, topic, payload, *, flags = 0, aux = 0))]
+    #[pyo3(signature = (kind, topic, payload, *, flags = 0, aux = 0, each = 0, fields = NOTHING, number = 0, time = 0))]
+    #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn send<'py>(
         &self,
         py: Python<'py>,
@@ -235,6 +258,10 @@ impl Session {
         payload: &Bound<'py, PyAny>,
         flags: u8,
         aux: u32,
+        each: u16,
+        fields: &[u8],
+        number: u64,
+        time: i64,
     ) -> PyResult<u64> {
         if !(kind::PUBLISH..=kind::REQUEST).contains(&kind) {
             return Err(PyTypeError::new_err("kind must be PUBLISH, PUSH or REQUEST"));
@@ -242,9 +269,10 @@ impl Session {
         self.write(py, |state| {
             state.closed().map_err(|fault| raised(py, &fault))?;
             with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
+                state.out.fits(bytes.len(), fields.len()).map_err(|fault| raised(py, &fault))?;
                 let slot = state.slot(topic)?;
-                let number = state.out.message(kind, flags, slot, aux, now(), bytes);
+                let time = if time == 0 { now() } else { time };
+                let number = state.out.message(kind, slot, More { flags, aux, each, time, fields, number }, bytes);
                 if kind == kind::REQUEST {
                     state.arrivals.asked.insert(number, topic.clone().unbind());
                 }
@@ -253,11 +281,29 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (call, payload, *, code = 0))]
-    fn reply(&self, py: Python<'_>, call: u64, payload: &Bound<'_, PyAny>, code: u16) -> PyResult<()> {
+    #[pyo3(signature = (call, payload, *, code = 0, flags = 0, fields = NOTHING))]
+    fn reply(
+        &self,
+        py: Python<'_>,
+        call: u64,
+        payload: &Bound<'_, PyAny>,
+        code: u16,
+        flags: u8,
+        fields: &[u8],
+    ) -> PyResult<()> {
         self.write(py, |state| {
-            let reply = |bytes: &[u8]| state.out.reply(call, code, bytes).map_err(|fault| raised(py, &fault));
-            with_bytes(payload, reply)
+            let out = &mut state.out;
+            with_bytes(payload, |bytes| {
+                out.reply(call, code, flags, fields, bytes).map_err(|fault| raised(py, &fault))
+            })
+        })
+    }
+
+    /// Answers an ASK.
+    fn accept(&self, py: Python<'_>, call: u64, code: u16) -> PyResult<()> {
+        self.checked(py, |state| {
+            state.out.answer_offer(call, code);
+            Ok(())
         })
     }
 
@@ -276,17 +322,34 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0))]
-    fn subscribe(&self, py: Python<'_>, sub: u32, pattern: &str, group: &str, flags: u8, policy: u8) -> PyResult<u64> {
-        self.checked(py, |state| state.out.subscribe(sub, pattern, group, flags, policy))
+    #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0, rules = NOTHING, notify = false))]
+    #[allow(clippy::too_many_arguments)] // named by keyword in Python
+    fn subscribe(
+        &self,
+        py: Python<'_>,
+        sub: u32,
+        pattern: &str,
+        group: &str,
+        flags: u8,
+        policy: u8,
+        rules: &[u8],
+        notify: bool,
+    ) -> PyResult<u64> {
+        self.checked(py, |state| {
+            let number = state.out.subscribe(sub, pattern, group, flags, policy, rules)?;
+            let notify = notify.then(|| PyString::new(py, pattern).unbind());
+            state.arrivals.entering(number, sub, flags & flag::WATCH != 0, notify);
+            Ok(number)
+        })
     }
 
     fn unsubscribe(&self, py: Python<'_>, sub: u32) -> PyResult<u64> {
         self.checked(py, |state| Ok(state.out.end(kind::UNSUBSCRIBE, sub)))
     }
 
-    fn serve(&self, py: Python<'_>, service: u32, topic: &str) -> PyResult<u64> {
-        self.checked(py, |state| state.out.serve(service, topic))
+    #[pyo3(signature = (service, topic, flags = 0))]
+    fn serve(&self, py: Python<'_>, service: u32, topic: &str, flags: u8) -> PyResult<u64> {
+        self.checked(py, |state| state.out.serve(service, topic, flags))
     }
 
     fn unserve(&self, py: Python<'_>, service: u32) -> PyResult<u64> {
@@ -378,7 +441,7 @@ impl Session {
     }
 
     fn forget(&self, sub: u32) {
-        let gone = self.state().arrivals.inboxes.remove(&sub);
+        let gone = self.state().arrivals.forget(sub);
         drop(gone);
     }
 }
