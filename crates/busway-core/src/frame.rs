@@ -75,6 +75,8 @@ codes! {
     WILDCARD = 23, true;
     RESERVED = 24, true;
     FIELDS_TOO_LARGE = 25, true;
+    INVALID_RULE = 26, true;
+    INVALID_FIELDS = 27, true;
     TOO_MANY_SUBSCRIPTIONS = 30, true;
     DUPLICATE = 31, true;
     UNKNOWN = 32, true;

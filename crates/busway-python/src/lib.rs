@@ -12,6 +12,7 @@ mod inbox;
 mod incoming;
 mod message;
 mod publisher;
+mod rules;
 mod session;
 
 use busway_core::frame::{Fault, ERRORS, VERSION};
@@ -112,8 +113,10 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<publisher::Publisher>()?;
     m.add_class::<inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
+    m.add_class::<rules::Rules>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
+    m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     Ok(())
 }
