@@ -212,3 +212,21 @@ def check_topic(topic: str, *, wildcards: bool = True) -> str:
 
 def check_pattern(pattern: str) -> str:
     """As check_topic, `re:` patterns too; raises errors.InvalidTopic or errors.InvalidPattern."""
+
+def check_fields(fields: bytes) -> None:
+    """Raises errors.InvalidFields if these are not the fields of a message (a MessagePack map; empty = none)."""
+
+@final
+class Rules:
+    """The compiled rules of a subscription, as SUBSCRIBE carries them; immutable."""
+
+    def __new__(cls, rules: bytes) -> Self:
+        """Raises errors.InvalidRule."""
+    def matches(
+        self, topic: str, fields: bytes, payload: bytes, sender: str = "", session: int = 0, time: int = 0
+    ) -> bool:
+        """Whether all rules hold for a message. What can't be evaluated is no match and counted in `errors`."""
+    @property
+    def equalities(self) -> list[tuple[str, bytes]]: ...  # rules that ask a field to equal a value, sorted by name
+    @property
+    def errors(self) -> int: ...  # how often a rule could not be evaluated

@@ -102,10 +102,13 @@ codes! {
     WILDCARD = 23, true;
     RESERVED = 24, true;
     FIELDS_TOO_LARGE = 25, true;
+    INVALID_RULE = 26, true;
+    INVALID_FIELDS = 27, true;
     TOO_COMPLEX = 29, true;
     TOO_MANY_SUBSCRIPTIONS = 30, true;
     DUPLICATE = 31, true;
     UNKNOWN = 32, true;
+    TOO_MANY_KEPT = 33, true;
     NO_RESPONDERS = 40, true;
     SERVICE_TAKEN = 41, true;
     SERVICE_GONE = 42, true;

@@ -1,7 +1,8 @@
 //! The native engine of Busway: everything that is done once per message.
 //!
 //! No sockets, no clock, no randomness: bytes go in, bytes and events come out. The modules stand in the order in which
-//! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `index` (who subscribed),
+//! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `packed`,
+//! `fields`, `rules` with `glob` and `expression` (what a message is about, and who wants it), `index` (who subscribed),
 //! `numbers` (slots of topics and senders), `outbox` (bounded output), `engine` with `route` and `pending` (the broker's
 //! side), `client` and `inbox` (the client's side).
 
@@ -9,14 +10,19 @@ pub mod client;
 mod connection;
 pub mod engine;
 pub mod expressions;
+mod expression;
+pub mod fields;
 pub mod frame;
+mod glob;
 pub mod inbox;
 pub mod index;
 pub mod numbers;
 pub mod outbox;
+pub mod packed;
 pub mod pattern;
 mod pending;
 mod route;
+pub mod rules;
 pub mod split;
 pub mod topic;
 mod topics;

@@ -13,6 +13,7 @@ mod incoming;
 mod kept;
 mod message;
 mod publisher;
+mod rules;
 mod session;
 
 use busway_core::frame::{Fault, ERRORS, VERSION};
@@ -119,8 +120,10 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<publisher::Publisher>()?;
     m.add_class::<inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
+    m.add_class::<rules::Rules>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
+    m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     Ok(())
 }
