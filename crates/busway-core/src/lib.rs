@@ -7,10 +7,11 @@
 //! side), `client` and `inbox` (the client's side).
 
 pub mod client;
+mod choice;
 mod connection;
 pub mod engine;
-pub mod expressions;
 mod expression;
+pub mod expressions;
 pub mod fields;
 pub mod frame;
 mod glob;

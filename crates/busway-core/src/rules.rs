@@ -156,6 +156,16 @@ impl Rules {
         self.rest.is_empty() && self.names.is_none()
     }
 
+    /// About what asking the rest costs, in steps of a regular expression on a topic.
+    pub fn weight(&self) -> usize {
+        let steps = |test: &Test| match test {
+            Test::Expression(_) => 500,
+            Test::Regex(_) => 50,
+            _ => 10,
+        };
+        2 + self.rest.iter().map(|(_, test)| steps(test)).sum::<usize>()
+    }
+
     /// Whether there is nothing to ask at all.
     pub fn is_empty(&self) -> bool {
         self.is_plain() && self.equalities.is_empty()
