@@ -387,3 +387,12 @@ async def test_input_that_stays_silent(shell, bus):
             await asyncio.sleep(0)
         assert (await waiting.end(signal.SIGINT)).code == 130
         assert subscription.pending == 0
+
+
+async def test_a_topic_that_looks_like_an_expression_is_one_of_several_patterns(shell, bus):
+    sub = await shell.start("sub", "re:x.*", "**", "--count", 2)
+    await sub.ready()
+    await bus.publish("re:x", b"1")
+    await bus.publish("xy", b"2")
+    done = await sub.end()
+    assert (done.code, sorted(done.lines)) == (0, ["re:x 1", "xy 2"])

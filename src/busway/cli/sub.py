@@ -88,9 +88,14 @@ async def _read(subscription: busway.Subscription, printer: "_Printer", earlier:
     """A message that an earlier pattern of the same call matches too is that one's to print."""
     async for batch in subscription.batches():
         if earlier:
-            batch = [one for one in batch if not any(matches(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
+            batch = [one for one in batch if not any(_has(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
         await printer.print(batch)
     printer.done.set()  # the subscription has ended
+
+
+def _has(pattern: str, topic: str) -> bool:
+    """Whether a topic belongs to a pattern. With its slash in front, a topic that begins with `re:` is no expression."""
+    return matches(pattern, f"/{topic}")
 
 
 class _Printer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -11,6 +12,7 @@ from busway._core import PROTOCOL, __version__
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.schedule import Schedule
 from busway.client.sending import PUBLISH
 from busway.errors import (
     BusError,
@@ -65,6 +67,7 @@ class Life:
         name: str,
         timeout: float,
         reconnect: Sequence[float] | None,
+        jitter: float,
         tls: TLS | None,
         credentials: Credentials,
     ) -> None:
@@ -76,13 +79,12 @@ class Life:
             parse(url)  # a wrong one is found here, where it was given
         self._name = name
         self._timeout = timeout
-        self._schedule = tuple(reconnect or ())
+        self._schedule = Schedule(reconnect, jitter, random.random)
         self._tls = tls
         self._credentials = credentials
         self._servers: list[str] = []
         self._task: asyncio.Task[None] | None = None
         self._since = 0.0
-        self._step = 0
         core.when_lost = self._lost
 
     async def open(self) -> None:
@@ -147,10 +149,9 @@ class Life:
         lost = core.loop.time()
         attempts = 0
         if lost - self._since >= _STEADY:
-            self._step = 0
+            self._schedule.begin()
         while True:
-            await asyncio.sleep(self._schedule[min(self._step, len(self._schedule) - 1)])
-            self._step += 1
+            await asyncio.sleep(self._schedule.next())
             attempts += 1
             try:
                 await self._reach(self._timeout)

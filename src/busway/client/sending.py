@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from busway.client.core import Core
 from busway.client.typed import outgoing
+from busway.errors import Code, Forbidden
 from busway.settings import Buffer, Offline
-from busway.topic import check_topic
+from busway.topic import check_topic, is_reserved
 
 PUBLISH: Final = 0x10
 PUSH: Final = 0x11
@@ -31,7 +32,12 @@ class Sender:
             if core.open:
                 await self.room()
             elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
-                core.waiting.add(check_topic(topic), data, policy, core.loop.time())
+                checked = check_topic(topic)
+                if is_reserved(checked):
+                    raise Forbidden(
+                        f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
+                    )
+                core.waiting.add(checked, data, policy, core.loop.time())
                 return
             else:
                 raise core.why_not()

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from busway._core import Message
+from busway.checks import check_callable, check_count, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.part import Part
@@ -84,8 +85,9 @@ class Service(Part):
     handled = True
 
     def __init__(self, core: Core, topic: str, handler: Responder | None, *, concurrency: int, drain: float) -> None:
-        if concurrency < 1:
-            raise ValueError("concurrency must be above zero")
+        check_type("topic", topic, str, "a str")
+        check_callable("handler", handler)
+        check_count("concurrency", concurrency)
         super().__init__(core, topic)
         self.topic = topic
         self._handler = handler
