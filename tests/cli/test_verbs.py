@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import busway
-from busway.cli import terminal
+from busway.cli.advice import advice
 
 
 async def test_pub_and_sub(shell, bus):
@@ -280,8 +280,8 @@ async def test_info_says_what_it_left_out(shell, server):
 
 def test_advice_names_only_flags_that_are_there():
     late = busway.Timeout("late")
-    assert "--timeout" in terminal.advice(late, timed=True)
-    assert terminal.advice(late) == ""
+    assert "--timeout" in advice(late, timed=True)
+    assert advice(late) == ""
 
 
 async def test_a_verb_with_a_timeout_advises_it(shell, bus):

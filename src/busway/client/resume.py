@@ -204,7 +204,7 @@ class Life:
         for reason in failed:
             if not isinstance(reason, ConnectFailed):
                 raise reason
-        raise ConnectFailed("; ".join(str(reason) for reason in failed))
+        raise ConnectFailed("; ".join(str(reason) for reason in failed)) from failed[0]
 
     async def _greet(self, url: str, timeout: float) -> None:
         core = self._core
