@@ -35,7 +35,11 @@ check: $(ENGINE) ## linters, types, import order, formatting
 	$(BIN)/python -m mypy.stubtest busway._core --allowlist scripts/stubtest.allow --ignore-unused-allowlist
 	$(BIN)/lint-imports
 	cargo fmt --all --check
+	cargo fmt --manifest-path crates/fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	@# Apart from the workspace, with a target folder of its own. libFuzzer comes as source and needs a C++ compiler.
+	@if command -v c++ >/dev/null; then set -x; cargo check --locked --quiet --manifest-path crates/fuzz/Cargo.toml --target-dir target/fuzz/check; \
+		else echo "crates/fuzz is not checked: libFuzzer needs a C++ compiler (c++)"; fi
 
 format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 	$(BIN)/ruff check --fix
