@@ -5,16 +5,21 @@ import math
 _MOST = 2**63 - 1
 
 
-def check_seconds(name: str, value: object, *, zero: bool = True, forever: bool = False) -> None:
-    """A finite number of seconds, not negative; `zero`: may be 0, `forever`: may be None."""
+def check_timeout(name: str, value: object, *, forever: bool = True) -> None:
+    """How long a call may wait: a finite number of seconds; one below zero is over at once. `forever`: may be None."""
     if value is None and forever:
         return
+    wanted = "a number of seconds or None" if forever else "a number of seconds"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        wanted = "a number of seconds or None" if forever else "a number of seconds"
         raise TypeError(f"{name} must be {wanted}, not {value!r}")
     if not math.isfinite(value):
         advice = "; None waits for ever" if forever else ""
         raise ValueError(f"{name} must be a finite number of seconds, not {value!r}{advice}")
+
+
+def check_seconds(name: str, value: float, *, zero: bool = True) -> None:
+    """A finite number of seconds, not negative; `zero`: may be 0."""
+    check_timeout(name, value, forever=False)
     if value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name} must {'not be negative' if zero else 'be above zero'}, but is {value!r}")
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from busway.broker import services
 from busway.broker.hub import Hub
 from busway.broker.session import Session
-from busway.checks import check_seconds, check_type
+from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.settings import TLS, Offline, Settings
@@ -113,7 +113,7 @@ class Server:
         Called again while it drains, it hurries: the shorter time counts.
         """
         seconds = self.settings.drain if drain is None else drain
-        check_seconds("drain", seconds)
+        check_timeout("drain", seconds, forever=False)
         if self._hub is None or self._stopped.is_set():
             return
         self._deadline = min(self._deadline, self._hub.loop.time() + seconds)

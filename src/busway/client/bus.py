@@ -11,7 +11,7 @@ from types import NoneType, TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
 from busway._core import Message, Publisher
-from busway.checks import check_callable, check_count, check_seconds, check_type
+from busway.checks import check_callable, check_count, check_seconds, check_timeout, check_type
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
 from busway.client.resume import Credentials, Life
@@ -150,7 +150,7 @@ class Bus(Publisher):
 
     async def push(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> None:
         """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
-        check_seconds("timeout", timeout, forever=True)
+        check_timeout("timeout", timeout)
         if type(payload) is not bytes and type(payload) is not str:
             topic, payload = outgoing(topic, payload)
         await self._sender.ask(PUSH, topic, payload, timeout)
@@ -169,7 +169,7 @@ class Bus(Publisher):
 
         Raises NoResponders, ServiceGone, HandlerError with the handler's text, or Timeout.
         """
-        check_seconds("timeout", timeout, forever=True)
+        check_timeout("timeout", timeout)
         aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
         if type(payload) is bytes or type(payload) is str:
             return await self._sender.ask(REQUEST, topic, payload, timeout, aux=aux)
@@ -301,7 +301,7 @@ class Bus(Publisher):
 
     async def rtt(self, timeout: float = 5.0) -> float:
         """Seconds to the broker and back."""
-        check_seconds("timeout", timeout)
+        check_timeout("timeout", timeout, forever=False)
         core = self._core
         connection = core.usable()
         try:
@@ -331,7 +331,7 @@ class Bus(Publisher):
 
     async def drain(self, timeout: float) -> None:
         """Close within so many seconds. Cancelled, it closes at once."""
-        check_seconds("timeout", timeout)
+        check_timeout("timeout", timeout, forever=False)
         core = self._core
         if core.forked or core.state == "closed":
             core.state = "closed"
