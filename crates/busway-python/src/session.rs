@@ -85,7 +85,8 @@ impl State {
             Some((last, slot)) if last.as_ptr() == topic.as_ptr() => Ok(*slot),
             _ => {
                 let text = topic.to_str()?;
-                let reserved = topic::is_reserved(text.strip_prefix('/').unwrap_or(text));
+                let bare = text.strip_prefix('/').unwrap_or(text);
+                let reserved = bare.starts_with(topic::RESERVED) && topic::is_reserved(bare);
                 if reserved && kind != kind::REQUEST {
                     let text = format!("topic {text:?} belongs to the broker: only requests may name it");
                     return Err(raised(topic.py(), &Fault::new(code::RESERVED, text)));

@@ -7,7 +7,7 @@ connection, an answer to wait for) is a coroutine beside it.
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from types import NoneType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
 from busway._core import Message, Publisher
@@ -55,14 +55,8 @@ class Bus(Publisher):
         drain: float = 5.0,
         on_error: ErrorHook | None = None,
     ) -> None:
-        check_type("name", name, str, "a str")
-        check_seconds("timeout", timeout, zero=False)
         check_seconds("drain", drain)
-        check_offline(offline)
         check_callable("on_error", on_error)
-        check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
-        if not callable(credentials):
-            check_type("credentials", credentials, (str, bytes, NoneType), "a str, bytes, a function or None")
         self.name = name
         self._core = Core(on_error)
         self._life = Life(

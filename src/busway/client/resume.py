@@ -4,11 +4,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from busway._core import PROTOCOL, __version__
+from busway.checks import check_seconds, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
@@ -71,6 +73,11 @@ class Life:
         tls: TLS | None,
         credentials: Credentials,
     ) -> None:
+        check_type("name", name, str, "a str")
+        check_seconds("timeout", timeout, zero=False)
+        check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
+        if not callable(credentials):
+            check_type("credentials", credentials, (str, bytes, NoneType), "a str, bytes, a function or None")
         self.url = ""
         self.server: dict[str, Any] = {}
         self._core = core

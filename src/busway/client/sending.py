@@ -7,7 +7,7 @@ from typing import Any, Final
 from busway.client.core import Core
 from busway.client.typed import outgoing
 from busway.errors import Code, Forbidden
-from busway.settings import Buffer, Offline
+from busway.settings import Buffer, Offline, check_offline
 from busway.topic import check_topic, is_reserved
 
 PUBLISH: Final = 0x10
@@ -21,6 +21,7 @@ class Sender:
     """The slow ways out of one client."""
 
     def __init__(self, core: Core, offline: Offline) -> None:
+        check_offline(offline)
         self._core = core
         self._offline = offline
         self._publish = core.session.publish
