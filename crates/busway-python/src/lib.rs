@@ -14,7 +14,7 @@ mod message;
 mod publisher;
 mod session;
 
-use busway_core::frame::{Fault, ERRORS, VERSION};
+use busway_core::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::{pattern, topic};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -48,15 +48,21 @@ pub(crate) fn raised(py: Python<'_>, fault: &Fault) -> PyErr {
     error.map_or_else(|error| error, |error| PyErr::from_value(error.into_bound(py)))
 }
 
-/// Whether some concrete topic belongs to both; a may be a `re:` pattern.
+/// Whether some concrete topic belongs to both; one of them may be a `re:` pattern.
 #[pyfunction]
 fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
     let checked = |text| topic::check(text).map_err(|fault| raised(py, &fault));
-    let b = checked(b)?;
-    match a.strip_prefix(pattern::PREFIX) {
-        Some(text) => pattern::Pattern::new(text).map(|a| a.matches(b)).map_err(|fault| raised(py, &fault)),
-        None => Ok(topic::meet(checked(a)?, b)),
-    }
+    let (expression, topic) = match (a.strip_prefix(pattern::PREFIX), b.strip_prefix(pattern::PREFIX)) {
+        (None, None) => return Ok(topic::meet(checked(a)?, checked(b)?)),
+        (Some(expression), None) => (expression, b),
+        (None, Some(expression)) => (expression, a),
+        (Some(_), Some(_)) => {
+            let text = format!("{a:?} and {b:?}: two regular expressions can't be compared, give a topic for one");
+            return Err(raised(py, &Fault::new(code::INVALID_PATTERN, text)));
+        }
+    };
+    let topic = checked(topic)?;
+    pattern::Pattern::new(expression).map(|found| found.matches(topic)).map_err(|fault| raised(py, &fault))
 }
 
 /// The topic without its leading slash.
@@ -66,7 +72,7 @@ fn check_topic<'a>(py: Python<'_>, topic: &'a str, wildcards: bool) -> PyResult<
     let checked = topic::check(topic).map_err(|fault| raised(py, &fault))?;
     if !wildcards && topic::has_wildcard(checked) {
         let text = format!("topic {checked:?} has a wildcard, which is not allowed here");
-        return Err(raised(py, &Fault::new(busway_core::frame::code::WILDCARD, text)));
+        return Err(raised(py, &Fault::new(code::WILDCARD, text)));
     }
     Ok(checked)
 }

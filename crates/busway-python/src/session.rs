@@ -8,7 +8,8 @@ use busway_core::client::{Limits, Outgoing};
 use busway_core::frame::{code, kind, Checked, Fault};
 use busway_core::inbox::Inbox as Messages;
 use busway_core::split::Splitter;
-use pyo3::exceptions::PyTypeError;
+use busway_core::topic;
+use pyo3::exceptions::{PyStopIteration, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyMemoryView, PyString};
@@ -21,7 +22,8 @@ use crate::raised;
 /// What the ids in front of a delivery may add to the longest frame a client may send.
 const IDS: usize = 512 << 10;
 
-/// An awaitable that is done already: what a publish that needs no waiting answers.
+/// A coroutine that is done already: what a publish that needs no waiting answers. `send`, `throw` and `close` make it one
+/// for `asyncio.create_task()`; `await` asks for none of them.
 #[pyclass(frozen, module = "busway._core")]
 struct Done;
 
@@ -38,6 +40,22 @@ impl Done {
     fn __next__(&self) -> Option<()> {
         None
     }
+
+    fn send(&self, _value: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(PyStopIteration::new_err(()))
+    }
+
+    #[pyo3(signature = (error, value = None, _trace = None))]
+    fn throw(
+        &self,
+        error: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        _trace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        Err(PyErr::from_value(value.unwrap_or(error)))
+    }
+
+    fn close(&self) {}
 }
 
 /// The one that all such publishes answer.
@@ -63,12 +81,22 @@ struct State {
 }
 
 impl State {
-    fn slot(&mut self, topic: &Bound<'_, PyString>) -> PyResult<u32> {
+    fn slot(&mut self, kind: u8, topic: &Bound<'_, PyString>) -> PyResult<u32> {
         match &self.last {
             Some((last, slot)) if last.as_ptr() == topic.as_ptr() => Ok(*slot),
             _ => {
-                let slot = self.out.slot(topic.to_str()?).map_err(|fault| raised(topic.py(), &fault))?;
-                self.last = Some((topic.clone().unbind(), slot));
+                let text = topic.to_str()?;
+                let bare = text.strip_prefix('/').unwrap_or(text);
+                let reserved = bare.starts_with(topic::RESERVED) && topic::is_reserved(bare);
+                if reserved && kind != kind::REQUEST {
+                    let text = format!("topic {text:?} belongs to the broker: only requests may name it");
+                    return Err(raised(topic.py(), &Fault::new(code::RESERVED, text)));
+                }
+                let slot = self.out.slot(text).map_err(|fault| raised(topic.py(), &fault))?;
+                // Not one that only requests may use: what is remembered here is not looked at again.
+                if !reserved {
+                    self.last = Some((topic.clone().unbind(), slot));
+                }
                 Ok(slot)
             }
         }
@@ -124,7 +152,7 @@ impl Session {
             }
             with_bytes(payload, |bytes| {
                 state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
+                let slot = state.slot(kind::PUBLISH, topic)?;
                 state.out.message(kind::PUBLISH, 0, slot, 0, now(), bytes);
                 Ok(true)
             })
@@ -211,7 +239,7 @@ impl Session {
                 };
                 let taken = with_bytes(&payload, |bytes| {
                     state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                    let slot = state.slot(topic)?;
+                    let slot = state.slot(kind::PUBLISH, topic)?;
                     state.out.message(kind::PUBLISH, 0, slot, 0, time, bytes);
                     Ok(())
                 });
@@ -243,7 +271,7 @@ impl Session {
             state.closed().map_err(|fault| raised(py, &fault))?;
             with_bytes(payload, |bytes| {
                 state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
+                let slot = state.slot(kind, topic)?;
                 let number = state.out.message(kind, flags, slot, aux, now(), bytes);
                 if kind == kind::REQUEST {
                     state.arrivals.asked.insert(number, topic.clone().unbind());
