@@ -1,6 +1,6 @@
 """The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, final, overload
 
@@ -93,7 +93,7 @@ class Session:
     def open(self, *, frame: int, topic: int, fields: int, topics: int) -> None: ...
     def writable(self, yes: bool) -> None:
         """Back pressure of the transport: while False publish() and publish_many() take nothing."""
-    def publish(self, topic: str, payload: bytes | str) -> Awaitable[None] | None:
+    def publish(self, topic: str, payload: bytes | str) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
     def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int) -> int:
         """Encode from payloads[start] on; the index of the first that was not taken."""
@@ -130,15 +130,15 @@ class Publisher:
     @overload
     def publish(
         self, topic: str, payload: object = b"", *, confirm: Literal[False] = False, offline: Offline | None = None
-    ) -> Awaitable[None]: ...
+    ) -> Coroutine[Any, Any, None]: ...
     @overload
     def publish(
         self, topic: str, payload: object = b"", *, confirm: Literal[True], offline: Offline | None = None
-    ) -> Awaitable[int]: ...
+    ) -> Coroutine[Any, Any, int]: ...
     @overload
     def publish(
         self, topic: str, payload: object = b"", *, confirm: bool, offline: Offline | None = None
-    ) -> Awaitable[int | None]:
+    ) -> Coroutine[Any, Any, int | None]:
         """Send a message to all who subscribed to its topic.
 
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
@@ -205,7 +205,7 @@ class Engine:
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
 def matches(a: str, b: str) -> bool:
-    """Whether some concrete topic belongs to both patterns; a may be a `re:` pattern."""
+    """Whether some concrete topic belongs to both patterns. Either may be a `re:` pattern; both: errors.InvalidPattern."""
 
 def check_topic(topic: str, *, wildcards: bool = True) -> str:
     """The topic without its leading slash; raises errors.InvalidTopic."""

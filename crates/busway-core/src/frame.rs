@@ -223,6 +223,11 @@ pub struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
+    /// The body that these bytes are.
+    pub fn of(bytes: &'a [u8], flags: u8) -> Checked<Self> {
+        Self::read(Parts { rest: bytes, kind: 0 }, flags)
+    }
+
     pub fn read(mut parts: Parts<'a>, flags: u8) -> Checked<Self> {
         let time = parts.u64()?.cast_signed();
         let number = parts.u64()?;

@@ -128,7 +128,12 @@ impl Route {
 
     /// Everybody who could take a message alone.
     pub fn takers(&self) -> impl Iterator<Item = Member> + '_ {
-        let alone = self.targets.iter().flat_map(|target| {
+        self.alone().chain(self.teams.iter().flat_map(|team| team.members.iter().copied())).filter(|m| !m.listen)
+    }
+
+    /// Everybody outside of groups.
+    pub fn alone(&self) -> impl Iterator<Item = Member> + '_ {
+        self.targets.iter().flat_map(|target| {
             (target.from..target.to).map(|i| Member {
                 conn: target.conn,
                 id: self.ids[i],
@@ -136,7 +141,6 @@ impl Route {
                 echo: self.echo[i],
                 listen: self.listen[i],
             })
-        });
-        alone.chain(self.teams.iter().flat_map(|team| team.members.iter().copied()))
+        })
     }
 }

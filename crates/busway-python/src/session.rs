@@ -8,7 +8,8 @@ use busway_core::client::{Limits, More, Outgoing};
 use busway_core::frame::{code, flag, kind, Checked, Fault};
 use busway_core::inbox::Inbox as Messages;
 use busway_core::split::Splitter;
-use pyo3::exceptions::PyTypeError;
+use busway_core::topic;
+use pyo3::exceptions::{PyStopIteration, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyMemoryView, PyString};
@@ -24,7 +25,8 @@ const IDS: usize = 512 << 10;
 /// No fields, no rules.
 const NOTHING: &[u8] = &[];
 
-/// An awaitable that is done already: what a publish that needs no waiting answers.
+/// A coroutine that is done already: what a publish that needs no waiting answers. `send`, `throw` and `close` make it one
+/// for `asyncio.create_task()`; `await` asks for none of them.
 #[pyclass(frozen, module = "busway._core")]
 struct Done;
 
@@ -41,6 +43,22 @@ impl Done {
     fn __next__(&self) -> Option<()> {
         None
     }
+
+    fn send(&self, _value: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(PyStopIteration::new_err(()))
+    }
+
+    #[pyo3(signature = (error, value = None, _trace = None))]
+    fn throw(
+        &self,
+        error: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        _trace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        Err(PyErr::from_value(value.unwrap_or(error)))
+    }
+
+    fn close(&self) {}
 }
 
 /// The one that all such publishes answer.
@@ -68,12 +86,22 @@ struct State {
 }
 
 impl State {
-    fn slot(&mut self, topic: &Bound<'_, PyString>) -> PyResult<u32> {
+    fn slot(&mut self, kind: u8, topic: &Bound<'_, PyString>) -> PyResult<u32> {
         match &self.last {
             Some((last, slot)) if last.as_ptr() == topic.as_ptr() => Ok(*slot),
             _ => {
-                let slot = self.out.slot(topic.to_str()?).map_err(|fault| raised(topic.py(), &fault))?;
-                self.last = Some((topic.clone().unbind(), slot));
+                let text = topic.to_str()?;
+                let bare = text.strip_prefix('/').unwrap_or(text);
+                let reserved = bare.starts_with(topic::RESERVED) && topic::is_reserved(bare);
+                if reserved && kind != kind::REQUEST {
+                    let text = format!("topic {text:?} belongs to the broker: only requests may name it");
+                    return Err(raised(topic.py(), &Fault::new(code::RESERVED, text)));
+                }
+                let slot = self.out.slot(text).map_err(|fault| raised(topic.py(), &fault))?;
+                // Not one that only requests may use: what is remembered here is not looked at again.
+                if !reserved {
+                    self.last = Some((topic.clone().unbind(), slot));
+                }
                 Ok(slot)
             }
         }
@@ -90,7 +118,7 @@ impl State {
         let State { out, defaults, .. } = self;
         let size = if fields.is_empty() { defaults.len() } else { fields.len() };
         out.fits(payload.len(), size).map_err(|fault| raised(topic.py(), &fault))?;
-        let slot = self.slot(topic)?;
+        let slot = self.slot(kind::PUBLISH, topic)?;
         let State { out, defaults, .. } = self;
         let fields = if fields.is_empty() { defaults } else { fields };
         out.message(kind::PUBLISH, slot, More { time, fields, ..More::default() }, payload);
@@ -270,7 +298,7 @@ impl Session {
             state.closed().map_err(|fault| raised(py, &fault))?;
             with_bytes(payload, |bytes| {
                 state.out.fits(bytes.len(), fields.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
+                let slot = state.slot(kind, topic)?;
                 let time = if time == 0 { now() } else { time };
                 let number = state.out.message(kind, slot, More { flags, aux, each, time, fields, number }, bytes);
                 if kind == kind::REQUEST {

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from busway.client.core import Core
 from busway.client.typed import outgoing
-from busway.settings import Buffer, Offline
-from busway.topic import check_topic
+from busway.errors import Code, Forbidden
+from busway.settings import Buffer, Offline, check_offline
+from busway.topic import check_topic, is_reserved
 
 PUBLISH: Final = 0x10
 PUSH: Final = 0x11
@@ -20,6 +21,7 @@ class Sender:
     """The slow ways out of one client."""
 
     def __init__(self, core: Core, offline: Offline) -> None:
+        check_offline(offline)
         self._core = core
         self._offline = offline
         self._publish = core.session.publish
@@ -31,7 +33,12 @@ class Sender:
             if core.open:
                 await self.room()
             elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
-                core.waiting.add(check_topic(topic), data, policy, core.loop.time())
+                checked = check_topic(topic)
+                if is_reserved(checked):
+                    raise Forbidden(
+                        f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
+                    )
+                core.waiting.add(checked, data, policy, core.loop.time())
                 return
             else:
                 raise core.why_not()

@@ -6,7 +6,7 @@
 
 mod calls;
 mod control;
-mod copies;
+pub mod copies;
 mod flow;
 mod publish;
 

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::connection::{Named, State};
 use crate::fields::{merge, Fields};
-use crate::frame::{code, flag, kind, policy, Body, Checked, Fault, Parts, Writer, HEAD};
+use crate::frame::{code, flag, kind, policy, Body, Checked, Fault, Writer, HEAD};
 use crate::numbers::Slot;
 use crate::route::{Member, Route};
 use crate::rules::Seen;
@@ -120,7 +120,9 @@ impl Engine {
             self.reject(conn, number_of(frame), &Fault::too_complex());
             return Ok((Flow::Go, size));
         }
-        let mut narrowed = self.narrow(conn, topic, frame, &route);
+        let flags = frame[5] & flag::FIELDS;
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let mut narrowed = self.narrow(conn, &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
             if let Some(crowded) = self.obstacle(narrowed.as_ref().unwrap_or(&route)) {
                 self.widen(topic, route, narrowed);
@@ -132,8 +134,6 @@ impl Engine {
                 return Ok((Flow::Wait, 0));
             }
         }
-        let flags = frame[5] & flag::FIELDS;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
         let plain = frame[5] == 0 && narrowed.is_none() && self.defaults.is_empty();
         let more = if plain { self.follow(conn, topic, frame, &data[size..], &route) } else { 0 };
@@ -148,14 +148,13 @@ impl Engine {
     }
 
     /// The way of this message alone, if some of those who may get it have rules. `widen` gives everything back.
-    pub(super) fn narrow(&mut self, from: u32, topic: u32, frame: &[u8], route: &Route) -> Option<Box<Route>> {
+    pub(super) fn narrow(&mut self, from: u32, passing: &Passing, route: &Route) -> Option<Box<Route>> {
         let choice = route.choice.as_ref()?;
-        let mut parts = Parts::of(frame);
-        let body = parts.bytes(HEAD - 6).and_then(|_| Body::read(parts, frame[5])).ok()?;
+        let body = Body::of(passing.body, passing.flags).ok()?;
         let fields = Fields::read(body.fields).unwrap_or_default();
         let who = self.conns[from as usize].as_ref().map(|from| &from.who)?;
         let (sender, session, time, payload) = (&*who.name, who.session, body.time, body.payload);
-        let seen = Seen { fields: &fields, topic: self.topics.text(topic), sender, session, time, payload };
+        let seen = Seen { fields: &fields, topic: self.topics.text(passing.topic), sender, session, time, payload };
         self.wanted.clear();
         let asked = choice.select(&self.index, &seen, &mut self.wanted);
         self.stats.rule_errors += asked.errors;
@@ -174,8 +173,7 @@ impl Engine {
 
     /// Handles a message with the fields that the server adds to each.
     pub(super) fn dress(&mut self, conn: u32, frame: &[u8]) -> Checked<(Flow, usize)> {
-        let mut parts = Parts::of(frame);
-        let sound = parts.bytes(HEAD - 6).and_then(|_| Body::read(parts, frame[5]));
+        let sound = frame.get(HEAD..).map_or_else(|| Body::of(&[], 0), |body| Body::of(body, frame[5]));
         let merged = sound.and_then(|body| merge(&Fields::read(body.fields)?, &self.defaults).map(|new| (new, body)));
         let mut dressed = Vec::new();
         if let Ok((fields, body)) = &merged {
@@ -347,7 +345,15 @@ impl Engine {
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
 
-    fn append(&mut self, from: From, to: u32, passing: Passing, ids: &[u32], policy: u8, slot: &mut u32) -> bool {
+    pub(super) fn append(
+        &mut self,
+        from: From,
+        to: u32,
+        passing: Passing,
+        ids: &[u32],
+        policy: u8,
+        slot: &mut u32,
+    ) -> bool {
         let mark = self.limits.mark();
         let crowded = self.conns[to as usize].as_deref().is_some_and(|this| this.crowded);
         if crowded && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
@@ -416,8 +422,11 @@ impl Engine {
     }
 
     #[inline]
-    fn sender_slot(&mut self, to: u32, from: u32) -> u32 {
-        let client = self.conns[from as usize].as_ref().map_or(0, |from| from.who.client);
+    fn sender_slot(&mut self, to: u32, from: From) -> u32 {
+        let client = match from {
+            From::Conn(from) => self.conns[from as usize].as_ref().map_or(0, |from| from.who.client),
+            From::Kept(client, ..) => client,
+        };
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
         if this.last_sender.0 == client && this.senders_out.is(this.last_sender.1, &client) {
             return this.last_sender.1;
@@ -425,9 +434,12 @@ impl Engine {
         let slot = match this.senders_out.slot(&client) {
             Slot::Known(slot) => slot,
             Slot::Filled(slot, _) => {
-                let Some(Who { session, name, .. }) = self.conns[from as usize].as_ref().map(|from| from.who.clone())
-                else {
-                    return 0;
+                let (session, name) = match from {
+                    From::Conn(from) => {
+                        let Some(from) = self.conns[from as usize].as_ref() else { return 0 };
+                        (from.who.session, from.who.name.clone())
+                    }
+                    From::Kept(_, session, name) => (session, name.into()),
                 };
                 let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
                 this.outbox.push(&mut self.pool, 64, |out| {
