@@ -137,7 +137,8 @@ fn explain(text: &str, errors: &ParseErrors) -> String {
     } else {
         // What might have stood there instead is a list of nearly everything.
         let said = error.msg.split(" expecting {").next().unwrap_or_default();
-        said.trim_start_matches("Syntax error: ").replace("'<EOF>'", "the end")
+        let said = said.trim_start_matches("Syntax error: ").replace("'<EOF>'", "end");
+        said.replace("mismatched input", "unexpected").replace("extraneous input", "unexpected")
     };
     format!("{at}: {reason}")
 }
