@@ -21,6 +21,7 @@ from busway.client.service import Responder, Service
 from busway.client.subscription import Handler, Subscription
 from busway.client.typed import Protocol, Received, TypedService, TypedSubscription, kind_for, kind_of, outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
+from busway.fields import Fields, encode_fields
 from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, MiB, Offline, Policy, check_offline
 
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
@@ -110,6 +111,7 @@ class Bus(Publisher):
         self,
         topic: str,
         payload: object,
+        fields: Fields | None,
         confirm: bool | None,  # noqa: FBT001, the engine calls it
         offline: Offline | None,
     ) -> Coroutine[Any, Any, int | None]:
@@ -120,9 +122,10 @@ class Bus(Publisher):
             data: bytes | str = payload
         else:
             topic, data = outgoing(topic, payload)
+        packed = b"" if fields is None else encode_fields(fields)
         if confirm:
-            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM)
-        return self._core.session.publish(topic, data) or self._sender.publish(topic, data, offline)
+            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)
+        return self._core.session.publish(topic, data, packed) or self._sender.publish(topic, data, offline, packed)
 
     @overload
     async def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...

@@ -26,10 +26,10 @@ class Sender:
         self._offline = offline
         self._publish = core.session.publish
 
-    async def publish(self, topic: str, data: bytes | str, offline: Offline | None) -> None:
+    async def publish(self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes = b"") -> None:
         """Publish as soon as there is room, or do what `offline` says."""
         core = self._core
-        while self._publish(topic, data) is None:
+        while self._publish(topic, data, fields) is None:
             if core.open:
                 await self.room()
             elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
@@ -73,7 +73,15 @@ class Sender:
             await asyncio.sleep(0)
 
     async def ask(
-        self, kind: int, topic: str, data: bytes | str, timeout: float | None, *, flags: int = 0, aux: int = 0
+        self,
+        kind: int,
+        topic: str,
+        data: bytes | str,
+        timeout: float | None,
+        *,
+        flags: int = 0,
+        aux: int = 0,
+        fields: bytes = b"",
     ) -> Any:
         """Send a frame that is answered, and wait for the answer."""
         core = self._core
@@ -81,7 +89,7 @@ class Sender:
         if connection.paused:
             await connection.room()
             connection = core.usable()
-        number = core.session.send(kind, topic, data, flags=flags, aux=aux)
+        number = core.session.send(kind, topic, data, flags=flags, aux=aux, fields=fields)
         pending = core.pending
         future = pending.add(number, timeout, topic)
         if len(pending) == 1:
