@@ -4,9 +4,9 @@ import asyncio as _asyncio
 from collections.abc import Coroutine as _Coroutine
 from typing import Any as _Any, TypeVar as _TypeVar
 
-from busway._core import Message, __version__, matches
+from busway._core import __version__, matches
 from busway.broker import Server, serve
-from busway.client import Bus, Event, EventStream, Request, Service, Subscription, connect
+from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
 from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
 from busway.errors import (
     BusError,
@@ -36,6 +36,7 @@ from busway.errors import (
     Timeout,
 )
 from busway.fields import ANY, Expr, expr
+from busway.message import Failed, Message, Replies
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
 
 _T = _TypeVar("_T")
@@ -53,8 +54,10 @@ __all__ = [
     "Event",
     "EventStream",
     "Expr",
+    "Failed",
     "Forbidden",
     "Forked",
+    "Gathering",
     "HandlerError",
     "InvalidFields",
     "InvalidPattern",
@@ -74,6 +77,7 @@ __all__ = [
     "Received",
     "Rejected",
     "RemoteProtocolError",
+    "Replies",
     "Request",
     "Server",
     "Service",

@@ -66,7 +66,13 @@ class Message:
     @property
     def sender(self) -> str: ...
     @property
-    def kind(self) -> str: ...  # "publish", "push", "request" or "reply"
+    def kind(self) -> str: ...  # publish, post, pin, push, request, reply; notify, withdrawn
+    @property
+    def fields(self) -> dict[str, Any]: ...  # its address beside the topic
+    @property
+    def kept(self) -> bool: ...  # it was kept, and handed over when the subscription began
+    @property
+    def last(self) -> bool: ...  # no more replies to the same request follow
     @property
     def missed(self) -> int: ...  # how many messages of this subscription were dropped right before this one
 

@@ -15,10 +15,22 @@ from busway.broker import Server as AsyncServer, serve as _serve
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
-from busway.client.sync_parts import Events, Request, Service, Subscription, TypedRequest
+from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
+from busway.fields import Fields
 from busway.settings import TLS, Offline, Settings
 
-__all__ = ["Bus", "Events", "Request", "Server", "Service", "Subscription", "TypedRequest", "connect", "serve"]
+__all__ = [
+    "Bus",
+    "Events",
+    "Gathering",
+    "Request",
+    "Server",
+    "Service",
+    "Subscription",
+    "TypedRequest",
+    "connect",
+    "serve",
+]
 
 
 class Server:
@@ -58,6 +70,7 @@ class Server:
         self,
         *,
         name: str = "",
+        fields: Fields | None = None,
         timeout: float = 5.0,
         reconnect: Sequence[float] | None = RECONNECT,
         jitter: float = JITTER,
@@ -70,6 +83,7 @@ class Server:
         return Bus(
             lambda: self._inner.connect(
                 name=name,
+                fields=fields,
                 timeout=timeout,
                 reconnect=reconnect,
                 jitter=jitter,
@@ -126,6 +140,7 @@ def serve(*addresses: str, name: str = "", settings: Settings | None = None, tls
 def connect(
     *urls: str,
     name: str = "",
+    fields: Fields | None = None,
     timeout: float = 5.0,
     reconnect: Sequence[float] | None = RECONNECT,
     jitter: float = JITTER,
@@ -143,6 +158,7 @@ def connect(
         lambda: _connect(
             *urls,
             name=name,
+            fields=fields,
             timeout=timeout,
             reconnect=reconnect,
             jitter=jitter,

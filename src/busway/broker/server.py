@@ -16,6 +16,7 @@ from busway.broker.session import Session
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
+from busway.fields import Fields
 from busway.settings import TLS, Offline, Settings
 from busway.transport import Address, Listener, listen, parse
 
@@ -74,6 +75,7 @@ class Server:
         self,
         *,
         name: str = "",
+        fields: Fields | None = None,
         timeout: float = 5.0,
         reconnect: Sequence[float] | None = RECONNECT,
         jitter: float = JITTER,
@@ -86,6 +88,7 @@ class Server:
         return Bus(
             (f"memory:{self.guid}",),
             name=name,
+            fields=fields,
             timeout=timeout,
             reconnect=reconnect,
             jitter=jitter,

@@ -6,23 +6,24 @@ connection, an answer to wait for) is a coroutine beside it.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Self, TypeAlias, overload
 
-from busway._core import Message, Publisher
+from busway._core import Publisher
 from busway.checks import check_callable, check_seconds, check_timeout
+from busway.client.asking import Asking
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
+from busway.client.keeping import Keeping, Posts
+from busway.client.receiving import Receiving
 from busway.client.resume import Credentials, Life
 from busway.client.schedule import JITTER
-from busway.client.sending import CONFIRM, PUBLISH, PUSH, REQUEST, Sender
-from busway.client.service import Responder, Service
-from busway.client.subscription import Handler, Subscription
-from busway.client.typed import Protocol, Received, TypedService, TypedSubscription, kind_for, kind_of, outgoing
+from busway.client.sending import CONFIRM, PUBLISH, Sender
+from busway.client.typed import outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
-from busway.fields import Fields, encode_fields
-from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, MiB, Offline, Policy, check_offline
+from busway.fields import Fields
+from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Offline, check_offline
 
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
@@ -30,16 +31,9 @@ RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Delays before the attempts to reconnect; the last one repeats."""
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
-Plain: TypeAlias = (
-    bytes | bytearray | memoryview | str | int | float | list[Any] | tuple[Any, ...] | dict[str, Any] | None
-)
-"""Payloads that are no protocol values, so that the reply to them is a Message."""
-
-R = TypeVar("R")
-T = TypeVar("T")
 
 
-class Bus(Publisher):
+class Bus(Publisher, Asking, Keeping, Receiving):
     """A client. Use it with `async with`, or await it and close() it."""
 
     def __init__(
@@ -47,6 +41,7 @@ class Bus(Publisher):
         urls: Sequence[str],
         *,
         name: str = "",
+        fields: Fields | None = None,
         timeout: float = 5.0,
         reconnect: Sequence[float] | None = RECONNECT,
         jitter: float = JITTER,
@@ -59,9 +54,11 @@ class Bus(Publisher):
         check_seconds("drain", drain)
         check_callable("on_error", on_error)
         self.name = name
-        self._core = Core(on_error)
+        self._core = Core(on_error, fields)
+        self._posts = Posts(self._core)
         self._life = Life(
             self._core,
+            self._posts,
             urls,
             name=name,
             timeout=timeout,
@@ -107,6 +104,9 @@ class Bus(Publisher):
 
     # Publishing.
 
+    send = Publisher.publish
+    """Another name of publish(), beside post() and pin()."""
+
     def _publish(
         self,
         topic: str,
@@ -122,172 +122,28 @@ class Bus(Publisher):
             data: bytes | str = payload
         else:
             topic, data = outgoing(topic, payload)
-        packed = b"" if fields is None else encode_fields(fields)
+        packed = self._core.pack(fields)
         if confirm:
             return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)
         return self._core.session.publish(topic, data, packed) or self._sender.publish(topic, data, offline, packed)
 
     @overload
-    async def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...
+    async def publish_many(self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None) -> int: ...
 
     @overload
-    async def publish_many(self, messages: _Pairs, /) -> int: ...
+    async def publish_many(self, messages: _Pairs, /, *, fields: Fields | None = None) -> int: ...
 
-    async def publish_many(self, topic: str | _Pairs, payloads: Iterable[object] = (), /) -> int:
-        """Publish many payloads on one topic, or many pairs of topic and payload; how many."""
-        if not isinstance(topic, str):
-            count = 0
-            for one, payload in topic:
-                await self.publish(one, payload)
-                count += 1
-            return count
-        return await self._sender.publish_many(topic, payloads)
-
-    # Asking.
-
-    async def push(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> None:
-        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
-        check_timeout("timeout", timeout)
-        if type(payload) is not bytes and type(payload) is not str:
-            topic, payload = outgoing(topic, payload)
-        await self._sender.ask(PUSH, topic, payload, timeout)
-
-    @overload
-    async def request(self, topic: str, payload: Plain = b"", *, timeout: float | None = 5.0) -> Message: ...
-
-    @overload
-    async def request(self, topic: str, payload: Protocol[R], *, timeout: float | None = 5.0) -> R: ...
-
-    @overload
-    async def request(self, topic: str, payload: object, *, timeout: float | None = 5.0) -> Any: ...
-
-    async def request(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> Any:
-        """Ask the service of a topic and return its reply: a Message, or for a typed request what its protocol says.
-
-        Raises NoResponders, ServiceGone, HandlerError with the handler's text, or Timeout.
-        """
-        check_timeout("timeout", timeout)
-        aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
-        if type(payload) is bytes or type(payload) is str:
-            return await self._sender.ask(REQUEST, topic, payload, timeout, aux=aux)
-        kind = kind_of(payload)
-        codec = None if kind is None else kind.reply_codec()
-        topic, data = outgoing(topic, payload)
-        reply = await self._sender.ask(REQUEST, topic, data, timeout, aux=aux)
-        return reply if codec is None else codec.decode(topic, reply.payload)
-
-    # Receiving and serving.
-
-    @overload
-    def subscribe(
-        self,
-        pattern: str,
-        *,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
-        handler: Handler | None = None,
-        concurrency: int = 1,
-    ) -> Subscription: ...
-
-    @overload
-    def subscribe(
-        self,
-        pattern: type[T],
-        below: str,
-        *,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
-        handler: Callable[[Received[T]], object] | None = None,
-        concurrency: int = 1,
-    ) -> TypedSubscription[T]: ...
-
-    def subscribe(
-        self,
-        pattern: str | type[Any],
-        below: str = "",
-        *,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
-        handler: Callable[[Any], object] | None = None,
-        concurrency: int = 1,
-    ) -> Subscription | TypedSubscription[Any]:
-        """Messages whose topic matches: `a/*/c`, `a/**`, or a regular expression `re:a/[0-9]+`.
-
-        ::
-
-            async with bus.subscribe("price/*") as prices:
-                async for message in prices:
-                    print(message.topic, message.payload)
-
-        Of the subscriptions in a `group` one gets each message. When more than `limit` messages or `limit_bytes` bytes
-        wait, `policy` decides; under `block` publishers wait for a consumer that takes messages, and for `patience` seconds
-        for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
-        gives the messages of a protocol, on topics below its prefix.
-        """
-        check_callable("handler", handler)
-        kind = None if isinstance(pattern, str) else kind_for(pattern)
-        subscription = Subscription(
-            self._core,
-            pattern if isinstance(pattern, str) else kind_for(pattern).pattern(below),
-            group=group,
-            echo=echo,
-            policy=policy,
-            limit=limit,
-            limit_bytes=limit_bytes,
-            handler=handler if kind is None or handler is None else kind.handler(handler),
-            concurrency=concurrency,
-            drain=self._drain,
-            patience=patience,
-        )
-        return subscription if kind is None else TypedSubscription(subscription, kind)
-
-    @overload
-    def serve(self, topic: str, handler: Responder | None = None, *, concurrency: int = 64) -> Service: ...
-
-    @overload
-    def serve(
-        self, topic: type[T], below: str, /, handler: Callable[[T], object] | None = None, *, concurrency: int = 64
-    ) -> TypedService[T]: ...
-
-    def serve(
-        self, topic: str | type[Any], *more: Any, handler: Any = None, concurrency: int = 64
-    ) -> Service | TypedService[Any]:
-        """Answer the requests on a topic, with what the handler returns or by iterating over them.
-
-        ::
-
-            async with bus.serve("sum", lambda message: sum(message.json())):
-                ...
-
-        `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler gets and gives typed values.
-        """
-        if len(more) > (1 if isinstance(topic, str) else 2) or (
-            more and handler is not None and isinstance(topic, str)
-        ):
-            raise TypeError(
-                "serve() takes a topic and a handler, or a protocol, a topic below its prefix and a handler"
-            )
+    async def publish_many(
+        self, topic: str | _Pairs, payloads: Iterable[object] = (), /, *, fields: Fields | None = None
+    ) -> int:
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many."""
         if isinstance(topic, str):
-            (handler,) = more or (handler,)
-            return Service(self._core, topic, handler, concurrency=concurrency, drain=self._drain)
-        kind = kind_for(topic)
-        below, handler = (more[0] if more else ""), (more[1] if len(more) > 1 else handler)
-        full = kind.topic(below)
-        answer = None if handler is None else kind.answering(handler)
-        service = Service(self._core, full, answer, concurrency=concurrency, drain=self._drain)
-        return TypedService(service, kind, lambda error: self._core.report(error, "a request", full))
+            return await self._sender.publish_many(topic, payloads, self._core.pack(fields))
+        count = 0
+        for one, payload in topic:
+            await self.publish(one, payload, fields=fields)
+            count += 1
+        return count
 
     # Looking.
 
@@ -385,6 +241,7 @@ class Bus(Publisher):
 def connect(
     *urls: str,
     name: str = "",
+    fields: Fields | None = None,
     timeout: float = 5.0,
     reconnect: Sequence[float] | None = RECONNECT,
     jitter: float = JITTER,
@@ -396,7 +253,8 @@ def connect(
 ) -> Bus:
     """A client of the bus at the first of these addresses that answers.
 
-    Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. `reconnect` are the
+    Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. `fields` are added to
+    all that is published, pushed and asked, under those of the message itself. `reconnect` are the
     delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
     `jitter` of itself. `on_error` is called with what handlers raise.
 
@@ -410,6 +268,7 @@ def connect(
     return Bus(
         urls,
         name=name,
+        fields=fields,
         timeout=timeout,
         reconnect=reconnect,
         jitter=jitter,

@@ -8,10 +8,10 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from weakref import WeakSet, WeakValueDictionary
 
 from busway import _core
 from busway._core import Session
@@ -20,10 +20,21 @@ from busway.client.events import Announcer, Event
 from busway.client.holding import Holding
 from busway.client.offline import Waiting
 from busway.client.pending import Pending
-from busway.errors import BusError, Closed, Code, Disconnected, Forked, LocalProtocolError, from_code
+from busway.errors import (
+    BusError,
+    Closed,
+    Code,
+    Disconnected,
+    Forked,
+    InvalidFields,
+    LocalProtocolError,
+    from_code,
+)
+from busway.fields import Fields, encode_fields
 
 if TYPE_CHECKING:
     from busway.client.part import Part
+    from busway.client.replies import Gathering
     from busway.client.service import Service
     from busway.client.subscription import Subscription
 
@@ -33,6 +44,11 @@ State: TypeAlias = Literal["connecting", "connected", "lost", "closed"]
 ErrorHook: TypeAlias = Callable[[BaseException], object]
 Row: TypeAlias = tuple[Any, ...]
 
+PARTIAL: Final = 0x08
+"""The flag of a REPLY that others follow."""
+END: Final = 0x10
+"""The flag of a REPLY that is only the end."""
+
 
 class Core:
     """State of one client; everything runs in the event loop it was opened in."""
@@ -40,9 +56,12 @@ class Core:
     loop: asyncio.AbstractEventLoop
     pending: Pending
 
-    def __init__(self, on_error: ErrorHook | None) -> None:
+    def __init__(self, on_error: ErrorHook | None, fields: Fields | None = None) -> None:
         self.session_id = secrets.randbits(64) or 1
         self.session = Session(self.session_id)
+        self._fields = {} if fields is None else dict(_checked(fields))
+        self._packed = encode_fields(self._fields)
+        self.session.defaults(self._packed)
         self.state: State = "connecting"
         self.connection: Connection | None = None
         self.open = False
@@ -57,6 +76,8 @@ class Core:
         self.holding = Holding(self.session)
         self.subscriptions: dict[int, Subscription] = {}
         self.services: dict[int, Service] = {}
+        self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
+        """Requests with several replies; one that nobody holds any more is not waited for."""
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
         self.when_lost: Callable[[Connection, BusError], None] | None = None
         self.errors = 0
@@ -73,6 +94,7 @@ class Core:
             _core.EVENT_REPLY: self._reply,
             _core.EVENT_RESULT: self._result,
             _core.EVENT_CALL: self._call,
+            _core.EVENT_ASK: self._ask,
             _core.EVENT_MISSED: self._missed,
             _core.EVENT_PONG: self._pong,
             _core.EVENT_WELCOME: self._welcome,
@@ -87,6 +109,12 @@ class Core:
         self.pending = Pending(self.loop, self.session.cancel)
 
     # Asked by the parts.
+
+    def pack(self, fields: Fields | None) -> bytes:
+        """The fields of a message on the wire: the client's own, and over them those given."""
+        if fields is None:
+            return self._packed
+        return encode_fields({**self._fields, **_checked(fields)})
 
     def usable(self) -> Connection:
         """The connection, if messages may go out; else the error that says why not."""
@@ -179,6 +207,8 @@ class Core:
             self.greeting.set_exception(error)
         lost = Disconnected(error.reason, code=error.code)
         self.pending.fail(lost)
+        for gathering in list(self.gathering.values()):
+            gathering.end(Disconnected(error.reason, code=error.code))
         pongs, self._pongs = self._pongs, {}
         for future in pongs.values():
             if not future.done():
@@ -195,12 +225,19 @@ class Core:
             self.holding.begin(event[1], subscription)
 
     def _reply(self, event: Row) -> None:
-        _, number, code, _flags, message = event
-        future = self.pending.pop(number)
-        if future is None or future.done():
-            return  # cancelled or timed out in the meantime
+        _, number, code, flags, message = event
+        if flags & PARTIAL and number in self.pending:
+            self.pending.hold(number, message)
+            return
+        future, part = self.pending.pop(number), self.pending.held(number)
+        if future is None:
+            if (gathering := self.gathering.get(number)) is not None:
+                gathering.replied(code, flags, message)
+            return  # else cancelled or timed out in the meantime
+        if future.done():
+            return
         if code == 0:
-            future.set_result(message)
+            future.set_result(part if flags & END and part is not None else message)
         else:
             future.set_exception(from_code(code, message.text))
 
@@ -224,6 +261,13 @@ class Core:
             found.called(self.connection, call, message)
         else:
             self.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
+
+    def _ask(self, event: Row) -> None:
+        _, service, call, message = event
+        if (found := self.services.get(service)) is not None and self.connection is not None:
+            found.asked(self.connection, call, message)
+        else:
+            self.session.accept(call, Code.REFUSED)
 
     def _missed(self, event: Row) -> None:
         _, sub, count = event
@@ -254,6 +298,12 @@ class Core:
         self.session.writable(False)
         if self.connection is not None:
             self.connection.wake()
+
+
+def _checked(fields: Fields) -> Fields:
+    if not isinstance(fields, Mapping):
+        raise InvalidFields(f"fields= takes a dict of names and values, not a {type(fields).__name__}")
+    return fields
 
 
 _alive: WeakSet[Core] = WeakSet()

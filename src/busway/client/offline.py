@@ -10,6 +10,7 @@ from busway.settings import Buffer
 class _Kept(NamedTuple):
     topic: str
     payload: bytes | str
+    fields: bytes
     size: int
     until: float
 
@@ -25,13 +26,13 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def add(self, topic: str, payload: bytes | str, policy: Buffer, now: float) -> None:
+    def add(self, topic: str, payload: bytes | str, fields: bytes, policy: Buffer, now: float) -> None:
         """Keep one more; LimitExceeded if there is no room."""
         self.expire(now)
-        size = len(topic) + (len(payload) if isinstance(payload, bytes) else len(payload.encode()))
+        size = len(topic) + len(fields) + (len(payload) if isinstance(payload, bytes) else len(payload.encode()))
         if self._bytes + size > policy.bytes:
             raise LimitExceeded(f"the buffer for the time without a connection is full ({policy.bytes} bytes)")
-        self._messages.append(_Kept(topic, payload, size, now + policy.age))
+        self._messages.append(_Kept(topic, payload, fields, size, now + policy.age))
         self._bytes += size
 
     def expire(self, now: float) -> None:
@@ -41,9 +42,9 @@ class Waiting:
             self._bytes -= messages.popleft().size
             self.expired += 1
 
-    def take(self, now: float) -> list[tuple[str, bytes | str]]:
+    def take(self, now: float) -> list[tuple[str, bytes | str, bytes]]:
         """Everything that is still fresh, in the order it was published; nothing stays."""
-        messages = [(kept.topic, kept.payload) for kept in self._messages if kept.until > now]
+        messages = [(kept.topic, kept.payload, kept.fields) for kept in self._messages if kept.until > now]
         self.expired += len(self._messages) - len(messages)
         self.clear()
         return messages

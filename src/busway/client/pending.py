@@ -15,18 +15,22 @@ class Pending:
     timer of its own.
     """
 
-    __slots__ = ("_deadlines", "_expired", "_futures", "_loop", "_timer", "_when")
+    __slots__ = ("_deadlines", "_expired", "_futures", "_held", "_loop", "_timer", "_when")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[int], object]) -> None:
         self._loop = loop
         self._expired = expired
         self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._held: dict[int, Any] = {}
         self._deadlines: list[tuple[float, int, float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._when = 0.0
 
     def __len__(self) -> int:
         return len(self._futures)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._futures
 
     def add(self, number: int, timeout: float | None = None, topic: str = "") -> asyncio.Future[Any]:
         """A future for the answer to `number`."""
@@ -48,10 +52,19 @@ class Pending:
         """The future of `number`, which is no longer pending; None if nobody waits (any more)."""
         return self._futures.pop(number, None)
 
+    def hold(self, number: int, part: Any) -> None:
+        """A part of the answer to `number`; the last one may be asked for at the end."""
+        self._held[number] = part
+
+    def held(self, number: int) -> Any:
+        """The part that was held last, if any; it is not held any more."""
+        return self._held.pop(number, None)
+
     def fail(self, error: BusError) -> None:
         """No answer will come for any of them."""
         futures, self._futures = self._futures, {}
         self._deadlines.clear()
+        self._held.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,6 +88,7 @@ class Pending:
                     self._arm(when)
                     return
                 future = futures.pop(number)
+                self._held.pop(number, None)
                 if not future.done():
                     future.set_exception(Timeout(f"no answer on topic {topic!r} within {timeout:g} s"))
                     self._expired(number)

@@ -14,6 +14,7 @@ from busway.checks import check_seconds, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.keeping import Posts
 from busway.client.schedule import Schedule
 from busway.client.sending import PUBLISH
 from busway.errors import (
@@ -64,6 +65,7 @@ class Life:
     def __init__(
         self,
         core: Core,
+        posts: Posts,
         urls: Sequence[str],
         *,
         name: str,
@@ -81,6 +83,7 @@ class Life:
         self.url = ""
         self.server: dict[str, Any] = {}
         self._core = core
+        self._posts = posts
         self._urls = list(urls)
         for url in urls:
             parse(url)  # a wrong one is found here, where it was given
@@ -125,6 +128,7 @@ class Life:
             )
         for part in core.parts():
             part.ended(error)
+        self._posts.end(core.why_not())
         core.holding.stop()
         core.events.tell(Event(kind="closed", url=self.url, error=error))
         core.events.end()
@@ -184,9 +188,9 @@ class Life:
         core = self._core
         core.state = "connected"
         self._since = core.loop.time()
-        for topic, payload in core.waiting.take(self._since):
+        for topic, payload, fields in core.waiting.take(self._since):
             try:
-                core.session.send(PUBLISH, topic, payload)
+                core.session.send(PUBLISH, topic, payload, fields=fields)
             except BusError as refused:  # another server may have other limits
                 core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=refused))
         core.open = True
@@ -269,7 +273,7 @@ class Life:
             raise RemoteProtocolError(f"WELCOME: {error}") from error
 
     async def _restore(self, connection: Connection) -> None:
-        """Tell the server every subscription and service; those it refuses fail visibly."""
+        """Tell the server every subscription and service, then every post; those it refuses fail visibly."""
         core = self._core
         parts = [part for part in core.parts() if part.live]
         numbers = [part.announce() for part in parts]
@@ -288,6 +292,7 @@ class Life:
                 log.error("%r was refused after the reconnect: %s", part.label, error)
                 core.events.tell(Event(kind="rejected", topic=part.label, error=error))
                 part.ended(error)
+        await self._posts.restore()
         if core.connection is not connection:
             raise Disconnected("the connection was lost again")
 

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable
+from math import ceil
 from typing import Any, Final
 
+from busway.checks import check_seconds
 from busway.client.core import Core
 from busway.client.typed import outgoing
 from busway.errors import Code, Forbidden
@@ -15,6 +17,12 @@ PUSH: Final = 0x11
 REQUEST: Final = 0x12
 CONFIRM: Final = 0x02
 """The flag of a PUBLISH that is answered."""
+GATHER: Final = 0x02
+"""The flag of a REQUEST that all who are willing answer."""
+
+_EACH: Final = 0.01
+"""The unit in which a REQUEST tells how long each service may take."""
+_LONGEST: Final = 0xFFFF * _EACH
 
 
 class Sender:
@@ -26,7 +34,7 @@ class Sender:
         self._offline = offline
         self._publish = core.session.publish
 
-    async def publish(self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes = b"") -> None:
+    async def publish(self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes) -> None:
         """Publish as soon as there is room, or do what `offline` says."""
         core = self._core
         while self._publish(topic, data, fields) is None:
@@ -38,28 +46,28 @@ class Sender:
                     raise Forbidden(
                         f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
                     )
-                core.waiting.add(checked, data, policy, core.loop.time())
+                core.waiting.add(checked, data, fields, policy, core.loop.time())
                 return
             else:
                 raise core.why_not()
 
-    async def publish_many(self, topic: str, payloads: Iterable[object]) -> int:
+    async def publish_many(self, topic: str, payloads: Iterable[object], fields: bytes) -> int:
         """Publish all on one topic; how many."""
         items: Any = payloads if isinstance(payloads, list | tuple) else list(payloads)
         take = self._core.session.publish_many
         done, count = 0, len(items)
         while done < count:
             try:
-                done = take(topic, items, done)
+                done = take(topic, items, done, fields)
             except (TypeError, BufferError):  # one that has to be encoded first
-                await self.publish(*outgoing(topic, items[done]), None)
+                await self.publish(*outgoing(topic, items[done]), None, fields)
                 done += 1
                 continue
             if done < count:
                 if self._core.open:
                     await self.room()
                 else:
-                    await self.publish(topic, items[done], None)
+                    await self.publish(topic, items[done], None, fields)
                     done += 1
         return count
 
@@ -81,7 +89,8 @@ class Sender:
         *,
         flags: int = 0,
         aux: int = 0,
-        fields: bytes = b"",
+        each: int = 0,
+        fields: bytes,
     ) -> Any:
         """Send a frame that is answered, and wait for the answer."""
         core = self._core
@@ -89,7 +98,7 @@ class Sender:
         if connection.paused:
             await connection.room()
             connection = core.usable()
-        number = core.session.send(kind, topic, data, flags=flags, aux=aux, fields=fields)
+        number = core.session.send(kind, topic, data, flags=flags, aux=aux, each=each, fields=fields)
         pending = core.pending
         future = pending.add(number, timeout, topic)
         if len(pending) == 1:
@@ -97,6 +106,18 @@ class Sender:
         try:
             return await future
         except asyncio.CancelledError:
+            pending.held(number)
             if pending.pop(number) is not None and core.connection is connection:
                 core.session.cancel(number)
             raise
+
+
+def limits(timeout: float | None, each: float | None) -> tuple[int, int]:
+    """What a REQUEST says of time: `aux`, the whole limit in milliseconds, and `each`, that of every single service."""
+    aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
+    if each is None:
+        return aux, 0
+    check_seconds("each", each, zero=False)
+    if each > _LONGEST:
+        raise ValueError(f"each must be at most {_LONGEST:g} seconds, but is {each!r}")
+    return aux, max(1, ceil(round(each / _EACH, 6)))

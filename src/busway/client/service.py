@@ -9,12 +9,13 @@ import logging
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
 from busway._core import Message
 from busway.checks import check_callable, check_count, check_type
 from busway.client.connection import Connection
-from busway.client.core import Core
+from busway.client.core import END, PARTIAL, Core
 from busway.client.part import Part
 from busway.client.shown import ShowsMessage
 from busway.client.tasks import finish
@@ -24,15 +25,25 @@ from busway.errors import BusError, Closed, Code, Disconnected, HandlerError, Lo
 log = logging.getLogger("busway.client")
 
 Responder: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+"""What answers requests; one that gives an async generator answers each in parts."""
+Willing: TypeAlias = Callable[[Message], bool] | Callable[[Message], Awaitable[bool]]
+"""Says whether a service would take a request."""
 
+_SHARED: Final = 0x01
+_ASKS: Final = 0x02
+
+_END: Final = object()
+"""In place of a reply: there is none."""
 _BACKLOG: Final = 65_536
 """Requests that wait for the handler; more are refused."""
+_WAITING: Final = 128 * 1024
+"""Bytes of replies that may wait to be written before a service that answers in parts has to wait."""
 _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 """Where tasks can start at once, a handler that doesn't wait replies without a turn of the loop."""
 
 
 class Request(ShowsMessage):
-    """One request taken from a service without a handler; to be answered once, by reply() or fail()."""
+    """One request taken from a service without a handler; to be answered by reply() or fail()."""
 
     __slots__ = ("_call", "_connection", "_service", "message")
 
@@ -42,19 +53,24 @@ class Request(ShowsMessage):
         self._connection: Connection | None = connection
         self._call = call
 
-    async def reply(self, payload: object = None) -> None:
-        """Answer it."""
-        self._answer(_encoded(self.topic, payload), Code.OK)
+    async def reply(self, payload: object = None, *, last: bool = True) -> None:
+        """Answer it; unless this is the `last` reply, more may follow."""
+        connection = self._answer(_encoded(self.topic, payload), 0 if last else PARTIAL)
+        if last:
+            self._connection = None
+        else:
+            await self._service.room(connection)
 
     async def fail(self, text: str) -> None:
         """Answer it with an error, which the requester gets as HandlerError."""
-        self._answer(text, Code.HANDLER_ERROR)
-
-    def _answer(self, payload: bytes | str, code: int) -> None:
-        if self._connection is None:
-            raise LocalProtocolError("this request has been answered already")
-        self._service.answer(self._connection, self._call, payload, code=code)
+        self._answer(text, 0, Code.HANDLER_ERROR)
         self._connection = None
+
+    def _answer(self, payload: bytes | str, flags: int, code: int = Code.OK) -> Connection:
+        if (connection := self._connection) is None:
+            raise LocalProtocolError("this request has been answered already")
+        self._service.answer(connection, self._call, payload, flags=flags, code=code)
+        return connection
 
 
 def _encoded(topic: str, payload: object) -> bytes | str:
@@ -70,18 +86,34 @@ class Service(Part):
     noun = "service"
     handled = True
 
-    def __init__(self, core: Core, topic: str, handler: Responder | None, *, concurrency: int, drain: float) -> None:
+    def __init__(
+        self,
+        core: Core,
+        topic: str,
+        handler: Responder | None,
+        *,
+        shared: bool,
+        ask: Willing | None,
+        concurrency: int,
+        drain: float,
+    ) -> None:
         check_type("topic", topic, str, "a str")
         check_callable("handler", handler)
+        check_callable("ask", ask)
+        if ask is not None and not shared:
+            raise ValueError("ask= needs shared=True: only one of several services is asked whether it is willing")
         check_count("concurrency", concurrency)
         super().__init__(core, topic)
         self.topic = topic
+        self.shared = bool(shared)
         self._handler = handler
+        self._willing = ask
         self._concurrency = concurrency
         self._drain = drain
         self._running = 0
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asks: set[asyncio.Task[None]] = set()
         self._queue: deque[tuple[Connection, int, Message]] = deque()
 
     # Requests that arrive.
@@ -97,14 +129,51 @@ class Service(Part):
         else:
             self._say(connection, call, f"{_BACKLOG} requests wait already", Code.TOO_MANY_PENDING)
 
-    def answer(self, connection: Connection, call: int, payload: bytes | str, *, code: int = 0) -> None:
+    def asked(self, connection: Connection, call: int, message: Message) -> None:
+        """The broker wants to know whether a request would be taken."""
+        try:
+            willing = True if self._willing is None else self._willing(message)
+        except Exception as error:  # noqa: BLE001, reported
+            self._core.report(error, "ask", self.topic)
+            willing = False
+        if inspect.isawaitable(willing):
+            task = asyncio.Task(self._await_ask(connection, call, willing), loop=self._core.loop, **_EAGER)
+            if not task.done():
+                self._asks.add(task)
+                task.add_done_callback(self._asks.discard)
+        else:
+            self._say_willing(connection, call, willing)
+
+    async def _await_ask(self, connection: Connection, call: int, waiting: Awaitable[object]) -> None:
+        willing: object = False
+        try:
+            willing = await waiting
+        except Exception as error:  # noqa: BLE001, reported
+            self._core.report(error, "ask", self.topic)
+        finally:
+            self._say_willing(connection, call, willing)
+
+    def _say_willing(self, connection: Connection, call: int, willing: object) -> None:
+        if connection is self._core.connection and not connection.over:
+            self._core.session.accept(call, Code.OK if willing and not self._over else Code.REFUSED)
+
+    def answer(self, connection: Connection, call: int, payload: bytes | str, *, flags: int = 0, code: int = 0) -> None:
         """Send a reply by the connection its request came by; Disconnected if that is gone."""
         core = self._core
         if connection.over or connection is not core.connection:
             if core.state == "closed" or core.forked:
                 raise core.why_not()
             raise Disconnected("the connection this request came by is gone")
-        core.session.reply(call, payload, code=code)
+        core.session.reply(call, payload, code=code, flags=flags)
+
+    async def room(self, connection: Connection) -> None:
+        """After a part of a reply: wait if much waits to be written."""
+        if self._core.session.waiting > _WAITING:
+            connection.flush()
+            if connection.paused:
+                await connection.room()
+            else:
+                await asyncio.sleep(0)
 
     def _run(self, handler: Responder, connection: Connection, call: int, message: Message) -> None:
         try:
@@ -112,18 +181,22 @@ class Service(Part):
         except Exception as error:  # noqa: BLE001, reported and told to the requester
             self._failed(connection, call, error)
             return
-        if inspect.isawaitable(result):
-            self._running += 1
-            task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **_EAGER)
-            if not task.done():
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        else:
+        kind = type(result)
+        if kind is bytes or kind is str or not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
             self._reply(connection, call, result)
+            return
+        self._running += 1
+        task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **_EAGER)
+        if not task.done():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _await(self, connection: Connection, call: int, waiting: Awaitable[object]) -> None:
+    async def _await(self, connection: Connection, call: int, result: Any) -> None:
         try:
-            result = await waiting
+            if inspect.isawaitable(result):
+                result = await result
+            if inspect.isasyncgen(result):
+                result = await self._parts(connection, call, result)
         except asyncio.CancelledError:
             self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
             raise
@@ -148,9 +221,38 @@ class Service(Part):
         finally:
             self._starting = False
 
+    async def _parts(self, connection: Connection, call: int, items: AsyncGenerator[object, Any]) -> object:
+        """Send the items of a reply but the last, which is given back; each leaves when the next is there."""
+        last: object = _END
+        async with aclosing(items):
+            try:
+                async for item in items:
+                    part, last = last, item
+                    if not await self._part(connection, call, part):
+                        return _END
+            except Exception:
+                part, last = last, _END
+                await self._part(connection, call, part)
+                raise
+        return last
+
+    async def _part(self, connection: Connection, call: int, item: object) -> bool:
+        """Send one of several replies; False if the connection is gone."""
+        if item is not _END:
+            payload = _encoded(self.topic, item)
+            try:
+                self.answer(connection, call, payload, flags=PARTIAL)
+            except (Closed, Disconnected):
+                return False
+            await self.room(connection)
+        return True
+
     def _reply(self, connection: Connection, call: int, result: object) -> None:
         try:
-            self.answer(connection, call, _encoded(self.topic, result))
+            if result is _END:
+                self.answer(connection, call, b"", flags=END)
+            else:
+                self.answer(connection, call, _encoded(self.topic, result))
         except (Closed, Disconnected):
             log.debug("a reply of %r came after the connection was lost", self.topic)
         except Exception as error:  # noqa: BLE001, a result that can't be sent is the handler's error
@@ -200,12 +302,13 @@ class Service(Part):
     # Inside.
 
     def announce(self) -> int:
-        return self._core.session.serve(self._id, self.topic)
+        flags = _SHARED * self.shared | _ASKS * (self._willing is not None)
+        return self._core.session.serve(self._id, self.topic, flags)
 
     def ended(self, error: BusError | None) -> None:
         super().ended(error)
         self._queue.clear()
-        for task in self._tasks:
+        for task in self._tasks | self._asks:
             task.cancel()
 
     def _withdraw(self) -> int:
@@ -226,4 +329,4 @@ class Service(Part):
             while self._queue:
                 connection, call, _ = self._queue.popleft()
                 self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
-            await finish(self._others(self._tasks), 0.0, f"service {self.topic!r}")
+            await finish(self._others(self._tasks | self._asks), 0.0, f"service {self.topic!r}")

@@ -7,7 +7,7 @@ messages, each going to one of them.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from itertools import islice
 from operator import length_hint
 from typing import Final, Self, TypeAlias
@@ -17,13 +17,17 @@ from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
 from busway.client.part import Part
 from busway.client.tasks import finish
-from busway.errors import BusError, Closed
-from busway.settings import POLICIES, Policy
+from busway.errors import BusError, Closed, InvalidRule
+from busway.fields import Compiled
+from busway.settings import POLICIES, MiB, Policy
 
 Handler: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
 
 _BATCH: Final = 1024
 _NO_ECHO: Final = 0x01
+_WATCH: Final = 0x02
+_LISTEN: Final = 0x04
+_COPIES: Final = {"push", "request"}
 
 
 class Subscription(Part):
@@ -31,21 +35,26 @@ class Subscription(Part):
 
     noun = "subscription"
     _inbox: Inbox
+    _take: Callable[[int], list[Message]]
 
     def __init__(
         self,
         core: Core,
         pattern: str,
         *,
-        group: str,
-        echo: bool,
-        policy: Policy,
-        limit: int,
-        limit_bytes: int,
-        handler: Handler | None,
-        concurrency: int,
-        drain: float,
-        patience: float,
+        rules: Compiled = Compiled(b""),  # noqa: B008, it never changes
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        handler: Handler | None = None,
+        concurrency: int = 1,
+        drain: float = 0.0,
+        patience: float = 5.0,
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
@@ -54,11 +63,18 @@ class Subscription(Part):
         check_count("concurrency", concurrency)
         check_seconds("patience", patience)
         check_type("group", group, str, "a str")
+        if rules.local:
+            _check_local(rules, group)
         super().__init__(core, pattern)
         self.pattern = pattern
         self.group = group
         self.policy = policy
-        self._echo = echo
+        self._rules = rules
+        self._notify = bool(notify)
+        self._listen = bool(listen)
+        # Who asks a predicate can't refuse a push, which was taken by then: so it is no consumer, as one who listens.
+        consumer = not (listen or rules.local)
+        self._flags = _NO_ECHO * (not echo) | _WATCH * bool(watch) | _LISTEN * (not consumer)
         self._limit = limit
         self._limit_bytes = limit_bytes
         self.handled = handler is not None
@@ -146,8 +162,10 @@ class Subscription(Part):
             self._id,
             self.pattern,
             group=self.group,
-            flags=0 if self._echo else _NO_ECHO,
+            flags=self._flags,
             policy=POLICIES.index(self.policy),
+            rules=self._rules.wire,
+            notify=self._notify,
         )
         self._core.holding.renew(self._id)
         return number
@@ -162,6 +180,7 @@ class Subscription(Part):
     def _enter(self) -> None:
         policy = POLICIES.index(self.policy)
         self._inbox = self._core.session.inbox(self._id, messages=self._limit, bytes=self._limit_bytes, policy=policy)
+        self._take = self._accepted if self._rules.local else self._inbox.take
         self._core.subscriptions[self._id] = self
 
     def _leave(self) -> None:
@@ -172,8 +191,25 @@ class Subscription(Part):
     async def _finish(self) -> None:
         await finish(self._others(self._tasks), self._drain, f"the handler of {self.pattern!r}")
 
+    def _accepted(self, most: int) -> list[Message]:
+        """As the inbox's take(), but only what the predicates take."""
+        while batch := self._inbox.take(most):
+            if accepted := list(filter(self._accepts, batch)):
+                return accepted
+            self._core.taken()
+        return []
+
+    def _accepts(self, message: Message) -> bool:
+        kind = message.kind
+        if kind == "notify":
+            return True
+        return (self._listen or kind not in _COPIES) and self._rules.accepts(message, self._report)
+
+    def _report(self, error: Exception) -> None:
+        self._core.report(error, "a rule", self.pattern)
+
     def _refill(self) -> bool:
-        if not self._started or not (batch := self._inbox.take(_BATCH)):
+        if not self._started or not (batch := self._take(_BATCH)):
             return False
         self._ready = iter(batch)
         self._core.taken()
@@ -181,7 +217,7 @@ class Subscription(Part):
 
     def _batch(self, most: int) -> list[Message]:
         batch = list(islice(self._ready, most))
-        if self._started and len(batch) < most and (more := self._inbox.take(most - len(batch))):
+        if self._started and len(batch) < most and (more := self._take(most - len(batch))):
             batch = batch + more if batch else more
             self._core.taken()
         return batch
@@ -211,3 +247,18 @@ class Subscription(Part):
                     return
         except BusError as error:  # what ended the subscription; there is nobody else to raise it to
             self._core.report(error, "the subscription", self.pattern)
+
+
+def _check_local(rules: Compiled, group: str) -> None:
+    """Callables that can't be asked."""
+    name = rules.predicates[0][0] if rules.predicates else ""
+    if group:
+        what = f"the rule for {name!r}" if rules.predicates else "extra"
+        reason = (
+            f"{what} is a callable, and which member of a group gets a message is decided by the broker, which can't ask it: "
+            "write it as busway.expr(...), or subscribe without a group"
+        )
+        raise InvalidRule(reason, name=name)
+    for name, predicate in [*rules.predicates, ("extra", rules.extra)]:
+        if iscoroutinefunction(predicate):
+            raise InvalidRule(f"the rule for {name!r} is a coroutine function; a plain function is needed", name=name)

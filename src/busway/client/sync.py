@@ -7,26 +7,32 @@ public name.
 import asyncio
 import atexit
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Self, TypeVar, overload
+from contextlib import suppress
+from typing import Any, Final, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
+from busway.checks import check_callable
 from busway.client import bus as asynchronous
-from busway.client.bus import Plain
 from busway.client.core import State
 from busway.client.events import EventStream
 from busway.client.portal import Portal
+from busway.client.sync_asking import Asking
 from busway.client.sync_parts import Closing, Events, Request, Service, Subscription, TypedRequest
-from busway.client.typed import Protocol, Received
+from busway.client.typed import Received
+from busway.fields import Extra, Fields, Where
 from busway.message import Message
 from busway.settings import MiB, Offline, Policy
 
 T = TypeVar("T")
-R = TypeVar("R")
+
+_ASKING: Final = 4
+"""Threads in which a service is asked whether it is willing: not those of its handler, which may all be at work."""
+_OVER: Final = object()
 
 
-class Bus(Closing):
+class Bus(Asking, Closing):
     """A client; made by busway.sync.connect() or a blocking server's connect()."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
@@ -84,50 +90,65 @@ class Bus(Closing):
 
     @overload
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: Literal[False] = False, offline: Offline | None = None
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: Literal[False] = False,
+        offline: Offline | None = None,
     ) -> None: ...
     @overload
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: Literal[True], offline: Offline | None = None
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: Literal[True],
+        offline: Offline | None = None,
     ) -> int: ...
     @overload
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: bool, offline: Offline | None = None
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool,
+        offline: Offline | None = None,
     ) -> int | None: ...
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: bool = False, offline: Offline | None = None
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool = False,
+        offline: Offline | None = None,
     ) -> int | None:
         """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it."""
-        return self._portal.call(lambda: self._inner.publish(topic, payload, confirm=confirm, offline=offline))
+        return self._portal.call(
+            lambda: self._inner.publish(topic, payload, fields=fields, confirm=confirm, offline=offline)
+        )
+
+    send = publish
+    """Another name of publish(), beside post() and pin()."""
 
     @overload
-    def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...
+    def publish_many(self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None) -> int: ...
     @overload
-    def publish_many(self, messages: Iterable[tuple[str, object]], /) -> int: ...
-    def publish_many(self, topic: Any, payloads: Iterable[object] | None = None, /) -> int:
-        """Publish many payloads on one topic, or many pairs of topic and payload; how many."""
+    def publish_many(self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None) -> int: ...
+    def publish_many(
+        self, topic: Any, payloads: Iterable[object] | None = None, /, *, fields: Fields | None = None
+    ) -> int:
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many."""
         # A generator of the caller's runs in the caller's thread, not on the loop.
         if payloads is None:
             pairs = list(topic)
-            return self._portal.call(lambda: self._inner.publish_many(pairs))
+            return self._portal.call(lambda: self._inner.publish_many(pairs, fields=fields))
         items = list(payloads)
-        return self._portal.call(lambda: self._inner.publish_many(topic, items))
-
-    # Asking.
-
-    def push(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> None:
-        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
-        self._portal.call(lambda: self._inner.push(topic, payload, timeout=timeout))
-
-    @overload
-    def request(self, topic: str, payload: Plain = b"", *, timeout: float | None = 5.0) -> Message: ...
-    @overload
-    def request(self, topic: str, payload: Protocol[R], *, timeout: float | None = 5.0) -> R: ...
-    @overload
-    def request(self, topic: str, payload: object, *, timeout: float | None = 5.0) -> Any: ...
-    def request(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> Any:
-        """Ask the service of a topic and return its reply."""
-        return self._portal.call(lambda: self._inner.request(topic, payload, timeout=timeout))
+        return self._portal.call(lambda: self._inner.publish_many(topic, items, fields=fields))
 
     # Receiving and serving.
 
@@ -136,6 +157,11 @@ class Bus(Closing):
         self,
         pattern: str,
         *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
         group: str = "",
         echo: bool = True,
         policy: Policy = "block",
@@ -151,6 +177,11 @@ class Bus(Closing):
         pattern: type[T],
         below: str,
         *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
         group: str = "",
         echo: bool = True,
         policy: Policy = "block",
@@ -163,8 +194,11 @@ class Bus(Closing):
     def subscribe(
         self, pattern: Any, *below: Any, handler: Any = None, concurrency: int = 1, **more: Any
     ) -> Subscription[Any]:
-        """Messages whose topic matches; registered when this returns. A handler runs in `concurrency` threads."""
-        called, pool = _in_threads(handler, concurrency)
+        """Messages whose topic matches; registered when this returns. A handler runs in `concurrency` threads.
+
+        Callables among the rules are asked in the bus's own thread and must not use the bus.
+        """
+        called, pool = _in_threads("handler", handler, concurrency)
 
         async def subscribed() -> Any:
             return await self._inner.subscribe(pattern, *below, handler=called, concurrency=concurrency, **more)
@@ -173,23 +207,49 @@ class Bus(Closing):
 
     @overload
     def serve(
-        self, topic: str, handler: Callable[[Message], object] | None = None, *, concurrency: int = 64
+        self,
+        topic: str,
+        handler: Callable[[Message], object] | None = None,
+        *,
+        shared: bool = False,
+        ask: Callable[[Message], object] | None = None,
+        concurrency: int = 64,
     ) -> Service[Request]: ...
     @overload
     def serve(
-        self, topic: type[T], below: str, /, handler: Callable[[T], object] | None = None, *, concurrency: int = 64
+        self,
+        topic: type[T],
+        below: str,
+        /,
+        handler: Callable[[T], object] | None = None,
+        *,
+        shared: bool = False,
+        ask: Callable[[T], object] | None = None,
+        concurrency: int = 64,
     ) -> Service[TypedRequest[T]]: ...
-    def serve(self, topic: Any, *more: Any, handler: Any = None, concurrency: int = 64) -> Service[Any]:
-        """Answer the requests on a topic, with what the handler returns (in `concurrency` threads) or by iterating."""
+    def serve(
+        self,
+        topic: Any,
+        *more: Any,
+        handler: Any = None,
+        shared: bool = False,
+        ask: Any = None,
+        concurrency: int = 64,
+    ) -> Service[Any]:
+        """Answer the requests on a topic, with what the handler returns (in `concurrency` threads) or by iterating.
+
+        A handler that is a generator replies with each item. `ask` has threads of its own.
+        """
         below, given = ((), more) if isinstance(topic, str) else (more[:1], more[1:])
-        called, pool = _in_threads(given[0] if given else handler, concurrency)
+        called, pool = _in_threads("handler", given[0] if given else handler, concurrency)
+        willing, asking = _in_threads("ask", ask, _ASKING)
 
         async def serving() -> Any:
             serve: Any = self._inner.serve
-            return await serve(topic, *below, handler=called, concurrency=concurrency)
+            return await serve(topic, *below, handler=called, shared=shared, ask=willing, concurrency=concurrency)
 
         wrap = Request if isinstance(topic, str) else TypedRequest
-        return Service(self._portal, self._portal.call(serving), wrap, pool)
+        return Service(self._portal, self._portal.call(serving), wrap, pool, asking)
 
     # Looking.
 
@@ -245,14 +305,24 @@ def _close_all() -> None:
 
 
 def _in_threads(
-    handler: Callable[[Any], object] | None, concurrency: int
+    name: str, function: Callable[[Any], object] | None, concurrency: int
 ) -> tuple[Callable[[Any], object] | None, ThreadPoolExecutor | None]:
-    """A handler that may block, made into one for the loop; coroutine functions run on the loop as they are."""
-    if handler is None or inspect.iscoroutinefunction(handler):
-        return handler, None
-    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="busway-handler")
+    """A function that may block, made into one for the loop; what is asynchronous runs on the loop as it is."""
+    check_callable(name, function)
+    if function is None or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return function, None
+    pool = ThreadPoolExecutor(concurrency, thread_name_prefix=f"busway-{name}")
+    if inspect.isgeneratorfunction(function):
+        return lambda argument: _pulled(pool, function(argument)), pool
+    return lambda argument: asyncio.get_running_loop().run_in_executor(pool, function, argument), pool
 
-    def start(argument: Any) -> Awaitable[object]:
-        return asyncio.get_running_loop().run_in_executor(pool, handler, argument)
 
-    return start, pool
+async def _pulled(pool: ThreadPoolExecutor, items: Generator[object, Any, Any]) -> AsyncGenerator[object, None]:
+    """The items of a generator that runs in threads."""
+    loop = asyncio.get_running_loop()
+    try:
+        while (item := await loop.run_in_executor(pool, next, items, _OVER)) is not _OVER:
+            yield item
+    finally:
+        with suppress(RuntimeError):  # the threads are gone already
+            pool.submit(items.close)

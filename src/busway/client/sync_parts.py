@@ -13,10 +13,12 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from busway.client.events import Event, EventStream
 from busway.client.portal import Portal
+from busway.client.replies import Gathering as AsyncGathering
 from busway.client.service import Request as AsyncRequest
 from busway.client.shown import Figures, ShowsFigures, ShowsMessage
 from busway.client.typed import TypedRequest as AsyncTypedRequest
 from busway.errors import Closed
+from busway.message import Failed, Replies
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -69,16 +71,17 @@ class _Part(Closing):
 
     _inner: "_AsyncSubscription[Any] | _AsyncService[Any]"
 
-    def __init__(self, portal: Portal, pool: ThreadPoolExecutor | None) -> None:
+    def __init__(self, portal: Portal, *pools: ThreadPoolExecutor | None) -> None:
         self._portal = portal
-        self._pool = pool
+        self._pools = pools
 
     def close(self) -> None:
         """Take no more; handlers get what has arrived first. Messages that nobody took can still be taken."""
         if not self._portal.foreign:
             self._portal.call(self._inner.close)
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def closed(self) -> bool:
@@ -169,9 +172,9 @@ class _Answerable:
     def topic(self) -> str:
         return self.message.topic
 
-    def reply(self, payload: object = None) -> None:
-        """Answer it."""
-        self._portal.call(lambda: self._inner.reply(payload))
+    def reply(self, payload: object = None, *, last: bool = True) -> None:
+        """Answer it; unless this is the `last` reply, more may follow."""
+        self._portal.call(lambda: self._inner.reply(payload, last=last))
 
     def fail(self, text: str) -> None:
         """Answer it with an error, which the requester gets as HandlerError."""
@@ -200,9 +203,9 @@ class Service(_Part, Generic[Q]):
         portal: Portal,
         inner: _AsyncService[Any],
         wrap: Callable[[Portal, Any], Q],
-        pool: ThreadPoolExecutor | None,
+        *pools: ThreadPoolExecutor | None,
     ) -> None:
-        super().__init__(portal, pool)
+        super().__init__(portal, *pools)
         self._inner = inner
         self._wrap = wrap
 
@@ -223,6 +226,37 @@ class Service(_Part, Generic[Q]):
     @property
     def topic(self) -> str:
         return self._inner.topic
+
+
+class Gathering(Closing, Generic[M]):
+    """Iterator over the replies to one request. close(), or leaving the loop, cancels what has not come."""
+
+    def __init__(self, portal: Portal, inner: "AsyncGathering[M]") -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> M:
+        try:
+            return self._portal.call(self._inner.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    @property
+    def failed(self) -> list[Failed]:
+        """Services that were asked and gave no good reply, so far."""
+        return self._inner.failed
+
+    def all(self) -> Replies[M]:
+        """Every reply that comes, until the end."""
+        return self._portal.call(self._inner.all)
+
+    def close(self) -> None:
+        """Wait for no more replies."""
+        if not self._portal.foreign:
+            self._portal.call(self._inner.aclose)
 
 
 class Events:

@@ -7,7 +7,8 @@ payload that doesn't fit is told (PayloadError with topic and field) and never h
 import inspect
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -71,10 +72,18 @@ class Kind(Generic[T]):
         return pattern if pattern.startswith("re:") else self.topic(pattern)
 
     def receive(self, message: Message) -> "Received[T]":
-        topic = message.topic
-        received = Received(topic, self.codec.decode(topic, message.payload))
-        received.message = message
-        return received
+        """A message with its value; the word that everything kept has been handed over has none."""
+        try:
+            value = self.codec.decode(message.topic, message.payload)
+        except PayloadError:
+            if message.kind != "notify":
+                raise
+            value = cast("T", None)
+        return _received(message, value)
+
+    def receive_reply(self, message: Message) -> "Received[Any]":
+        """A reply with its value."""
+        return _received(message, self.reply_codec().decode(message.topic, message.payload))
 
     def reply_codec(self) -> Codec[Any]:
         if self.reply is None:
@@ -91,13 +100,26 @@ class Kind(Generic[T]):
 
         def answer(message: Message) -> object:
             topic = message.topic
-            result = handler(self.codec.decode(topic, message.payload))
-            return later(topic, result) if inspect.isawaitable(result) else codec.encode(topic, result)
+            return encoded(topic, handler(self.codec.decode(topic, message.payload)))
 
-        async def later(topic: str, result: Awaitable[object]) -> bytes:
-            return codec.encode(topic, await result)
+        def encoded(topic: str, result: object) -> object:
+            if inspect.isawaitable(result):
+                return later(topic, result)
+            return each(topic, result) if inspect.isasyncgen(result) else codec.encode(topic, result)
+
+        async def later(topic: str, result: Awaitable[object]) -> object:
+            return encoded(topic, await result)
+
+        async def each(topic: str, items: AsyncGenerator[object, Any]) -> AsyncGenerator[bytes, None]:
+            async with aclosing(items):
+                async for item in items:
+                    yield codec.encode(topic, item)
 
         return answer
+
+    def asking(self, ask: Callable[[T], bool | Awaitable[bool]]) -> Callable[[Message], bool | Awaitable[bool]]:
+        """What a service is asked with, taking messages."""
+        return lambda message: ask(self.codec.decode(message.topic, message.payload))
 
 
 class _ProtocolMeta(msgspec.StructMeta):
@@ -206,6 +228,12 @@ class Received(_Pair[T]):
     """The untyped message: id, time, sender, payload."""
 
 
+def _received(message: Message, value: T) -> Received[T]:
+    received = Received(message.topic, value)
+    received.message = message
+    return received
+
+
 class _Around:
     """Entered, awaited and closed with what it is around."""
 
@@ -309,8 +337,9 @@ class TypedRequest(Generic[T]):
     def message(self) -> Message:
         return self._inner.message
 
-    async def reply(self, value: object) -> None:
-        await self._inner.reply(self._kind.reply_codec().encode(self.topic, value))
+    async def reply(self, value: object, *, last: bool = True) -> None:
+        """Answer it; unless this is the `last` reply, more may follow."""
+        await self._inner.reply(self._kind.reply_codec().encode(self.topic, value), last=last)
 
     async def fail(self, text: str) -> None:
         await self._inner.fail(text)

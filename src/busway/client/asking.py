@@ -1,0 +1,211 @@
+"""The verbs of a bus that are answered: push, and requests with one reply or with those of all who are willing."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, overload
+
+from busway._core import Message
+from busway.checks import check_timeout
+from busway.client.core import Core
+from busway.client.replies import Gathering
+from busway.client.sending import PUSH, REQUEST, Sender, limits
+from busway.client.typed import Protocol, Received, kind_of, outgoing
+from busway.fields import Fields
+from busway.message import Replies
+
+Plain: TypeAlias = (
+    bytes | bytearray | memoryview | str | int | float | list[Any] | tuple[Any, ...] | dict[str, Any] | None
+)
+"""Payloads that are no protocol values, so that the reply to them is a Message."""
+
+R = TypeVar("R")
+
+
+class Asking:
+    """What a bus asks others."""
+
+    _core: Core
+    _sender: Sender
+
+    async def push(
+        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: float | None = 5.0
+    ) -> None:
+        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        check_timeout("timeout", timeout)
+        packed = self._core.pack(fields)
+        if type(payload) is not bytes and type(payload) is not str:
+            topic, payload = outgoing(topic, payload)
+        await self._sender.ask(PUSH, topic, payload, timeout, fields=packed)
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Plain = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Message: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Protocol[R],
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> R: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Any: ...
+
+    async def request(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Any:
+        """Ask the service of a topic and return its reply: a Message, or for a typed request what its protocol says.
+
+        Of several shared services the first willing one answers; one that fails, or takes longer than `each` seconds, is
+        followed by the next. Of several replies this is the last. Raises NoResponders, ServiceGone, HandlerError with
+        the handler's text, or Timeout.
+        """
+        check_timeout("timeout", timeout)
+        aux, most = limits(timeout, each)
+        packed = self._core.pack(fields)
+        if type(payload) is bytes or type(payload) is str:
+            return await self._sender.ask(REQUEST, topic, payload, timeout, aux=aux, each=most, fields=packed)
+        kind = kind_of(payload)
+        codec = None if kind is None else kind.reply_codec()
+        topic, data = outgoing(topic, payload)
+        reply = await self._sender.ask(REQUEST, topic, data, timeout, aux=aux, each=most, fields=packed)
+        return reply if codec is None else codec.decode(topic, reply.payload)
+
+    @overload
+    async def request_all(
+        self,
+        topic: str,
+        payload: Plain = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Message]: ...
+
+    @overload
+    async def request_all(
+        self,
+        topic: str,
+        payload: Protocol[R],
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Received[R]]: ...
+
+    @overload
+    async def request_all(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Any]: ...
+
+    async def request_all(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Any]:
+        """The replies of all shared services that are willing; `failed` of the list tells of those that gave none.
+
+        When the timeout is over, those that have not replied have failed. Raises NoResponders if nobody is willing, and
+        Timeout if nobody was heard of. Replies to a typed request are Received, with the reply as their value.
+        """
+        asked: Gathering[Any] = self.request_many(topic, payload, fields=fields, timeout=timeout, each=each)
+        return await asked.all()
+
+    @overload
+    def request_many(
+        self,
+        topic: str,
+        payload: Plain = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Message]: ...
+
+    @overload
+    def request_many(
+        self,
+        topic: str,
+        payload: Protocol[R],
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Received[R]]: ...
+
+    @overload
+    def request_many(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Any]: ...
+
+    def request_many(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Any]:
+        """As request_all(), but an async iterator that gives each reply as it comes.
+
+        ::
+
+            async for reply in bus.request_many("status"):
+                print(reply.sender, reply.text)
+
+        A reply with `last` is known to be the last one. Leaving the loop cancels the request.
+        """
+        check_timeout("timeout", timeout)
+        kind = None if type(payload) is bytes or type(payload) is str else kind_of(payload)
+        read: Callable[[Message], object] = _itself
+        if kind is not None:
+            kind.reply_codec()  # one that has none is found here
+            read = kind.receive_reply
+        topic, data = outgoing(topic, payload)
+        packed = self._core.pack(fields)
+        return Gathering(self._core, topic, data, packed, read, timeout=timeout, each=each)
+
+
+def _itself(message: Message) -> Message:
+    return message

@@ -1,0 +1,185 @@
+"""The verbs of a bus that take messages: subscribe and serve, for plain payloads and for those of protocols."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+from busway.checks import check_callable
+from busway.client.core import Core
+from busway.client.service import Responder, Service, Willing
+from busway.client.subscription import Handler, Subscription
+from busway.client.typed import Received, TypedService, TypedSubscription, kind_for
+from busway.fields import Extra, Where, compile_where
+from busway.settings import MiB, Policy
+
+T = TypeVar("T")
+
+
+class Receiving:
+    """What a bus takes from others."""
+
+    _core: Core
+    _drain: float
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
+        handler: Handler | None = None,
+        concurrency: int = 1,
+    ) -> Subscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        pattern: type[T],
+        below: str,
+        *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
+        handler: Callable[[Received[T]], object] | None = None,
+        concurrency: int = 1,
+    ) -> TypedSubscription[T]: ...
+
+    def subscribe(
+        self,
+        pattern: str | type[Any],
+        below: str = "",
+        *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        patience: float = 5.0,
+        handler: Callable[[Any], object] | None = None,
+        concurrency: int = 1,
+    ) -> Subscription | TypedSubscription[Any]:
+        """Messages whose topic matches: `a/*/c`, `a/**`, or a regular expression `re:a/[0-9]+`.
+
+        ::
+
+            async with bus.subscribe("price/*") as prices:
+                async for message in prices:
+                    print(message.topic, message.payload)
+
+        Of the subscriptions in a `group` one gets each message. When more than `limit` messages or `limit_bytes` bytes
+        wait, `policy` decides; under `block` publishers wait for a consumer that takes messages, and for `patience` seconds
+        for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
+        gives the messages of a protocol, on topics below its prefix.
+
+        `where` are rules on the fields, one for each name, and `extra` says which names there may be beside them; callables
+        are asked here, all else by the broker. What is kept comes first; with `notify` a message of the kind "notify"
+        tells that all of it was handed over, with `watch` one of the kind "withdrawn" that something kept is gone. With
+        `listen` copies of pushes and requests come too, and the subscription takes none itself.
+        """
+        check_callable("handler", handler)
+        kind = None if isinstance(pattern, str) else kind_for(pattern)
+        subscription = Subscription(
+            self._core,
+            pattern if isinstance(pattern, str) else kind_for(pattern).pattern(below),
+            rules=compile_where(where, extra),
+            notify=notify,
+            watch=watch,
+            listen=listen,
+            group=group,
+            echo=echo,
+            policy=policy,
+            limit=limit,
+            limit_bytes=limit_bytes,
+            handler=handler if kind is None or handler is None else kind.handler(handler),
+            concurrency=concurrency,
+            drain=self._drain,
+            patience=patience,
+        )
+        return subscription if kind is None else TypedSubscription(subscription, kind)
+
+    @overload
+    def serve(
+        self,
+        topic: str,
+        handler: Responder | None = None,
+        *,
+        shared: bool = False,
+        ask: Willing | None = None,
+        concurrency: int = 64,
+    ) -> Service: ...
+
+    @overload
+    def serve(
+        self,
+        topic: type[T],
+        below: str,
+        /,
+        handler: Callable[[T], object] | None = None,
+        *,
+        shared: bool = False,
+        ask: Callable[[T], bool | Awaitable[bool]] | None = None,
+        concurrency: int = 64,
+    ) -> TypedService[T]: ...
+
+    def serve(
+        self,
+        topic: str | type[Any],
+        *more: Any,
+        handler: Any = None,
+        shared: bool = False,
+        ask: Any = None,
+        concurrency: int = 64,
+    ) -> Service | TypedService[Any]:
+        """Answer the requests on a topic, with what the handler returns or by iterating over them.
+
+        ::
+
+            async with bus.serve("sum", lambda message: sum(message.json())):
+                ...
+
+        A handler that is an async generator replies with each item. Of several `shared` services of a topic one answers, or
+        all do, as the request wants; `ask` is called with a request first and says whether this one is willing.
+        `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler gets and gives typed values.
+        """
+        if len(more) > (1 if isinstance(topic, str) else 2) or (
+            more and handler is not None and isinstance(topic, str)
+        ):
+            raise TypeError(
+                "serve() takes a topic and a handler, or a protocol, a topic below its prefix and a handler"
+            )
+        if isinstance(topic, str):
+            (handler,) = more or (handler,)
+            return self._serve(topic, handler, shared, ask, concurrency)
+        kind = kind_for(topic)
+        below, handler = (more[0] if more else ""), (more[1] if len(more) > 1 else handler)
+        full = kind.topic(below)
+        answer = None if handler is None else kind.answering(handler)
+        willing = kind.asking(ask) if callable(ask) else ask
+        service = self._serve(full, answer, shared, willing, concurrency)
+        return TypedService(service, kind, lambda error: self._core.report(error, "a request", full))
+
+    def _serve(self, topic: str, handler: Any, shared: bool, ask: Any, concurrency: int) -> Service:  # noqa: FBT001
+        drain = self._drain
+        return Service(self._core, topic, handler, shared=shared, ask=ask, concurrency=concurrency, drain=drain)

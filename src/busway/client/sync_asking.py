@@ -1,0 +1,184 @@
+"""The blocking face of the verbs that are answered: push, requests, and messages that are kept.
+
+A driver, as sync.py, of which it is a part.
+"""
+
+from typing import Any, TypeVar, overload
+
+from busway.client import bus as asynchronous
+from busway.client.asking import Plain
+from busway.client.portal import Portal
+from busway.client.replies import Gathering as AsyncGathering
+from busway.client.sync_parts import Gathering
+from busway.client.typed import Protocol, Received
+from busway.fields import Fields, Where
+from busway.message import Message, Replies
+
+R = TypeVar("R")
+
+
+class Asking:
+    """What a bus asks others."""
+
+    _portal: Portal
+    _inner: asynchronous.Bus
+
+    def push(
+        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: float | None = 5.0
+    ) -> None:
+        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        self._portal.call(lambda: self._inner.push(topic, payload, fields=fields, timeout=timeout))
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        payload: Plain = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Message: ...
+    @overload
+    def request(
+        self,
+        topic: str,
+        payload: Protocol[R],
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> R: ...
+    @overload
+    def request(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Any: ...
+    def request(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Any:
+        """Ask the service of a topic and return its reply."""
+        return self._portal.call(lambda: self._inner.request(topic, payload, fields=fields, timeout=timeout, each=each))
+
+    @overload
+    def request_all(
+        self,
+        topic: str,
+        payload: Plain = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Message]: ...
+    @overload
+    def request_all(
+        self,
+        topic: str,
+        payload: Protocol[R],
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Received[R]]: ...
+    @overload
+    def request_all(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Any]: ...
+    def request_all(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Replies[Any]:
+        """The replies of all shared services that are willing; `failed` of the list tells of those that gave none."""
+        return self._portal.call(
+            lambda: self._inner.request_all(topic, payload, fields=fields, timeout=timeout, each=each)
+        )
+
+    @overload
+    def request_many(
+        self,
+        topic: str,
+        payload: Plain = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Message]: ...
+    @overload
+    def request_many(
+        self,
+        topic: str,
+        payload: Protocol[R],
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Received[R]]: ...
+    @overload
+    def request_many(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Any]: ...
+    def request_many(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        each: float | None = None,
+    ) -> Gathering[Any]:
+        """As request_all(), but an iterator that gives each reply as it comes."""
+
+        async def asked() -> AsyncGathering[Any]:
+            return self._inner.request_many(topic, payload, fields=fields, timeout=timeout, each=each)
+
+        return Gathering(self._portal, self._portal.call(asked))
+
+    # Messages that are kept.
+
+    def post(self, topic: str, payload: object = b"", *, fields: Fields | None = None) -> None:
+        """Publish a message and have it kept as long as this client is there, for all who subscribe later."""
+        self._portal.call(lambda: self._inner.post(topic, payload, fields=fields))
+
+    def unpost(self, topic: str, *, fields: Fields | None = None) -> bool:
+        """Take back what was posted with this topic and these fields; whether there was something."""
+        return self._portal.call(lambda: self._inner.unpost(topic, fields=fields))
+
+    def pin(self, topic: str, payload: object = b"", *, fields: Fields | None = None) -> None:
+        """Publish a message and have it kept until it is taken back, whether this client is there or not."""
+        self._portal.call(lambda: self._inner.pin(topic, payload, fields=fields))
+
+    def unpin(self, topic: str, *, fields: Fields | None = None) -> bool:
+        """Take back what was pinned under this client's name with this topic and these fields; whether there was something."""
+        return self._portal.call(lambda: self._inner.unpin(topic, fields=fields))
+
+    def kept(self, pattern: str = "**", *, where: Where | None = None) -> list[Message]:
+        """The posts and pins that match and are kept now, in the order they came."""
+        return self._portal.call(lambda: self._inner.kept(pattern, where=where))
