@@ -28,8 +28,8 @@ class Bench:
         for conn in range(1, plain + asking + 1):
             self.join(conn, asks=conn > plain)
 
-    def join(self, conn: int, *, asks: bool = False) -> None:
-        self.asking.providers.join(conn, conn * 10, TOPIC, f"p{conn}", asks=asks)
+    def join(self, conn: int, *, asks: bool = False, service: int = 0) -> None:
+        self.asking.providers.join(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks)
 
     def act(self, actions: list[Action]) -> list[Action]:
         self.done += actions
@@ -546,6 +546,8 @@ class Model:
         self.asked: list[int] = []
         self.at_work: list[int] = []
         self.limits: dict[int, float] = {}
+        self.given: set[tuple[tuple[int, int], int]] = set()  # request, service
+        self.services = {conn: conn * 10 for conn in range(1, 7)}
         self.number = 0
 
     def take(self, actions: list[Action], about: tuple[int, int] | None = None) -> None:
@@ -569,7 +571,8 @@ class Model:
                     others = [call for call in self.at_work if self.who[call][0] == key]
                     if not self.open[key]:
                         assert all(self.limits[call] <= now for call in others), "two at work for one request"
-                    assert len({self.who[call][1] for call in others} | {one.conn}) == len(others) + 1
+                    assert (key, one.service) not in self.given, "twice to the same"
+                    self.given.add((key, one.service))
                     self.at_work.append(one.call)
                     self.limits[one.call] = now + 2.0
 
@@ -621,9 +624,10 @@ def test_exactly_one_answer_and_one_at_work_whatever_happens(steps) -> None:
             perform(asking.gone(conn, now))
         elif what == "joins":
             if all(one.conn != which + 1 for one in asking.providers.of(TOPIC)):
-                bench.join(which + 1, asks=which % 2 == 0)
+                model.services[which + 1] += 1
+                bench.join(which + 1, asks=which % 2 == 0, service=model.services[which + 1])
         elif what == "leaves":
-            perform(asking.leave(which + 1, (which + 1) * 10, now))
+            perform(asking.leave(which + 1, model.services[which + 1], now))
         elif what == "cancel":
             if model.open:
                 key = list(model.open)[which % len(model.open)]
