@@ -6,7 +6,7 @@ import sys
 import busway
 
 PUBLIC = """
-    TLS Buffer Bus BusError Caller Closed ConnectFailed Disconnected Event EventStream Forbidden Forked HandlerError
+    TLS Buffer Bus BusError Caller Closed ConnectFailed DataFailed Disconnected Event EventStream Forbidden Forked HandlerError
     InvalidPattern InvalidTopic LimitExceeded ListenFailed LocalProtocolError Message NoConsumers NoResponders Offline
     PayloadError Policy Protocol ProtocolError Received Rejected RemoteProtocolError Request Server Service ServiceError
     ServiceGone ServiceTaken Settings SlowConsumer Subscription Timeout TypedRequest TypedService TypedSubscription

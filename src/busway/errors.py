@@ -8,6 +8,7 @@
     ├── Disconnected                the connection is gone: wait for the event "resumed", or try again
     │   └── ConnectFailed           none of the servers could be reached
     ├── ListenFailed                a server can't listen on this address
+    ├── DataFailed                  a server can't use this data folder
     ├── Timeout                     (also TimeoutError) it took too long
     ├── NoResponders                nobody serves this topic
     │   └── NoConsumers             nobody took the push
@@ -59,6 +60,7 @@ class Code(IntEnum):
     TOO_MANY_SUBSCRIPTIONS = 30
     DUPLICATE = 31
     UNKNOWN = 32
+    TOO_MANY_KEPT = 33
     NO_RESPONDERS = 40
     SERVICE_TAKEN = 41
     SERVICE_GONE = 42
@@ -105,6 +107,10 @@ class ConnectFailed(Disconnected):
 
 
 class ListenFailed(BusError):
+    pass
+
+
+class DataFailed(BusError):
     pass
 
 
@@ -209,6 +215,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.TOO_MANY_SUBSCRIPTIONS: LimitExceeded,
     Code.DUPLICATE: Rejected,
     Code.UNKNOWN: Rejected,
+    Code.TOO_MANY_KEPT: LimitExceeded,
     Code.NO_RESPONDERS: NoResponders,
     Code.SERVICE_TAKEN: ServiceTaken,
     Code.SERVICE_GONE: ServiceGone,
