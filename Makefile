@@ -20,8 +20,9 @@ help: ## list the targets
 
 setup: $(ENGINE) ## prepare the virtual environment and build the engine
 
+# With job control the terminal's Ctrl-C reaches the server alone, so that make has nothing to complain of.
 run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
-	@$(BIN)/busway serve || test $$? = 130
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve || test $$? = 130
 
 test: $(ENGINE) ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest -n auto $(PYTEST)
@@ -34,7 +35,11 @@ check: $(ENGINE) ## linters, types, import order, formatting
 	$(BIN)/python -m mypy.stubtest busway._core --allowlist scripts/stubtest.allow --ignore-unused-allowlist
 	$(BIN)/lint-imports
 	cargo fmt --all --check
+	cargo fmt --manifest-path crates/fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	@# Apart from the workspace, with a target folder of its own. libFuzzer comes as source and needs a C++ compiler.
+	@if command -v c++ >/dev/null; then set -x; cargo check --locked --quiet --manifest-path crates/fuzz/Cargo.toml --target-dir target/fuzz/check; \
+		else echo "crates/fuzz is not checked: libFuzzer needs a C++ compiler (c++)"; fi
 
 format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 	$(BIN)/ruff check --fix
@@ -44,7 +49,7 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-fuzz: $(ENGINE) ## fuzz codec, topics and patterns for FUZZ_SECONDS (600)
+fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields and rules for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
@@ -76,8 +81,8 @@ $(DEPENDENCIES): requirements.lock | python
 	@touch $@
 
 $(ENGINE): $(DEPENDENCIES) $(SOURCES) pyproject.toml | cargo
-	@echo "building the engine"
+	@echo "building the engine (the first time takes minutes)"
 	@# A running process keeps its file; writing over that would crash it.
 	@for so in src/busway/_core*.so; do if [ -f $$so ]; then cp $$so $$so.old && mv $$so.old $$so; fi; done
-	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet
+	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet >$@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@

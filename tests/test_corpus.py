@@ -4,14 +4,15 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from busway import _core, errors
-from tests.support import wire
+from tests.support import rules, wire
 from tests.support.pair import LIMITS, Hub
 
 HERE = Path(__file__).parent
-TARGETS = ("engine_feed", "session_feed", "topics", "patterns")
+TARGETS = ("engine_feed", "session_feed", "topics", "patterns", "fields", "rules")
 SMALL = {
     "frame": 2048, "topic": 64, "fields": 64, "subscriptions": 8, "outbox": 4096, "topics": 4, "senders": 2, "pending": 4,
     "stall_ms": 50,
@@ -100,11 +101,42 @@ def replay_patterns(data: bytes) -> None:
         assert _core.matches(pattern, "**")
 
 
+def replay_fields(data: bytes) -> None:
+    try:
+        _core.check_fields(data)
+    except errors.InvalidFields:
+        return
+    assert _core.Rules(b"").matches("a/b", data, b"")
+
+
+def replay_rules(data: bytes) -> None:
+    """As crates/fuzz/fuzz_targets/rules.rs reads it: rules and fields, or the text of one rule."""
+    kind, rest = data[0] % 5, data[1:]
+    fields, payload = (
+        msgspec.msgpack.encode({"a": 1, "b": 2.5, "s": "abc", "l": [1, "x", None], "m": {"k": []}}),
+        b"abc",
+    )
+    if kind == 0:
+        size = int.from_bytes(rest[:2], "little")
+        raw, fields = rest[2 : 2 + size], rest[2 + size :]
+    else:
+        name, op = [("", "cel"), ("s", "cel"), ("msg", "glob"), ("s", "re")][kind - 1]
+        raw = rules.wire((name, op, rest.decode(errors="replace")))
+    try:
+        compiled = _core.Rules(raw)
+    except errors.InvalidRule as error:
+        assert error.reason
+        return
+    assert compiled.matches("a/b", fields, payload) is compiled.matches("a/b", fields, payload)
+
+
 REPLAY: dict[str, Callable[[bytes], None]] = {
     "engine_feed": replay_engine,
     "session_feed": replay_session,
     "topics": replay_topics,
     "patterns": replay_patterns,
+    "fields": replay_fields,
+    "rules": replay_rules,
 }
 
 

@@ -6,11 +6,11 @@ import sys
 import busway
 
 PUBLIC = """
-    TLS Buffer Bus BusError Caller Closed ConnectFailed DataFailed Disconnected Event EventStream Forbidden Forked HandlerError
-    InvalidPattern InvalidTopic LimitExceeded ListenFailed LocalProtocolError Message NoConsumers NoResponders Offline
-    PayloadError Policy Protocol ProtocolError Received Rejected RemoteProtocolError Request Server Service ServiceError
+    ANY TLS Buffer Bus BusError Caller Closed ConnectFailed DataFailed Disconnected Event EventStream Expr Forbidden Forked
+    HandlerError InvalidFields InvalidPattern InvalidRule InvalidTopic LimitExceeded ListenFailed LocalProtocolError
+    Message NoConsumers NoResponders Offline PayloadError Policy Protocol ProtocolError Received Rejected RemoteProtocolError Request Server Service ServiceError
     ServiceGone ServiceTaken Settings SlowConsumer Subscription Timeout TypedRequest TypedService TypedSubscription
-    __version__ connect matches protocol run serve
+    __version__ connect expr matches protocol run serve
 """
 
 

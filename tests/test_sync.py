@@ -14,6 +14,7 @@ import busway
 import busway.sync
 from busway.client import sync as face
 from busway.client.portal import Portal
+from busway.client.sync_parts import Closing
 
 
 class Answer(busway.Protocol):
@@ -359,3 +360,8 @@ def test_everything_closed_at_exit_is_only_what_is_open(server):
     assert bus in face._open
     bus.close()
     assert bus not in face._open
+
+
+def test_what_is_closed_by_with_must_say_how():
+    with pytest.raises(TypeError, match="abstract"):
+        Closing()

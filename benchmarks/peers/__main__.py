@@ -15,7 +15,7 @@ from .goals import Medians, judge
 from .load import Load, Run, Sample
 from .picture import draw
 from .process import ProcessError
-from .report import COLUMNS, TITLES, bar, machine, markdown, shown, word
+from .report import COLUMNS, TITLES, bar, cells, machine, markdown, shown, word
 from .scale import SCALE
 from .systems import NAMES, find
 from .work import WORKS, Work
@@ -121,9 +121,7 @@ def _show(run: Run) -> None:
             for title, *_ in columns:
                 table.add_column(title, justify="right")
             for system in systems:
-                table.add_row(
-                    system, *(format(of.get(work, system, key) / unit, form) for _, key, unit, form in columns)
-                )
+                table.add_row(system, *cells(of, work, system))
             console.print(table)
     if goals := judge(run.samples):
         table = Table("goal", "bar", "measured", "", title="Goals", title_justify="left")

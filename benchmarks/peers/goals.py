@@ -1,7 +1,7 @@
 """What Busway is meant to reach, as ratios within one run, and whether it did."""
 
 from collections.abc import Callable, Iterator
-from statistics import median
+from statistics import median, median_low
 
 import msgspec
 
@@ -36,6 +36,11 @@ class Medians:
         if not found:
             raise KeyError((work, system, value))
         return median(found)
+
+    def whole(self, work: str, system: str, value: str) -> dict[str, float]:
+        """All figures of one repeat, the one with the median of `value`."""
+        found = {s.values[value]: s.values for s in self._samples if s.work == work and s.system == system}
+        return found[median_low(found)]
 
     def systems(self, work: str) -> list[str]:
         return list(dict.fromkeys(sample.system for sample in self._samples if sample.work == work))

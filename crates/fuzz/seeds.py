@@ -1,6 +1,7 @@
-"""Writes the corpus that fuzzing begins with, from the test vectors of docs/protocol.md: python3 seeds.py FOLDER."""
+"""Writes the corpus that fuzzing begins with, from the vectors of docs/protocol.md and samples: python3 seeds.py FOLDER."""
 
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -23,6 +24,55 @@ def rows(heading: str) -> list[list[str]]:
 def step(client: int, action: int, data: bytes) -> bytes:
     """One step of the script that the engine's driver reads."""
     return bytes([action * 4 + client, len(data)]) + data
+
+
+def pack(value: object) -> bytes:
+    """MessagePack, as much of it as the seeds need."""
+    match value:
+        case None | bool():
+            return {None: b"\xc0", False: b"\xc2", True: b"\xc3"}[value]
+        case int():
+            return struct.pack("b", value) if -32 <= value < 128 else struct.pack(">Bq", 0xD3, value)
+        case float():
+            return struct.pack(">Bd", 0xCB, value)
+        case str():
+            return struct.pack(">BH", 0xDA, len(value.encode())) + value.encode()
+        case bytes():
+            return bytes([0xC4, len(value)]) + value
+        case list():
+            return struct.pack(">BH", 0xDC, len(value)) + b"".join(map(pack, value))
+        case dict():
+            return bytes([0x80 + len(value)]) + b"".join(pack(part) for pair in value.items() for part in pair)
+    raise TypeError(value)
+
+
+VALUES = [
+    None, True, 0, 127, 128, -1, -33, 1 << 40, 0.0, -1.5, "", "abc", "é" * 40, b"", b"\xff", [], [1, [2, ["x"]]], {"k": {"l": [1]}},
+]  # fmt: skip
+RULES: list[list[object]] = [
+    ["a", "eq", 1], ["s", "eq", "abc"], ["a", "in", [1, "x", None]], ["s", "in", ["abc", b"abc"]],
+    ["s", "glob", "a*[!x-z]?"], ["s", "re", "(?i)A.C|x{2,3}"], ["a", "any", None], [".id", "glob", "m*"],
+    [".ts", "in", [1700000000000000000]], ["msg", "eq", b"abc"], ["msg", "re", "[a-c]+"], ["", "cel", "a == 1 && s == text"],
+]  # fmt: skip
+EXPRESSIONS = [
+    "a == 1 && s.startsWith('a') || !(b < 2.5)", "size(fields) > 2 ? has(fields.m) : 'k' in m", "l.exists(x, x == 1)",
+    "l.all(x, type(x) == int)", "l.filter(x, x != null).size() == 2", "s.matches('^a.c$')",
+    "time > timestamp('2020-01-01T00:00:00Z') - duration('1h')", "payload == b'abc'", "text + s == 'abcabc'", "topic.endsWith('b')",
+    "{'a': 1}['a'] == a", "m.k == []", "-a < 0", "double(a) / b > 0.1", "int(b) % 2 == 0", "time.getHours('Europe/Berlin') == 1",
+    "a in [1, 2u, 3.0]", "l.map(x, [x])[0][0] == 1", '"""raw""" == r"\\n" // note', "a.b.c.d == 1",
+]  # fmt: skip
+
+
+def fields_and_rules() -> dict[str, dict[str, bytes]]:
+    """Seeds of those two targets."""
+    fields = {f"value-{i}": pack({"a": value, "é": [value]}) for i, value in enumerate(VALUES)}
+    fields |= {"none": b"", "empty": pack({}), "all": pack({f"n{i}": value for i, value in enumerate(VALUES[:15])})}
+    rules = {"value": b"\x02value == 'abc'", "glob": b"\x03*a?[b-c]*", "regex": b"\x04(a|b)*c+?$"}
+    for i, some in enumerate([RULES, *([rule] for rule in RULES)]):
+        raw = pack({"where": some, "extra": ["s"] if i % 2 else None})
+        rules[f"rules-{i}"] = b"\0" + struct.pack("<H", len(raw)) + raw + pack({"a": 1, "s": "abc"})
+    rules |= {f"expression-{i}": b"\x01" + text.encode() for i, text in enumerate(EXPRESSIONS)}
+    return {"fields": fields, "rules": rules}
 
 
 def main(folder: Path) -> None:
@@ -50,6 +100,7 @@ def main(folder: Path) -> None:
         seeds["topics"][f"case-{index}"] = f"{case['subscribe']}\n{case['publish']}".encode()
         expression = case["subscribe"].replace("**", ".*").replace("/*", "/[^/]+")
         seeds["patterns"][f"case-{index}"] = f"{expression}\n{case['publish']}".encode()
+    seeds |= fields_and_rules()
     for target, files in seeds.items():
         (folder / target).mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

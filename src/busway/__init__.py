@@ -17,7 +17,9 @@ from busway.errors import (
     Forbidden,
     Forked,
     HandlerError,
+    InvalidFields,
     InvalidPattern,
+    InvalidRule,
     InvalidTopic,
     LimitExceeded,
     ListenFailed,
@@ -34,11 +36,13 @@ from busway.errors import (
     SlowConsumer,
     Timeout,
 )
+from busway.fields import ANY, Expr, expr
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
 
 _T = _TypeVar("_T")
 
 __all__ = [
+    "ANY",
     "TLS",
     "Buffer",
     "Bus",
@@ -50,10 +54,13 @@ __all__ = [
     "Disconnected",
     "Event",
     "EventStream",
+    "Expr",
     "Forbidden",
     "Forked",
     "HandlerError",
+    "InvalidFields",
     "InvalidPattern",
+    "InvalidRule",
     "InvalidTopic",
     "LimitExceeded",
     "ListenFailed",
@@ -84,6 +91,7 @@ __all__ = [
     "TypedSubscription",
     "__version__",
     "connect",
+    "expr",
     "matches",
     "protocol",
     "run",

@@ -1,11 +1,12 @@
 """The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self, final, overload
+from typing import Any, Literal, Self, TypeAlias, final, overload
 
 from typing_extensions import Buffer, disjoint_base
 
+from busway.fields import Fields
 from busway.settings import Offline
 
 __version__: str
@@ -18,17 +19,28 @@ ERRORS: dict[str, tuple[int, bool]]
 # subscribe(), serve() or refuse() answers them; if it had sent more, that answer makes an EVENT_RESUME (out of flush()).
 EVENT_HELLO: int  # broker: (HELLO, conn, version, map_bytes)
 EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules)
-EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic)
+EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic, flags)
 EVENT_CALL: int  # broker, internal service: (CALL, conn, call, message); client: (CALL, service, call, message)
 EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, text)
 EVENT_FAIL: int  # broker: (FAIL, conn, code, text): the peer broke the rules; CLOSE is queued, close after flushing
 EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from it until EVENT_RESUME
 EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
+EVENT_UNSERVE: int  # broker: (UNSERVE, conn, service, topic): a shared service was given up
+EVENT_KEEP: (
+    int  # broker: (KEEP, conn, number, flags, topic, time, fields, payload, frame); held up until settle() or refuse()
+)
+EVENT_REQUEST: int  # broker: (REQUEST, conn, number, flags, topic, each_ms, limit_ms, frame): to a shared service
+EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service no longer waits
+EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
+EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
+EVENT_ASK: int  # client: (ASK, service, call, message)
 EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME
 EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
 EVENT_RESULT: int  # client: (RESULT, number, code, value, text)
-EVENT_REPLY: int  # client: (REPLY, number, code, message): code 0 = answer, else error with text in message.payload
+EVENT_REPLY: (
+    int  # client: (REPLY, number, code, flags, message): code 0 = answer, else error with text in message.payload
+)
 EVENT_FULL: int  # client: (FULL, sub): the inbox of sub reached its limit
 EVENT_MISSED: int  # client: (MISSED, sub, count)
 EVENT_PONG: int  # client: (PONG, token)
@@ -93,18 +105,42 @@ class Session:
     def open(self, *, frame: int, topic: int, fields: int, topics: int) -> None: ...
     def writable(self, yes: bool) -> None:
         """Back pressure of the transport: while False publish() and publish_many() take nothing."""
-    def publish(self, topic: str, payload: bytes | str) -> Awaitable[None] | None:
+    def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any
+    def publish(self, topic: str, payload: bytes | str, fields: bytes = b"") -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
-    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int) -> int:
+    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = b"") -> int:
         """Encode from payloads[start] on; the index of the first that was not taken."""
-    def send(self, kind: int, topic: str, payload: bytes | str, *, flags: int = 0, aux: int = 0) -> int:
+    def send(
+        self,
+        kind: int,
+        topic: str,
+        payload: bytes | str,
+        *,
+        flags: int = 0,
+        aux: int = 0,
+        each: int = 0,
+        fields: bytes = b"",
+        number: int = 0,
+        time: int = 0,
+    ) -> int:
         """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
-    def reply(self, call: int, payload: bytes | str, *, code: int = 0) -> None: ...
+    def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = b"") -> None: ...
+    def accept(self, call: int, code: int) -> None: ...  # the answer to an ASK
     def cancel(self, number: int) -> None: ...
     def hello(self, map_bytes: bytes) -> None: ...
-    def subscribe(self, sub: int, pattern: str, *, group: str = "", flags: int = 0, policy: int = 0) -> int: ...
+    def subscribe(
+        self,
+        sub: int,
+        pattern: str,
+        *,
+        group: str = "",
+        flags: int = 0,
+        policy: int = 0,
+        rules: bytes = b"",
+        notify: bool = False,
+    ) -> int: ...  # notify: a message of kind "notify" follows the kept ones
     def unsubscribe(self, sub: int) -> int: ...
-    def serve(self, service: int, topic: str) -> int: ...
+    def serve(self, service: int, topic: str, flags: int = 0) -> int: ...
     def unserve(self, service: int) -> int: ...
     def hold(self, sub: int, full: bool) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
@@ -129,21 +165,42 @@ class Publisher:
         """The session to encode into; the first one counts."""
     @overload
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: Literal[False] = False, offline: Offline | None = None
-    ) -> Awaitable[None]: ...
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: Literal[False] = False,
+        offline: Offline | None = None,
+    ) -> Coroutine[Any, Any, None]: ...
     @overload
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: Literal[True], offline: Offline | None = None
-    ) -> Awaitable[int]: ...
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: Literal[True],
+        offline: Offline | None = None,
+    ) -> Coroutine[Any, Any, int]: ...
     @overload
     def publish(
-        self, topic: str, payload: object = b"", *, confirm: bool, offline: Offline | None = None
-    ) -> Awaitable[int | None]:
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool,
+        offline: Offline | None = None,
+    ) -> Coroutine[Any, Any, int | None]:
         """Send a message to all who subscribed to its topic.
 
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
         connection, if not what connect() was told.
         """
+
+Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
+"""Client number, session and name of the sender, flags, topic, body."""
 
 @final
 class Engine:
@@ -162,6 +219,7 @@ class Engine:
         senders: int,
         pending: int,
         stall_ms: int,
+        defaults: bytes | None = None,
     ) -> Self: ...
     def connect(self, write: Callable[[memoryview], object]) -> int:
         """A new connection; write(view) is called by flush() with what is to be sent."""
@@ -185,10 +243,31 @@ class Engine:
     def accept(self, conn: int, session: int, name: str, client: int, version: int, welcome: bytes) -> int | None:
         """Open the connection; another connection with the same session (to be closed with SESSION_TAKEN), or None."""
     def subscribe(
-        self, conn: int, sub: int, number: int, flags: int, policy: int, pattern: str, group: str, rules: bytes
+        self,
+        conn: int,
+        sub: int,
+        number: int,
+        flags: int,
+        policy: int,
+        pattern: str,
+        group: str,
+        rules: bytes,
+        handed: list[Kept] | None,
     ) -> int:
-        """Add it and queue the RESULT; its code."""
-    def serve(self, conn: int, service: int, number: int, topic: str) -> int: ...
+        """Add it, hand over what is kept for it, and queue the RESULT; its code."""
+    def hand(self, conn: int, subs: list[int], message: Kept) -> bool:
+        """Give one connection a kept message, or the word that it is gone."""
+    def publish(self, conn: int, topic: str, frame: bytes) -> int:
+        """Send a message that is kept to those who subscribed to it now; how many connections."""
+    def settle(self, conn: int) -> None:
+        """Let a connection go on that EVENT_KEEP held up."""
+    def serve(self, conn: int, service: int, number: int, topic: str, flags: int) -> int: ...
+    def ask(self, conn: int, service: int, call: int, origin: int, topic: str, frame: bytes) -> bool:
+        """Ask a shared service with the frame of a REQUEST whether it is willing; False: it takes nothing more."""
+    def call(self, conn: int, service: int, call: int, origin: int, topic: str, frame: bytes) -> bool:
+        """Hand a REQUEST to a shared service; False: it takes nothing more."""
+    def answer(self, conn: int, number: int, flags: int, code: int, fields: bytes, payload: bytes) -> None:
+        """Answer who asked a shared service; without PARTIAL it is the end."""
     def refuse(self, conn: int, number: int, code: int, text: str) -> None:
         """Answer SUBSCRIBE or SERVE with an error."""
     def internal(self, topic: str) -> None:
@@ -205,10 +284,40 @@ class Engine:
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
 def matches(a: str, b: str) -> bool:
-    """Whether some concrete topic belongs to both patterns; a may be a `re:` pattern."""
+    """Whether some concrete topic belongs to both patterns. Either may be a `re:` pattern; both: errors.InvalidPattern."""
 
 def check_topic(topic: str, *, wildcards: bool = True) -> str:
     """The topic without its leading slash; raises errors.InvalidTopic."""
 
 def check_pattern(pattern: str) -> str:
     """As check_topic, `re:` patterns too; raises errors.InvalidTopic or errors.InvalidPattern."""
+
+@final
+class Selection:
+    """What a subscription asks for, to hold it against messages that are kept; raises as a SUBSCRIBE would be refused."""
+
+    def __new__(cls, pattern: str, rules: bytes = b"") -> Self: ...
+    @property
+    def literal(self) -> str | None: ...  # the one topic it can mean, if it has no wildcards
+    def covers(self, topic: str) -> bool: ...
+    def matches(
+        self, topic: str, fields: bytes, payload: bytes, sender: str = "", session: int = 0, time: int = 0
+    ) -> bool: ...
+
+def check_fields(fields: bytes) -> None:
+    """Raises errors.InvalidFields if these are not the fields of a message (a MessagePack map; empty = none)."""
+
+@final
+class Rules:
+    """The compiled rules of a subscription, as SUBSCRIBE carries them; immutable."""
+
+    def __new__(cls, rules: bytes) -> Self:
+        """Raises errors.InvalidRule."""
+    def matches(
+        self, topic: str, fields: bytes, payload: bytes, sender: str = "", session: int = 0, time: int = 0
+    ) -> bool:
+        """Whether all rules hold for a message. What can't be evaluated is no match and counted in `errors`."""
+    @property
+    def equalities(self) -> list[tuple[str, bytes]]: ...  # rules that ask a field to equal a value, sorted by name
+    @property
+    def errors(self) -> int: ...  # how often a rule could not be evaluated

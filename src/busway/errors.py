@@ -18,6 +18,8 @@
     ├── Rejected                    the broker said no: change the call
     │   ├── InvalidTopic            (also ValueError)
     │   │   └── InvalidPattern
+    │   ├── InvalidFields           (also ValueError) .name; a field that can't be sent
+    │   ├── InvalidRule             (also ValueError) .name; a rule of a subscription that can't be asked
     │   ├── ServiceTaken            somebody else serves this topic
     │   ├── LimitExceeded           larger, longer or more than the broker allows
     │   └── Forbidden               reserved, not allowed, or credentials refused
@@ -56,6 +58,8 @@ class Code(IntEnum):
     WILDCARD = 23
     RESERVED = 24
     FIELDS_TOO_LARGE = 25
+    INVALID_RULE = 26
+    INVALID_FIELDS = 27
     TOO_COMPLEX = 29
     TOO_MANY_SUBSCRIPTIONS = 30
     DUPLICATE = 31
@@ -150,6 +154,26 @@ class InvalidPattern(InvalidTopic):
     default = Code.INVALID_PATTERN
 
 
+class InvalidFields(Rejected, ValueError):
+    """`name` is the field's, empty if it is unknown or the fields as a whole are wrong."""
+
+    default = Code.INVALID_FIELDS
+
+    def __init__(self, reason: str = "", *, name: str = "", code: int | None = None) -> None:
+        super().__init__(reason, code=code)
+        self.name = name
+
+
+class InvalidRule(Rejected, ValueError):
+    """`name` is that of the rule's field, empty if it is unknown or the rules as a whole are wrong."""
+
+    default = Code.INVALID_RULE
+
+    def __init__(self, reason: str = "", *, name: str = "", code: int | None = None) -> None:
+        super().__init__(reason, code=code)
+        self.name = name
+
+
 class ServiceTaken(Rejected):
     default = Code.SERVICE_TAKEN
 
@@ -211,6 +235,8 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.WILDCARD: InvalidTopic,
     Code.RESERVED: Forbidden,
     Code.FIELDS_TOO_LARGE: LimitExceeded,
+    Code.INVALID_RULE: InvalidRule,
+    Code.INVALID_FIELDS: InvalidFields,
     Code.TOO_COMPLEX: LimitExceeded,
     Code.TOO_MANY_SUBSCRIPTIONS: LimitExceeded,
     Code.DUPLICATE: Rejected,

@@ -3,10 +3,14 @@
 Frozen values. They check themselves when made, so the rest of the code never meets a setting that can't be.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from inspect import iscoroutinefunction
+from os import PathLike
+from types import NoneType
 from typing import Final, Literal, TypeAlias
+
+from busway.checks import check_callable, check_count, check_seconds, check_type
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -28,12 +32,19 @@ class Buffer:
     age: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.bytes <= 0 or self.age <= 0:
-            raise ValueError("bytes and age of a Buffer must be above zero")
+        check_count("bytes of a Buffer", self.bytes)
+        check_seconds("age of a Buffer", self.age, zero=False)
 
 
 Offline: TypeAlias = Literal["fail"] | Buffer
 """What a publish does while there is no connection: fail at once, or wait in a buffer."""
+
+
+def check_offline(offline: object) -> None:
+    """An Offline, and nothing that looks like one."""
+    if offline != "fail" and not isinstance(offline, Buffer):
+        wanted = 'offline must be "fail" or a busway.Buffer'
+        raise (ValueError if isinstance(offline, str) else TypeError)(f"{wanted}, not {offline!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +55,17 @@ class TLS:
     authentication). A client trusts `ca` (without one: the system's authorities) and shows `cert` if it has one.
     """
 
-    cert: str | None = None
-    key: str | None = None
-    ca: str | None = None
+    cert: str | PathLike[str] | None = None
+    key: str | PathLike[str] | None = None
+    ca: str | PathLike[str] | None = None
     verify: bool = True
     server_name: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("cert", "key", "ca"):
+            check_type(f"{name} of TLS", getattr(self, name), (str, PathLike, NoneType), "the path of a file or None")
+        check_type("server_name of TLS", self.server_name, (str, NoneType), "a str or None")
+        check_type("verify of TLS", self.verify, bool, "True or False")
         if self.key is not None and self.cert is None:
             raise ValueError("a key without its certificate")
 
@@ -86,23 +101,32 @@ class Settings:
     heartbeat: float = 15.0
     handshake: float = 5.0
     drain: float = 5.0
-    servers: tuple[str, ...] = ()
+    servers: Sequence[str] = ()
     """Addresses told to the clients, to be tried when this broker is gone."""
     authenticate: Callable[[Caller], bool] | None = None
     """Decides whether a client may come in, by returning True; without it everybody may. A plain function, not a coroutine."""
 
     def __post_init__(self) -> None:
+        check_callable("the setting authenticate", self.authenticate)
         if iscoroutinefunction(self.authenticate):
             raise ValueError(
                 "authenticate must be a plain function that returns True or False, not a coroutine function"
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and (value < 0 or (value == 0 and field.name not in {"stall", "drain"})):
-                raise ValueError(f"the setting {field.name} must be above zero, not {value}")
+            if field.type is int:
+                check_count(f"the setting {field.name}", value)
+            elif field.type is float:
+                check_seconds(f"the setting {field.name}", value, zero=field.name in {"stall", "drain"})
+        if isinstance(self.servers, str) or not isinstance(self.servers, Sequence):
+            raise TypeError(f"the setting servers must be a list of addresses, not {self.servers!r}")
+        for server in self.servers:
+            check_type("each of the setting servers", server, str, "an address, as a str")
+        object.__setattr__(self, "servers", tuple(self.servers))  # a value doesn't change under its holder
         if self.frame < KiB:
             raise ValueError("the setting frame must be 1024 or more: the handshake has to fit")
-        if self.frame >= 2**32:
-            raise ValueError("the setting frame must fit in 32 bits")
+        for name in ("frame", "fields", "topics"):
+            if getattr(self, name) >= 2**32:
+                raise ValueError(f"the setting {name} must fit in 32 bits")
         if self.topic > 65_535:
             raise ValueError("the setting topic must fit in 16 bits")

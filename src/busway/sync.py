@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from busway.broker import Server as AsyncServer, serve as _serve
-from busway.client.bus import RECONNECT, Credentials, ErrorHook, connect as _connect
+from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
 from busway.client.sync_parts import Events, Request, Service, Subscription, TypedRequest
@@ -60,6 +60,7 @@ class Server:
         name: str = "",
         timeout: float = 5.0,
         reconnect: Sequence[float] | None = RECONNECT,
+        jitter: float = JITTER,
         offline: Offline = "fail",
         credentials: Credentials = None,
         drain: float = 5.0,
@@ -70,7 +71,8 @@ class Server:
             lambda: self._inner.connect(
                 name=name,
                 timeout=timeout,
-                reconnect=None if reconnect is None else tuple(reconnect),
+                reconnect=reconnect,
+                jitter=jitter,
                 offline=offline,
                 credentials=credentials,
                 drain=drain,
@@ -126,6 +128,7 @@ def connect(
     name: str = "",
     timeout: float = 5.0,
     reconnect: Sequence[float] | None = RECONNECT,
+    jitter: float = JITTER,
     offline: Offline = "fail",
     tls: TLS | None = None,
     credentials: Credentials = None,
@@ -142,6 +145,7 @@ def connect(
             name=name,
             timeout=timeout,
             reconnect=reconnect,
+            jitter=jitter,
             offline=offline,
             tls=tls,
             credentials=credentials,

@@ -61,13 +61,13 @@ class Shell:
         self.environment |= {"BUSWAY_URL": url, "COLUMNS": "200", "NO_COLOR": "1"}
         self.stack = contextlib.AsyncExitStack()
 
-    async def start(self, *arguments: object, **environment: str) -> Running:
+    async def start(self, *arguments: object, stdout: int | None = None, **environment: str) -> Running:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "busway", *map(str, arguments)),
             stdin=pipe,
-            stdout=pipe,
+            stdout=pipe if stdout is None else stdout,
             stderr=pipe,
             env=self.environment | environment,
         )

@@ -79,7 +79,7 @@ async def test_an_address_that_is_taken(shell, server):
         (("--frame", "1"), "1024"),
         (("--heartbeat", "0"), "above zero"),
         (("--connections", "0"), "1 or more"),
-        (("--tcp", "127.0.0.1:0", "--outbox", "99999999999g"), "too large"),
+        (("--tcp", "127.0.0.1:0", "--outbox", "99999999999g"), "must be at most"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

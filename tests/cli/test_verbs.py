@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import busway
-from busway.cli import terminal
+from busway.cli.advice import advice
 
 
 async def test_pub_and_sub(shell, bus):
@@ -280,8 +280,8 @@ async def test_info_says_what_it_left_out(shell, server):
 
 def test_advice_names_only_flags_that_are_there():
     late = busway.Timeout("late")
-    assert "--timeout" in terminal.advice(late, timed=True)
-    assert terminal.advice(late) == ""
+    assert "--timeout" in advice(late, timed=True)
+    assert advice(late) == ""
 
 
 async def test_a_verb_with_a_timeout_advises_it(shell, bus):
@@ -387,3 +387,12 @@ async def test_input_that_stays_silent(shell, bus):
             await asyncio.sleep(0)
         assert (await waiting.end(signal.SIGINT)).code == 130
         assert subscription.pending == 0
+
+
+async def test_a_topic_that_looks_like_an_expression_is_one_of_several_patterns(shell, bus):
+    sub = await shell.start("sub", "re:x.*", "**", "--count", 2)
+    await sub.ready()
+    await bus.publish("re:x", b"1")
+    await bus.publish("xy", b"2")
+    done = await sub.end()
+    assert (done.code, sorted(done.lines)) == (0, ["re:x 1", "xy 2"])

@@ -264,7 +264,7 @@ async def test_the_schedule_is_followed_and_its_last_delay_repeats(net: Net, mon
 
     async with (
         FaultProxy(server.addresses[0]) as proxy,
-        busway.connect(proxy.address, reconnect=(0.00123, 0.00234, 0.00345)) as bus,
+        busway.connect(proxy.address, reconnect=(0.00123, 0.00234, 0.00345), jitter=0) as bus,
     ):
         events = bus.events()
         monkeypatch.setattr(asyncio, "sleep", sleep)

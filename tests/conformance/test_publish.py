@@ -330,9 +330,51 @@ async def test_invalid_regular_expressions_are_refused(net: Net, pattern: str) -
 
 async def test_topics_of_the_broker_are_for_requests_only(net: Net) -> None:
     bus = await net.connect()
-    with pytest.raises(busway.Forbidden):
-        await bus.publish("$bus/info", b"", confirm=True)
+    topic = "$bus/info"
+    assert (await bus.request(topic)).json()["guid"] == bus.server["guid"]
+    for mine in (topic, "$bus/mine", "/$bus/mine", "$bus"):
+        for publish in (
+            lambda mine=mine: bus.publish(mine, b""),
+            lambda mine=mine: bus.publish(mine, {"a": 1}),
+            lambda mine=mine: bus.publish(mine, b"", confirm=True),
+            lambda mine=mine: bus.publish_many(mine, [b""]),
+            lambda mine=mine: bus.publish_many([(mine, b"")]),
+            lambda mine=mine: bus.push(mine, b""),
+        ):
+            with pytest.raises(busway.Forbidden, match="belongs to the broker") as caught:
+                await publish()
+            assert caught.value.code == 24
     with pytest.raises(busway.Forbidden):
         async with bus.serve("$bus/mine", lambda message: b""):
             pass
-    assert isinstance(await bus.info(), dict)
+    for free in ("$busy", "$bus2/x", "a/$bus"):
+        assert await bus.publish(free, b"", confirm=True) == 0
+    assert (await bus.request(topic)).json()["guid"] == bus.server["guid"]
+
+
+@pytest.mark.parametrize("payload", [b"bytes", "text", {"an": "object"}])
+async def test_a_publish_can_be_a_task(net: Net, payload: object) -> None:
+    bus = await net.connect()
+    async with bus.subscribe("t") as subscription:
+        assert await asyncio.create_task(bus.publish("t", payload)) is None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bus.publish("t", payload))
+            confirmed = tasks.create_task(bus.publish("t", payload, confirm=True))
+        assert confirmed.result() == 1
+        await asyncio.gather(bus.publish("t", payload), bus.publish("t", payload))
+        await asyncio.wait_for(bus.publish("t", payload), 5)
+        await asyncio.ensure_future(bus.publish("t", payload))
+        task = asyncio.tasks._PyTask(bus.publish("t", payload), loop=asyncio.get_running_loop())  # the one without C
+        assert "publish" in repr(task) or "Done" in repr(task)
+        await task
+        assert len(await payloads(subscription, 8)) == 8
+
+
+async def test_a_publish_that_is_cancelled_before_its_turn_has_gone_out(net: Net) -> None:
+    bus = await net.connect()
+    async with bus.subscribe("t") as subscription:
+        task = asyncio.create_task(bus.publish("t", b"gone"))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await payloads(subscription, 1) == [b"gone"]

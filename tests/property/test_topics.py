@@ -127,6 +127,20 @@ def test_regular_expressions_against_patterns_with_wildcards(
     text, language = expression
     expected = regular.meets_pattern(language, fragments)
     assert _core.matches(f"re:{text}", "/".join(fragments)) is expected, (text, fragments)
+    assert _core.matches("/".join(fragments), f"re:{text}") is expected, (text, fragments)
+
+
+def test_a_regular_expression_may_stand_on_either_side_but_not_on_both() -> None:
+    assert _core.matches("re:a.*", "abc") is _core.matches("abc", "re:a.*") is True
+    assert _core.matches("re:a.*", "b/*") is _core.matches("b/*", "re:a.*") is False
+    with pytest.raises(errors.InvalidPattern, match="two regular expressions"):
+        _core.matches("re:a", "re:a")
+    for a, b in (("re:(", "a"), ("a", "re:(")):
+        with pytest.raises(errors.InvalidPattern, match="regex parse error"):
+            _core.matches(a, b)
+    for a, b in (("re:a", "a//b"), ("a//b", "re:a")):
+        with pytest.raises(errors.InvalidTopic, match="empty fragment"):
+            _core.matches(a, b)
 
 
 @given(expressions(), st.lists(st.sampled_from(["a", "b", "*", "**"]), max_size=3))

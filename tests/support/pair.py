@@ -29,21 +29,31 @@ class Hello(msgspec.Struct):
     name: str = ""
 
 
-def engine(**limits: int) -> _core.Engine:
-    return _core.Engine(**(LIMITS | limits))
+def engine(defaults: bytes | None = None, **limits: int) -> _core.Engine:
+    return _core.Engine(**(LIMITS | limits), defaults=defaults)
+
+
+OTHERS = {
+    _core.EVENT_REQUEST,
+    _core.EVENT_CANCEL,
+    _core.EVENT_ACCEPT,
+    _core.EVENT_ANSWER,
+    _core.EVENT_UNSERVE,
+}
 
 
 class Hub:
     """What the Python broker does around the engine, in its shortest form."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, defaults: bytes | None = None, **limits: int) -> None:
         self.limits = LIMITS | limits
-        self.engine = engine(**limits)
+        self.engine = engine(defaults, **limits)
         self.out: dict[int, bytearray] = {}
         self.failed: dict[int, tuple[int, str]] = {}  # conn -> what it did wrong
         self.closed: dict[int, tuple[int, str]] = {}  # conn -> its own CLOSE
         self.paused: set[int] = set()
         self.yields: list[int] = []
+        self.others: list[tuple[Any, ...]] = []
         self.calls: list[tuple[int, int, _core.Message]] = []
         self.clients = 0
         self.welcome: Callable[[int], bytes] = lambda client: msgspec.msgpack.encode({"client": client})
@@ -96,9 +106,14 @@ class Hub:
             if older is not None:
                 self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
         elif kind == _core.EVENT_SUBSCRIBE:
-            self.engine.subscribe(*event[1:])
+            self.engine.subscribe(*event[1:], None)
         elif kind == _core.EVENT_SERVE:
             self.engine.serve(*event[1:])
+        elif kind == _core.EVENT_KEEP:
+            self.engine.publish(conn, event[4], event[8])
+            self.engine.settle(conn)
+        elif kind in OTHERS:
+            self.others.append(event)
         elif kind == _core.EVENT_CALL:
             self.calls.append((conn, event[2], event[3]))
         elif kind == _core.EVENT_CLOSE:

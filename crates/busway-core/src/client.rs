@@ -9,7 +9,21 @@ use crate::topic;
 pub struct Limits {
     pub frame: usize,
     pub topic: usize,
+    pub fields: usize,
     pub topics: usize,
+}
+
+/// What a message has besides its topic and payload.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct More<'a> {
+    pub flags: u8,
+    pub aux: u32,
+    /// Per-provider limit of a request, in units of 10 ms.
+    pub each: u16,
+    pub time: i64,
+    pub fields: &'a [u8],
+    /// The number it had when it was sent before; 0: a new one.
+    pub number: u64,
 }
 
 /// Writes a client's frames to a buffer that the driver empties.
@@ -23,7 +37,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Limits before a broker told any: enough for a handshake.
-    const FIRST: Limits = Limits { frame: 1 << 20, topic: 1024, topics: 1 };
+    const FIRST: Limits = Limits { frame: 1 << 20, topic: 1024, fields: 65536, topics: 1 };
 
     pub fn new() -> Self {
         Self { out: Vec::new(), limits: Self::FIRST, topics: Numbers::new(1), number: 0 }
@@ -65,8 +79,12 @@ impl Outgoing {
         }
     }
 
-    pub fn fits(&self, payload: usize) -> Checked<()> {
-        let size = HEAD + 16 + payload;
+    pub fn fits(&self, payload: usize, fields: usize) -> Checked<()> {
+        if fields > self.limits.fields {
+            let text = format!("fields of {fields} bytes, the broker's limit is {}", self.limits.fields);
+            return Err(Fault::new(code::FIELDS_TOO_LARGE, text));
+        }
+        let size = HEAD + 16 + payload + fields + 4 * usize::from(fields > 0);
         if size > self.limits.frame {
             let text = format!("message of {size} bytes with its frame, the broker's limit is {}", self.limits.frame);
             return Err(Fault::new(code::FRAME_TOO_LARGE, text));
@@ -76,17 +94,23 @@ impl Outgoing {
 
     /// PUBLISH, PUSH or REQUEST; `payload` must fit. Its number.
     #[inline]
-    pub fn message(&mut self, kind: u8, flags: u8, slot: u32, aux: u32, time: i64, payload: &[u8]) -> u64 {
-        let number = self.next();
+    pub fn message(&mut self, kind: u8, slot: u32, more: More, payload: &[u8]) -> u64 {
+        let number = if more.number == 0 { self.next() } else { more.number };
+        let fields = if more.fields.is_empty() { 0 } else { 4 + more.fields.len() };
         let mut head = [0; HEAD + 16];
-        head[..4].copy_from_slice(&((HEAD + 12 + payload.len()) as u32).to_le_bytes());
+        head[..4].copy_from_slice(&((HEAD + 12 + fields + payload.len()) as u32).to_le_bytes());
         head[4] = kind;
-        head[5] = flags;
+        head[5] = more.flags | if fields == 0 { 0 } else { flag::FIELDS };
+        head[6..8].copy_from_slice(&more.each.to_le_bytes());
         head[8..12].copy_from_slice(&slot.to_le_bytes());
-        head[12..16].copy_from_slice(&aux.to_le_bytes());
-        head[16..24].copy_from_slice(&time.to_le_bytes());
+        head[12..16].copy_from_slice(&more.aux.to_le_bytes());
+        head[16..24].copy_from_slice(&more.time.to_le_bytes());
         head[24..32].copy_from_slice(&number.to_le_bytes());
         self.out.extend_from_slice(&head);
+        if fields > 0 {
+            self.out.extend_from_slice(&(more.fields.len() as u32).to_le_bytes());
+            self.out.extend_from_slice(more.fields);
+        }
         self.out.extend_from_slice(payload);
         number
     }
@@ -95,10 +119,15 @@ impl Outgoing {
         Writer::new(&mut self.out, kind::HELLO, 0).u16(VERSION).bytes(MAGIC).bytes(map).end();
     }
 
-    pub fn reply(&mut self, call: u64, code: u16, payload: &[u8]) -> Checked<()> {
-        self.fits(payload.len())?;
-        let flags = if code == 0 { 0 } else { flag::ERROR };
-        Writer::new(&mut self.out, kind::REPLY, flags).u16(code).u64(call).bytes(payload).end();
+    pub fn reply(&mut self, call: u64, code: u16, flags: u8, fields: &[u8], payload: &[u8]) -> Checked<()> {
+        self.fits(payload.len(), fields.len())?;
+        let flags = flags | if code == 0 { 0 } else { flag::ERROR };
+        if fields.is_empty() {
+            Writer::new(&mut self.out, kind::REPLY, flags).u16(code).u64(call).bytes(payload).end();
+        } else {
+            let frame = Writer::new(&mut self.out, kind::REPLY, flags | flag::FIELDS).u16(code).u64(call);
+            frame.bin32(fields).bytes(payload).end();
+        }
         Ok(())
     }
 
@@ -110,7 +139,15 @@ impl Outgoing {
         Writer::new(&mut self.out, kind::ACCEPT, 0).u16(code).u64(offer).end();
     }
 
-    pub fn subscribe(&mut self, sub: u32, pattern: &str, group: &str, flags: u8, policy: u8) -> Checked<u64> {
+    pub fn subscribe(
+        &mut self,
+        sub: u32,
+        pattern: &str,
+        group: &str,
+        flags: u8,
+        policy: u8,
+        rules: &[u8],
+    ) -> Checked<u64> {
         for text in [pattern, group] {
             if text.len() > self.limits.topic {
                 let text = format!("pattern or group of {} bytes, the limit is {}", text.len(), self.limits.topic);
@@ -119,17 +156,17 @@ impl Outgoing {
         }
         let number = self.next();
         let frame = Writer::new(&mut self.out, kind::SUBSCRIBE, flags).u8(policy).u8(0).u32(sub).u64(number);
-        frame.str16(pattern).str16(group).bin32(&[]).end();
+        frame.str16(pattern).str16(group).bin32(rules).end();
         Ok(number)
     }
 
-    pub fn serve(&mut self, service: u32, topic: &str) -> Checked<u64> {
+    pub fn serve(&mut self, service: u32, topic: &str, flags: u8) -> Checked<u64> {
         if topic.len() > self.limits.topic {
             let text = format!("topic of {} bytes, the limit is {}", topic.len(), self.limits.topic);
             return Err(Fault::new(code::TOPIC_TOO_LONG, text));
         }
         let number = self.next();
-        Writer::new(&mut self.out, kind::SERVE, 0).u16(0).u32(service).u64(number).str16(topic).end();
+        Writer::new(&mut self.out, kind::SERVE, flags).u16(0).u32(service).u64(number).str16(topic).end();
         Ok(number)
     }
 
@@ -175,7 +212,8 @@ pub enum Incoming<'a> {
     Deliver(Delivery<'a>),
     Offer(Delivery<'a>),
     Call(Delivery<'a>),
-    Reply { code: u16, number: u64, payload: &'a [u8] },
+    Ask(Delivery<'a>),
+    Reply { code: u16, flags: u8, number: u64, fields: &'a [u8], payload: &'a [u8] },
     Missed { sub: u32, count: u64 },
     Withdraw { sub: u32, session: u64, number: u64 },
     Result { code: u16, number: u64, value: u64, text: &'a str },
@@ -189,6 +227,7 @@ pub struct Delivery<'a> {
     pub sender: u32,
     /// Number of the offer or call, 0 for a plain delivery.
     pub answer: u64,
+    pub flags: u8,
     pub body: Body<'a>,
 }
 
@@ -207,16 +246,16 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
     let (kind, flags) = (frame[4], frame[5]);
     let mut parts = Parts::of(frame);
     let allowed = match kind {
-        kind::DELIVER => flag::FIELDS | flag::KEEP,
-        kind::OFFER | kind::CALL => flag::FIELDS,
-        kind::REPLY => flag::FIELDS | flag::ERROR,
+        kind::DELIVER => !0,
+        kind::OFFER | kind::CALL | kind::ASK => flag::FIELDS,
+        kind::REPLY => flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END,
         _ => 0,
     };
     if flags & !allowed != 0 {
         return Err(Fault::protocol(format!("unknown flags {flags:#04x} on a frame of kind {kind:#04x}")));
     }
     Ok(match kind {
-        kind::DELIVER | kind::OFFER | kind::CALL => {
+        kind::DELIVER | kind::OFFER | kind::CALL | kind::ASK => {
             let count = parts.u16()? as usize;
             let (topic, sender) = (parts.u32()?, parts.u32()?);
             let ids = parts.bytes(4 * count)?;
@@ -224,21 +263,20 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
             if count == 0 || (kind != kind::DELIVER && count != 1) {
                 return Err(Fault::protocol(format!("delivery of kind {kind:#04x} for {count} ids")));
             }
-            let delivery = Delivery { ids, topic, sender, answer, body: Body::read(parts, flags)? };
+            let delivery = Delivery { ids, topic, sender, answer, flags, body: Body::read(parts, flags)? };
             match kind {
                 kind::DELIVER => Incoming::Deliver(delivery),
                 kind::OFFER => Incoming::Offer(delivery),
+                kind::ASK => Incoming::Ask(delivery),
                 _ => Incoming::Call(delivery),
             }
         }
         kind::REPLY => {
             let (code, number) = (parts.u16()?, parts.u64()?);
-            if flags & flag::FIELDS != 0 {
-                parts.bin32()?;
-            }
+            let fields = if flags & flag::FIELDS == 0 { &[][..] } else { parts.bin32()? };
             // An error must bear a code, whoever made it.
             let code = if flags & flag::ERROR != 0 && code == 0 { code::HANDLER_ERROR } else { code };
-            Incoming::Reply { code, number, payload: parts.rest() }
+            Incoming::Reply { code, flags, number, fields, payload: parts.rest() }
         }
         kind::TOPIC => {
             parts.u16()?;

@@ -95,7 +95,8 @@ pub struct Connection {
     pub subs: FxHashMap<u32, u32>,
     /// How many of them are regular expressions.
     pub expressions: usize,
-    pub services: FxHashMap<u32, u32>,
+    /// Topics it serves, alone or with others.
+    pub services: FxHashMap<u32, (u32, bool)>,
     /// Requests and pushes of this connection, by its number.
     pub asked: FxHashMap<u64, u64>,
     /// Bytes of its pushes that wait for a consumer's answer.

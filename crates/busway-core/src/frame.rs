@@ -28,6 +28,7 @@ pub mod kind {
     pub const CALL: u8 = 0x1a;
     pub const MISSED: u8 = 0x1b;
     pub const WITHDRAW: u8 = 0x1c;
+    pub const ASK: u8 = 0x1d;
     pub const SUBSCRIBE: u8 = 0x20;
     pub const UNSUBSCRIBE: u8 = 0x21;
     pub const SERVE: u8 = 0x22;
@@ -37,11 +38,34 @@ pub mod kind {
 }
 
 pub mod flag {
+    /// Of everything with a body.
     pub const FIELDS: u8 = 0x01;
+    // PUBLISH
     pub const CONFIRM: u8 = 0x02;
-    pub const ERROR: u8 = 0x04;
+    pub const UNKEEP: u8 = 0x20;
+    // PUBLISH and DELIVER
+    pub const POST: u8 = 0x08;
+    pub const PIN: u8 = 0x10;
+    // DELIVER
+    pub const KEPT: u8 = 0x02;
+    pub const WITHDRAWN: u8 = 0x04;
+    pub const PUSHED: u8 = 0x20;
     pub const KEEP: u8 = 0x40;
+    pub const REQUESTED: u8 = 0x80;
+    // REQUEST
+    pub const GATHER: u8 = 0x02;
+    // REPLY
+    pub const ERROR: u8 = 0x04;
+    pub const PARTIAL: u8 = 0x08;
+    pub const END: u8 = 0x10;
+    // SUBSCRIBE
     pub const NO_ECHO: u8 = 0x01;
+    pub const WATCH: u8 = 0x02;
+    pub const LISTEN: u8 = 0x04;
+    // SERVE
+    pub const SHARED: u8 = 0x01;
+    pub const ASKS: u8 = 0x02;
+    // HOLD
     pub const FULL: u8 = 0x01;
 }
 
@@ -78,10 +102,13 @@ codes! {
     WILDCARD = 23, true;
     RESERVED = 24, true;
     FIELDS_TOO_LARGE = 25, true;
+    INVALID_RULE = 26, true;
+    INVALID_FIELDS = 27, true;
     TOO_COMPLEX = 29, true;
     TOO_MANY_SUBSCRIPTIONS = 30, true;
     DUPLICATE = 31, true;
     UNKNOWN = 32, true;
+    TOO_MANY_KEPT = 33, true;
     NO_RESPONDERS = 40, true;
     SERVICE_TAKEN = 41, true;
     SERVICE_GONE = 42, true;
@@ -196,6 +223,11 @@ pub struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
+    /// The body that these bytes are.
+    pub fn of(bytes: &'a [u8], flags: u8) -> Checked<Self> {
+        Self::read(Parts { rest: bytes, kind: 0 }, flags)
+    }
+
     pub fn read(mut parts: Parts<'a>, flags: u8) -> Checked<Self> {
         let time = parts.u64()?.cast_signed();
         let number = parts.u64()?;

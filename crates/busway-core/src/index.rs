@@ -4,12 +4,13 @@
 //! thousand subscriptions cost tens of megabytes, not hundreds.
 
 use hashbrown::HashTable;
-use rustc_hash::{FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::hash::{Hash, Hasher};
 
 use crate::expressions::Expressions;
 use crate::frame::Checked;
 use crate::pattern::PREFIX;
+use crate::rules::Rules;
 use crate::topic::{check, fragments, Fragment};
 
 const NONE: u32 = u32::MAX;
@@ -29,6 +30,8 @@ pub struct Subscription {
     pub group: u32,
     pub policy: u8,
     pub echo: bool,
+    /// Gets copies of pushes and requests, and is never asked to take one.
+    pub listen: bool,
     /// Node of the trie, or place among the expressions.
     home: u32,
     pub expression: bool,
@@ -39,8 +42,8 @@ pub struct Subscription {
 impl Subscription {
     pub const ALONE: u32 = NONE;
 
-    pub fn new(conn: u32, id: u32, group: u32, policy: u8, echo: bool) -> Self {
-        Self { conn, id, group, policy, echo, home: NONE, expression: false, next: NONE, prev: NONE }
+    pub fn new(conn: u32, id: u32, group: u32, policy: u8, echo: bool, listen: bool) -> Self {
+        Self { conn, id, group, policy, echo, listen, home: NONE, expression: false, next: NONE, prev: NONE }
     }
 }
 
@@ -80,6 +83,10 @@ pub struct Index {
     free_subs: Vec<u32>,
     pub expressions: Expressions,
     live: usize,
+    /// Rules of those subscriptions that have some.
+    rules: FxHashMap<u32, Box<Rules>>,
+    /// How many listen.
+    pub listeners: usize,
     stack: Vec<(u32, u32)>,
     seen: FxHashSet<(u32, u32)>,
 }
@@ -94,6 +101,8 @@ impl Default for Index {
             free_subs: Vec::new(),
             expressions: Expressions::default(),
             live: 0,
+            rules: FxHashMap::default(),
+            listeners: 0,
             stack: Vec::new(),
             seen: FxHashSet::default(),
         }
@@ -120,8 +129,14 @@ impl Index {
         &self.subs[key as usize]
     }
 
+    /// The rules of a subscription.
+    #[inline]
+    pub fn rules(&self, key: u32) -> Option<&Rules> {
+        self.rules.get(&key).map(|rules| &**rules)
+    }
+
     /// Adds a subscription; the key to remove it by.
-    pub fn insert(&mut self, pattern: &str, mut sub: Subscription) -> Checked<u32> {
+    pub fn insert(&mut self, pattern: &str, mut sub: Subscription, rules: Option<Box<Rules>>) -> Checked<u32> {
         if let Some(expression) = pattern.strip_prefix(PREFIX) {
             sub.expression = true;
             sub.home = self.expressions.place(expression, NONE)?;
@@ -132,6 +147,8 @@ impl Index {
             }
         }
         let key = self.keep(sub);
+        self.listeners += usize::from(sub.listen);
+        self.rules.extend(rules.map(|rules| (key, rules)));
         let next = std::mem::replace(self.first(&sub), key);
         self.subs[key as usize].next = next;
         if next != NONE {
@@ -161,6 +178,8 @@ impl Index {
     pub fn remove(&mut self, key: u32) {
         let sub = self.subs[key as usize];
         self.live -= 1;
+        self.listeners -= usize::from(sub.listen);
+        self.rules.remove(&key);
         self.free_subs.push(key);
         if sub.next != NONE {
             self.subs[sub.next as usize].prev = sub.prev;
@@ -322,7 +341,7 @@ mod tests {
         let mut index = Index::default();
         let patterns = ["a/b", "a/*", "a/**", "**/b", "re:a/.", "a/b", "re:a/.", ""];
         let keys: Vec<_> =
-            patterns.iter().map(|text| index.insert(text, Subscription::new(0, 0, NONE, 0, true)).unwrap()).collect();
+            patterns.iter().map(|text| index.insert(text, Subscription::new(0, 0, NONE, 0, true, false), None).unwrap()).collect();
         let mut found = Vec::new();
         assert!(index.matches("a/b", &mut found));
         found.sort_unstable();

@@ -1,22 +1,29 @@
 //! The native engine of Busway: everything that is done once per message.
 //!
 //! No sockets, no clock, no randomness: bytes go in, bytes and events come out. The modules stand in the order in which
-//! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `index` (who subscribed),
+//! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `packed`,
+//! `fields`, `rules` with `glob` and `expression` (what a message is about, and who wants it), `index` (who subscribed),
 //! `numbers` (slots of topics and senders), `outbox` (bounded output), `engine` with `route` and `pending` (the broker's
 //! side), `client` and `inbox` (the client's side).
 
 pub mod client;
+mod choice;
 mod connection;
 pub mod engine;
+mod expression;
 pub mod expressions;
+pub mod fields;
 pub mod frame;
+mod glob;
 pub mod inbox;
 pub mod index;
 pub mod numbers;
 pub mod outbox;
+pub mod packed;
 pub mod pattern;
 mod pending;
 mod route;
+pub mod rules;
 pub mod split;
 pub mod topic;
 mod topics;

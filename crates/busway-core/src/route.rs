@@ -1,6 +1,7 @@
 //! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
 
 use crate::frame::policy;
+use crate::choice::Choice;
 use crate::index::{Index, Subscription};
 
 /// One connection that gets each message, with its subscriptions.
@@ -23,6 +24,7 @@ pub struct Member {
     pub id: u32,
     pub policy: u8,
     pub echo: bool,
+    pub listen: bool,
 }
 
 /// A group: one of its members gets each message.
@@ -38,9 +40,12 @@ pub struct Route {
     pub targets: Vec<Target>,
     pub ids: Vec<u32>,
     pub echo: Vec<bool>,
+    pub listen: Vec<bool>,
     pub teams: Vec<Team>,
     /// A connection may be reached both alone and through groups: its ids must be brought together.
     pub overlap: bool,
+    /// Some have rules: who gets a message has to be found for each.
+    pub choice: Option<Box<Choice>>,
     /// There were too many expressions to compare the topic with: nobody gets its messages, and its publisher is told.
     pub too_complex: bool,
 }
@@ -66,21 +71,34 @@ impl Route {
         if !index.matches(topic, &mut keys) {
             return Self { epoch, too_complex: true, ..Self::default() };
         }
-        let mut subs: Vec<&Subscription> = keys.iter().map(|&key| index.get(key)).collect();
-        subs.sort_unstable_by_key(|sub| (sub.group, sub.conn, sub.id));
         let mut route = Self { epoch, ..Self::default() };
+        if keys.iter().any(|&key| index.rules(key).is_some()) {
+            route.choice = Some(Box::new(Choice::new(index, &keys)));
+        } else {
+            route.fill(&mut keys.iter().map(|&key| *index.get(key)).collect());
+        }
+        route
+    }
+
+    /// Arranges these, and nobody else.
+    pub fn fill(&mut self, subs: &mut Vec<Subscription>) {
+        self.targets.clear();
+        self.ids.clear();
+        self.echo.clear();
+        self.listen.clear();
+        self.teams.clear();
+        subs.sort_unstable_by_key(|sub| (sub.group, sub.conn, sub.id));
         for sub in subs {
             if sub.group == Subscription::ALONE {
-                route.add(sub);
+                self.add(sub);
             } else {
-                route.add_member(sub);
+                self.add_member(sub);
             }
         }
-        route.overlap = route.teams.len() > 1
-            || route.teams.iter().any(|team| {
-                team.members.iter().any(|m| route.targets.binary_search_by_key(&m.conn, |target| target.conn).is_ok())
+        self.overlap = self.teams.len() > 1
+            || self.teams.iter().any(|team| {
+                team.members.iter().any(|m| self.targets.binary_search_by_key(&m.conn, |target| target.conn).is_ok())
             });
-        route
     }
 
     fn add(&mut self, sub: &Subscription) {
@@ -91,6 +109,7 @@ impl Route {
         }
         self.ids.push(sub.id);
         self.echo.push(sub.echo);
+        self.listen.push(sub.listen);
         if let Some(target) = self.targets.last_mut() {
             target.to = at + 1;
             target.picky |= !sub.echo;
@@ -99,7 +118,8 @@ impl Route {
     }
 
     fn add_member(&mut self, sub: &Subscription) {
-        let member = Member { conn: sub.conn, id: sub.id, policy: sub.policy, echo: sub.echo };
+        let Subscription { conn, id, policy, echo, listen, .. } = *sub;
+        let member = Member { conn, id, policy, echo, listen };
         match self.teams.last_mut() {
             Some(team) if team.group == sub.group => team.members.push(member),
             _ => self.teams.push(Team { group: sub.group, members: vec![member] }),
@@ -108,14 +128,19 @@ impl Route {
 
     /// Everybody who could take a message alone.
     pub fn takers(&self) -> impl Iterator<Item = Member> + '_ {
-        let alone = self.targets.iter().flat_map(|target| {
+        self.alone().chain(self.teams.iter().flat_map(|team| team.members.iter().copied())).filter(|m| !m.listen)
+    }
+
+    /// Everybody outside of groups.
+    pub fn alone(&self) -> impl Iterator<Item = Member> + '_ {
+        self.targets.iter().flat_map(|target| {
             (target.from..target.to).map(|i| Member {
                 conn: target.conn,
                 id: self.ids[i],
                 policy: target.policy,
                 echo: self.echo[i],
+                listen: self.listen[i],
             })
-        });
-        alone.chain(self.teams.iter().flat_map(|team| team.members.iter().copied()))
+        })
     }
 }

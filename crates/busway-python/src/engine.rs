@@ -3,13 +3,17 @@
 use std::cell::{RefCell, RefMut};
 
 use busway_core::engine::{self as core, Event, Limits};
-use busway_core::frame::kind;
+use busway_core::client::{read, Incoming};
+use busway_core::engine::copies::{Kept, DRIVEN};
+use busway_core::fields::Fields;
+use busway_core::frame::{kind, Body, HEAD};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::event;
 use crate::message::{make, Parts, Sender};
+use crate::raised;
 
 type Events<'py> = PyResult<Option<Bound<'py, PyList>>>;
 
@@ -20,11 +24,37 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             let rules = PyBytes::new(py, &rules);
             (event::SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules).into_pyobject(py)
         }
-        Event::Serve { conn, service, number, topic } => (event::SERVE, conn, service, number, topic).into_pyobject(py),
+        Event::Serve { conn, service, number, topic, flags } => {
+            (event::SERVE, conn, service, number, topic, flags).into_pyobject(py)
+        }
+        Event::Unserve { conn, service, topic } => (event::UNSERVE, conn, service, topic).into_pyobject(py),
+        Event::Keep { conn, topic, frame } => {
+            let Body { time, number, fields, payload } = body_of(&frame);
+            let (fields, payload) = (PyBytes::new(py, fields), PyBytes::new(py, payload));
+            let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
+            (event::KEEP, conn, number, flags, topic, time, fields, payload, frame).into_pyobject(py)
+        }
+        Event::Request { conn, topic, frame } => {
+            let Body { number, .. } = body_of(&frame);
+            let each = u32::from(u16::from_le_bytes([frame[6], frame[7]])) * 10;
+            let limit = u32::from_le_bytes([frame[12], frame[13], frame[14], frame[15]]);
+            let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
+            (event::REQUEST, conn, number, flags, topic, each, limit, frame).into_pyobject(py)
+        }
+        Event::Cancel { conn, number } => (event::CANCEL, conn, number).into_pyobject(py),
+        Event::Accept { conn, call, code } => (event::ACCEPT, conn, call, code).into_pyobject(py),
+        Event::Answer { conn, frame } => {
+            let Ok(Incoming::Reply { code, flags, number, fields, payload }) = read(&frame) else {
+                return (event::ANSWER, conn).into_pyobject(py);
+            };
+            let (fields, payload) = (PyBytes::new(py, fields), PyBytes::new(py, payload));
+            (event::ANSWER, conn, number & !DRIVEN, flags, code, fields, payload).into_pyobject(py)
+        }
         Event::Call { conn, number, time, topic, payload } => {
             let from = Sender { name: PyString::new(py, "").unbind(), session: 0 };
-            let (topic, frame) = (PyString::new(py, &topic).unbind(), kind::CALL);
-            let message = make(py, &Parts { topic: &topic, from: &from, time, number, frame, payload: &payload })?;
+            let (topic, frame, flags, fields) = (PyString::new(py, &topic).unbind(), kind::CALL, 0, None);
+            let (topic, from, payload) = (&topic, &from, &payload);
+            let message = make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })?;
             (event::CALL, conn, number, message).into_pyobject(py)
         }
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),
@@ -33,6 +63,18 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Resume(conn) => (event::RESUME, conn).into_pyobject(py),
         Event::Yield(conn) => (event::YIELD, conn).into_pyobject(py),
     }
+}
+
+/// The body of a message that the engine has checked.
+fn body_of(frame: &[u8]) -> Body<'_> {
+    Body::of(&frame[HEAD..], frame[5]).unwrap_or(Body { time: 0, number: 0, fields: &[], payload: &[] })
+}
+
+/// Client number, session and name of the sender, flags, topic, body.
+type KeptParts<'a> = (u32, u64, &'a str, u8, &'a str, &'a [u8]);
+
+fn kept((client, session, name, flags, topic, body): KeptParts<'_>) -> Kept<'_> {
+    Kept { client, session, name, flags, topic, body }
 }
 
 /// Broker side: every connection, subscription and service.
@@ -57,9 +99,10 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall_ms))]
+    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall_ms, defaults = None))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn new(
+        py: Python<'_>,
         frame: usize,
         topic: usize,
         fields: usize,
@@ -70,12 +113,15 @@ impl Engine {
         senders: usize,
         pending: usize,
         stall_ms: u64,
-    ) -> Self {
+        defaults: Option<&[u8]>,
+    ) -> PyResult<Self> {
         let stall = stall_ms;
         let limits =
             Limits { frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall };
-        let core = Attached(RefCell::new(core::Engine::new(limits)));
-        Self { core, writes: Attached::default(), bin: Bin::default() }
+        let mut core = core::Engine::new(limits);
+        let fields = Fields::read(defaults.unwrap_or_default()).map_err(|fault| raised(py, &fault))?;
+        core.defaults = fields.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Ok(Self { core: Attached(RefCell::new(core)), writes: Attached::default(), bin: Bin::default() })
     }
 
     fn connect(&self, write: Py<PyAny>) -> u32 {
@@ -175,18 +221,48 @@ impl Engine {
         pattern: &str,
         group: &str,
         rules: &[u8],
-    ) -> u16 {
-        let mut core = self.core();
-        if rules.is_empty() {
-            core.subscribe(conn, sub, number, flags, policy, pattern, group)
-        } else {
-            core.refuse(conn, number, busway_core::frame::code::REFUSED, "rules are not known in this version");
-            busway_core::frame::code::REFUSED
-        }
+        handed: Option<&Bound<'_, PyList>>,
+    ) -> PyResult<u16> {
+        let Some(handed) = handed else {
+            return Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &[]));
+        };
+        let handed: Vec<_> = handed.iter().collect();
+        let handed = handed.iter().map(|one| Ok(kept(one.extract::<KeptParts>()?))).collect::<PyResult<Vec<_>>>()?;
+        Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &handed))
     }
 
-    fn serve(&self, conn: u32, service: u32, number: u64, topic: &str) -> u16 {
-        self.core().serve(conn, service, number, topic)
+    /// Gives one connection a kept message, or the word that it is gone.
+    fn hand(&self, conn: u32, subs: Vec<u32>, message: KeptParts<'_>) -> bool {
+        self.core().hand(conn, &subs, &kept(message))
+    }
+
+    /// Sends a message that is kept to those who subscribed to it now; how many connections.
+    fn publish(&self, conn: u32, topic: &str, frame: &[u8]) -> u64 {
+        self.core().publish_kept(conn, topic, frame)
+    }
+
+    /// Lets a connection go on that was held up by EVENT_KEEP.
+    fn settle(&self, conn: u32) {
+        self.core().settle_held(conn);
+    }
+
+    fn serve(&self, conn: u32, service: u32, number: u64, topic: &str, flags: u8) -> u16 {
+        self.core().serve(conn, service, number, topic, flags)
+    }
+
+    /// Asks a shared service whether it is willing; false: it takes nothing more.
+    fn ask(&self, conn: u32, service: u32, call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
+        self.core().pass(true, (conn, service), call, origin, topic, frame)
+    }
+
+    /// Hands a request to a shared service; false: it takes nothing more.
+    fn call(&self, conn: u32, service: u32, call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
+        self.core().pass(false, (conn, service), call, origin, topic, frame)
+    }
+
+    /// Answers who asked a shared service.
+    fn answer(&self, conn: u32, number: u64, flags: u8, code: u16, fields: &[u8], payload: &[u8]) {
+        self.core().answer(conn, number, flags, code, fields, payload);
     }
 
     /// Refuses a SUBSCRIBE or SERVE.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::bytes::Attached;
-use crate::message::{after, Message};
+use crate::message::{copy, Message};
 
 /// The messages of one subscription, shared by the session that fills and the user who empties it.
 pub type Shared = Rc<RefCell<Messages<Message>>>;
@@ -34,7 +34,7 @@ impl Inbox {
         let mut taken = Vec::with_capacity(most.min(messages.len()));
         while taken.len() < most {
             let Some((message, missed)) = messages.pop() else { break };
-            taken.push(if missed == 0 { message } else { after(py, &message, missed)? });
+            taken.push(if missed == 0 { message } else { copy(py, &message, missed, 0)? });
         }
         drop(messages);
         PyList::new(py, taken)

@@ -1,15 +1,16 @@
 //! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
 
 use busway_core::client::{read, Delivery, Incoming, Outgoing};
-use busway_core::frame::{code, kind, Body, Checked, Fault};
+use busway_core::frame::{code, flag, kind, Body, Checked, Fault};
 use busway_core::split::Flow;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::event;
 use crate::inbox::Shared;
-use crate::message::{is, make, Message, Parts, Sender};
+use crate::kept::Seen;
+use crate::message::{copy, is, make, unpacked, Message, Parts, Sender, NOTIFY};
 use crate::session::now;
 
 /// What a decoded chunk has for Python.
@@ -22,7 +23,8 @@ pub enum Event {
     Full(u32),
     Missed(u32, u64),
     Call(u32, u64, Message),
-    Reply(u64, u16, Message),
+    Ask(u32, u64, Message),
+    Reply(u64, u16, u8, Message),
     Result(u64, u16, u64, String),
 }
 
@@ -42,7 +44,10 @@ impl Event {
             Self::Full(sub) => (event::FULL, sub).into_pyobject(py),
             Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
             Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
-            Self::Reply(number, code, message) => (event::REPLY, number, code, message).into_pyobject(py),
+            Self::Ask(service, call, message) => (event::ASK, service, call, message).into_pyobject(py),
+            Self::Reply(number, code, flags, message) => {
+                (event::REPLY, number, code, flags, message).into_pyobject(py)
+            }
             Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
         }
     }
@@ -59,6 +64,10 @@ pub struct Arrivals {
     senders: Vec<Option<Sender>>,
     nobody: Sender,
     pub inboxes: FxHashMap<u32, Shared>,
+    /// What each subscription has seen of the kept messages.
+    seen: FxHashMap<u32, Seen>,
+    /// SUBSCRIBE frames that wait for their RESULT: subscription, and its pattern if the end of the kept messages is to be told.
+    entering: FxHashMap<u64, (u32, Option<Py<PyString>>)>,
     /// Topics of the requests that wait for their reply.
     pub asked: FxHashMap<u64, Py<PyString>>,
     pub events: Vec<Event>,
@@ -72,6 +81,8 @@ impl Arrivals {
             senders: Vec::new(),
             nobody: Sender { name: PyString::new(py, "").unbind(), session },
             inboxes: FxHashMap::default(),
+            seen: FxHashMap::default(),
+            entering: FxHashMap::default(),
             asked: FxHashMap::default(),
             events: Vec::new(),
         }
@@ -83,6 +94,40 @@ impl Arrivals {
         self.topics = Vec::new();
         self.senders = Vec::new();
         self.asked.clear();
+        self.entering.clear();
+    }
+
+    /// A SUBSCRIBE goes out: what the broker keeps will be handed over until its RESULT.
+    pub fn entering(&mut self, number: u64, sub: u32, watch: bool, notify: Option<Py<PyString>>) {
+        self.seen.entry(sub).or_insert_with(|| Seen::new(watch)).begin();
+        self.entering.insert(number, (sub, notify));
+    }
+
+    /// A RESULT came, maybe of a SUBSCRIBE: everything kept has been handed over.
+    fn entered(&mut self, py: Python<'_>, number: u64, code: u16) -> PyResult<()> {
+        let Some((sub, notify)) = self.entering.remove(&number).filter(|_| code == code::OK) else { return Ok(()) };
+        let Some(inbox) = self.inboxes.get(&sub) else { return Ok(()) };
+        let mut news = self.seen.get_mut(&sub).map_or_else(Vec::new, Seen::end);
+        for gone in &mut news {
+            *gone = copy(py, gone, 0, flag::WITHDRAWN)?;
+        }
+        if let Some(topic) = notify {
+            let (topic, from, time, frame) = (&topic, &self.nobody, now(), NOTIFY);
+            let (number, flags, fields, payload) = (0, 0, None, &[][..]);
+            news.push(make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })?);
+        }
+        let mut messages = inbox.borrow_mut();
+        if messages.is_empty() && !news.is_empty() {
+            self.events.push(Event::Ready(sub));
+        }
+        for one in news {
+            messages.push(0, || one);
+        }
+        Ok(())
+    }
+
+    pub fn forget(&mut self, sub: u32) -> (Option<Shared>, Option<Seen>) {
+        (self.inboxes.remove(&sub), self.seen.remove(&sub))
     }
 
     fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Message> {
@@ -91,8 +136,10 @@ impl Arrivals {
         let (Some(topic), Some(from)) = (topic, from) else {
             return Err(Fault::protocol("delivery with a slot that was not filled"));
         };
-        let Body { time, number, payload, .. } = delivery.body;
-        make(py, &Parts { topic, from, time, number, frame, payload })
+        let Body { time, number, payload, fields } = delivery.body;
+        let fields = (!fields.is_empty()).then(|| PyBytes::new(py, fields).into_any().unbind());
+        let flags = delivery.flags;
+        make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })
             .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
@@ -102,6 +149,10 @@ impl Arrivals {
         for id in delivery.ids() {
             // A message may be on its way while its subscription ends.
             let Some(inbox) = self.inboxes.get(&id) else { continue };
+            let kept = delivery.flags & (flag::POST | flag::PIN) != 0;
+            if kept && self.seen.get_mut(&id).is_some_and(|seen| seen.knows(py, delivery, &message)) {
+                continue;
+            }
             let mut messages = inbox.borrow_mut();
             let (waiting, full) = (!messages.is_empty(), messages.is_full());
             if !messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
@@ -114,6 +165,30 @@ impl Arrivals {
             }
         }
         Ok(())
+    }
+
+    /// A reply; the broker says in a field of its own who of several gave it.
+    fn replied(
+        &self,
+        py: Python<'_>,
+        topic: &Py<PyString>,
+        number: u64,
+        flags: u8,
+        fields: &[u8],
+        payload: &[u8],
+    ) -> PyResult<Message> {
+        let mut named = None;
+        let mut made = None;
+        if !fields.is_empty() {
+            let dict = unpacked(&PyBytes::new(py, fields).into_any())?.cast_into::<PyDict>()?;
+            if let Some(name) = dict.get_item(".id")? {
+                dict.del_item(".id")?;
+                named = Some(Sender { name: name.cast_into::<PyString>()?.unbind(), session: self.nobody.session });
+            }
+            made = Some(dict.into_any().unbind());
+        }
+        let (time, frame, from) = (now(), kind::REPLY, named.as_ref().unwrap_or(&self.nobody));
+        make(py, &Parts { topic, from, time, number, frame, flags, fields: made, payload })
     }
 
     fn offered(&mut self, py: Python<'_>, out: &mut Outgoing, delivery: &Delivery) -> Checked<()> {
@@ -143,12 +218,20 @@ impl Arrivals {
                 let message = self.message(py, kind::CALL, &delivery)?;
                 self.events.push(Event::Call(delivery.id(), delivery.answer, message));
             }
-            Incoming::Reply { code, number, payload } => {
-                let Some(topic) = self.asked.remove(&number) else { return Ok(Flow::Go) };
-                let (topic, from) = (&topic, &self.nobody);
-                let parts = Parts { topic, from, time: now(), number, frame: kind::REPLY, payload };
-                let message = make(py, &parts).map_err(|_| Fault::protocol("no memory for a message"))?;
-                self.events.push(Event::Reply(number, code, message));
+            Incoming::Ask(delivery) => {
+                let message = self.message(py, kind::ASK, &delivery)?;
+                self.events.push(Event::Ask(delivery.id(), delivery.answer, message));
+            }
+            Incoming::Reply { code, flags, number, fields, payload } => {
+                let topic = if flags & flag::PARTIAL == 0 {
+                    self.asked.remove(&number)
+                } else {
+                    self.asked.get(&number).map(|topic| topic.clone_ref(py))
+                };
+                let Some(topic) = topic else { return Ok(Flow::Go) };
+                let message = self.replied(py, &topic, number, flags, fields, payload);
+                let message = message.map_err(|_| Fault::protocol("a reply with fields that are none"))?;
+                self.events.push(Event::Reply(number, code, flags, message));
             }
             Incoming::Topic { slot, text } => fill(&mut self.topics, slot, PyString::new(py, text).unbind())?,
             Incoming::Sender { slot, session, name } => {
@@ -176,6 +259,7 @@ impl Arrivals {
             }
             Incoming::Close { code, text } => self.events.push(Event::Close(code, text.into())),
             Incoming::Result { code, number, value, text } => {
+                self.entered(py, number, code).map_err(|_| Fault::protocol("no memory for a message"))?;
                 self.events.push(Event::Result(number, code, value, text.into()));
             }
         }

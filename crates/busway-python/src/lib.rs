@@ -10,11 +10,13 @@ mod bytes;
 mod engine;
 mod inbox;
 mod incoming;
+mod kept;
 mod message;
 mod publisher;
+mod rules;
 mod session;
 
-use busway_core::frame::{Fault, ERRORS, VERSION};
+use busway_core::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::{pattern, topic};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -38,6 +40,13 @@ pub(crate) mod event {
     pub const AWAY: u8 = 15;
     pub const FULL: u8 = 16;
     pub const YIELD: u8 = 17;
+    pub const ASK: u8 = 18;
+    pub const UNSERVE: u8 = 19;
+    pub const KEEP: u8 = 20;
+    pub const REQUEST: u8 = 21;
+    pub const CANCEL: u8 = 22;
+    pub const ACCEPT: u8 = 23;
+    pub const ANSWER: u8 = 24;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -48,15 +57,21 @@ pub(crate) fn raised(py: Python<'_>, fault: &Fault) -> PyErr {
     error.map_or_else(|error| error, |error| PyErr::from_value(error.into_bound(py)))
 }
 
-/// Whether some concrete topic belongs to both; a may be a `re:` pattern.
+/// Whether some concrete topic belongs to both; one of them may be a `re:` pattern.
 #[pyfunction]
 fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
     let checked = |text| topic::check(text).map_err(|fault| raised(py, &fault));
-    let b = checked(b)?;
-    match a.strip_prefix(pattern::PREFIX) {
-        Some(text) => pattern::Pattern::new(text).map(|a| a.matches(b)).map_err(|fault| raised(py, &fault)),
-        None => Ok(topic::meet(checked(a)?, b)),
-    }
+    let (expression, topic) = match (a.strip_prefix(pattern::PREFIX), b.strip_prefix(pattern::PREFIX)) {
+        (None, None) => return Ok(topic::meet(checked(a)?, checked(b)?)),
+        (Some(expression), None) => (expression, b),
+        (None, Some(expression)) => (expression, a),
+        (Some(_), Some(_)) => {
+            let text = format!("{a:?} and {b:?}: two regular expressions can't be compared, give a topic for one");
+            return Err(raised(py, &Fault::new(code::INVALID_PATTERN, text)));
+        }
+    };
+    let topic = checked(topic)?;
+    pattern::Pattern::new(expression).map(|found| found.matches(topic)).map_err(|fault| raised(py, &fault))
 }
 
 /// The topic without its leading slash.
@@ -66,7 +81,7 @@ fn check_topic<'a>(py: Python<'_>, topic: &'a str, wildcards: bool) -> PyResult<
     let checked = topic::check(topic).map_err(|fault| raised(py, &fault))?;
     if !wildcards && topic::has_wildcard(checked) {
         let text = format!("topic {checked:?} has a wildcard, which is not allowed here");
-        return Err(raised(py, &Fault::new(busway_core::frame::code::WILDCARD, text)));
+        return Err(raised(py, &Fault::new(code::WILDCARD, text)));
     }
     Ok(checked)
 }
@@ -107,6 +122,13 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_AWAY", event::AWAY),
         ("EVENT_FULL", event::FULL),
         ("EVENT_YIELD", event::YIELD),
+        ("EVENT_ASK", event::ASK),
+        ("EVENT_UNSERVE", event::UNSERVE),
+        ("EVENT_KEEP", event::KEEP),
+        ("EVENT_REQUEST", event::REQUEST),
+        ("EVENT_CANCEL", event::CANCEL),
+        ("EVENT_ACCEPT", event::ACCEPT),
+        ("EVENT_ANSWER", event::ANSWER),
     ] {
         m.add(name, kind)?;
     }
@@ -116,8 +138,11 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<publisher::Publisher>()?;
     m.add_class::<inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
+    m.add_class::<rules::Rules>()?;
+    m.add_class::<rules::Selection>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
+    m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     Ok(())
 }

@@ -5,14 +5,15 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
+use std::hash::{Hash, Hasher};
 use std::ptr;
 
-use busway_core::frame::kind;
+use busway_core::frame::{flag, kind};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
 
 use crate::bytes::Attached;
 
@@ -40,8 +41,11 @@ pub struct Parts<'a> {
     /// UTC, nanoseconds since 1970.
     pub time: i64,
     pub number: u64,
-    /// Kind of the frame that brought it.
+    /// Kind of the frame that brought it, and its flags.
     pub frame: u8,
+    pub flags: u8,
+    /// Its fields, as bytes or as a dict.
+    pub fields: Option<Py<PyAny>>,
     pub payload: &'a [u8],
 }
 
@@ -52,11 +56,14 @@ struct Object {
     sender: *mut ffi::PyObject,
     /// Null until it is asked for, unless it is too long to lie in the object.
     payload: *mut ffi::PyObject,
+    /// Null if it has none; bytes until they are asked for, then a dict.
+    fields: *mut ffi::PyObject,
     time: i64,
     session: u64,
     number: u64,
     missed: u64,
     frame: u8,
+    flags: u8,
 }
 
 /// A message, owned.
@@ -88,13 +95,15 @@ pub fn make(py: Python<'_>, parts: &Parts<'_>) -> PyResult<Message> {
         (*block).number = parts.number;
         (*block).missed = 0;
         (*block).frame = parts.frame;
+        (*block).flags = parts.flags;
+        (*block).fields = parts.fields.as_ref().map_or(ptr::null_mut(), |fields| fields.clone_ref(py).into_ptr());
         ptr::copy_nonoverlapping(inline.as_ptr(), block.add(1).cast(), inline.len());
         Ok(Bound::from_owned_ptr(py, block.cast()).unbind())
     }
 }
 
-/// The same message, told that others went missing before it.
-pub fn after(py: Python<'_>, message: &Message, missed: u64) -> PyResult<Message> {
+/// The same message, told that others went missing before it, or with one flag more.
+pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResult<Message> {
     // SAFETY: only `make` makes what is a Message, and `bytes_of` keeps the payload alive in it.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
     // SAFETY: both fields hold a reference to a str.
@@ -103,12 +112,32 @@ pub fn after(py: Python<'_>, message: &Message, missed: u64) -> PyResult<Message
         (text(object.topic), text(object.sender))
     };
     let from = Sender { name, session: object.session };
-    let (payload, frame) = (bytes_of(py, message.as_ptr()), object.frame);
-    let parts = Parts { topic: &topic, from: &from, time: object.time, number: object.number, frame, payload };
+    let (payload, frame, flags) = (bytes_of(py, message.as_ptr()), object.frame, object.flags | flags);
+    // SAFETY: the field holds a reference, or none.
+    let fields = unsafe { Bound::from_borrowed_ptr_or_opt(py, object.fields) }.map(Bound::unbind);
+    let (time, number) = (object.time, object.number);
+    let parts = Parts { topic: &topic, from: &from, time, number, frame, flags, fields, payload };
     let copy = make(py, &parts)?;
     // SAFETY: made just now, nobody else has it.
     unsafe { (*copy.as_ptr().cast::<Object>()).missed = missed };
     Ok(copy)
+}
+
+/// A message's id; who keeps it and its topic go into the hash: posts belong to a session, pins to a name.
+pub fn identify(py: Python<'_>, message: &Message, pin: bool, hasher: &mut impl Hasher) -> (u64, u64) {
+    // SAFETY: only `make` makes what is a Message, whose text fields hold a str.
+    let (object, name, topic) = unsafe {
+        let object = &*message.as_ptr().cast::<Object>();
+        let text = |pointer| Bound::from_borrowed_ptr(py, pointer).cast_into_unchecked::<PyString>();
+        (object, text(object.sender), text(object.topic))
+    };
+    if pin {
+        name.to_str().ok().hash(hasher);
+    } else {
+        object.session.hash(hasher);
+    }
+    (pin, topic.to_str().ok()).hash(hasher);
+    (object.session, object.number)
 }
 
 /// Whether this is the message that this session gave this number.
@@ -152,6 +181,7 @@ unsafe extern "C" fn dealloc(message: *mut ffi::PyObject) {
         ffi::Py_DecRef((*object).topic);
         ffi::Py_DecRef((*object).sender);
         ffi::Py_DecRef((*object).payload);
+        ffi::Py_DecRef((*object).fields);
         let kind = ffi::Py_TYPE(message);
         let steps = usize::try_from((*object).head.ob_size).unwrap_or(0).div_ceil(STEP);
         let free = &mut FREE.0.borrow_mut()[steps];
@@ -174,6 +204,34 @@ unsafe extern "C" fn payload(message: *mut ffi::PyObject, _: *mut c_void) -> *mu
         }
         ffi::Py_NewRef((*object).payload)
     }
+}
+
+unsafe extern "C" fn fields(message: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter, attached, with a message; the field takes a reference of its own.
+    let (py, object) = unsafe { (Python::assume_attached(), &mut *message.cast::<Object>()) };
+    // SAFETY: the field holds a reference, or none.
+    let made = match unsafe { Bound::from_borrowed_ptr_or_opt(py, object.fields) } {
+        None => Ok(PyDict::new(py).into_any()),
+        Some(packed) if packed.is_instance_of::<PyBytes>() => unpacked(&packed),
+        Some(fields) => Ok(fields),
+    };
+    match made {
+        Ok(made) => {
+            // SAFETY: the old reference is given up for the new one.
+            unsafe { ffi::Py_DecRef(std::mem::replace(&mut object.fields, made.clone().into_ptr())) };
+            made.into_ptr()
+        }
+        Err(error) => {
+            error.restore(py);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Fields as a dict.
+pub fn unpacked<'py>(packed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    DECODE.import(packed.py(), "msgspec.msgpack", "decode")?.call1((packed,))
 }
 
 /// A getter that may fail.
@@ -227,8 +285,16 @@ getters! {
         let id = format!("{:016x}{:016x}", object.session, object.number);
         Ok(id.into_pyobject(py)?.into_any().unbind())
     };
-    kind, "publish, push, request or reply.", |py, object, _| {
-        Ok(PyString::intern(py, kind_name(object.frame)).into_any().unbind())
+    kind, "publish, post, pin, withdrawn, notify, push, request or reply.", |py, object, _| {
+        Ok(PyString::intern(py, kind_name(object)).into_any().unbind())
+    };
+    kept, "Whether it was kept and handed over when the subscription began.", |py, object, _| {
+        let kept = object.frame == kind::DELIVER && object.flags & flag::KEPT != 0;
+        Ok(PyBool::new(py, kept).to_owned().into_any().unbind())
+    };
+    last, "Whether no more replies to the same request follow.", |py, object, _| {
+        let more = object.frame == kind::REPLY && object.flags & flag::PARTIAL != 0;
+        Ok(PyBool::new(py, !more).to_owned().into_any().unbind())
     };
     text, "The payload as text.", |py, _, message| {
         let bytes = PyBytes::new(py, bytes_of(py, message));
@@ -236,11 +302,21 @@ getters! {
     };
 }
 
-fn kind_name(frame: u8) -> &'static str {
-    match frame {
+/// In place of a frame's kind: the word that everything kept has been handed over.
+pub const NOTIFY: u8 = 0xff;
+
+fn kind_name(object: &Object) -> &'static str {
+    let flags = object.flags;
+    match object.frame {
+        NOTIFY => "notify",
         kind::OFFER => "push",
-        kind::CALL => "request",
+        kind::CALL | kind::ASK => "request",
         kind::REPLY => "reply",
+        _ if flags & flag::WITHDRAWN != 0 => "withdrawn",
+        _ if flags & flag::PUSHED != 0 => "push",
+        _ if flags & flag::REQUESTED != 0 => "request",
+        _ if flags & flag::POST != 0 => "post",
+        _ if flags & flag::PIN != 0 => "pin",
         _ => "publish",
     }
 }
@@ -270,7 +346,7 @@ unsafe extern "C" fn repr(message: *mut ffi::PyObject) -> *mut ffi::PyObject {
     let more = if payload.len() > 32 { format!("... {} bytes", payload.len()) } else { String::new() };
     let text = || -> PyResult<String> {
         let (topic, shown) = (topic.repr()?, PyBytes::new(py, shown).repr()?);
-        Ok(format!("<Message {} {topic}: {shown}{more}>", kind_name(object.frame)))
+        Ok(format!("<Message {} {topic}: {shown}{more}>", kind_name(object)))
     };
     text().and_then(|text| Ok(text.into_pyobject(py)?)).map_or_else(
         |error| {
@@ -291,6 +367,7 @@ fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
     };
     let mut getters: Vec<_> = GETTERS.iter().map(|&(name, doc, get)| getter(name, doc, get)).collect();
     getters.push(getter(c"payload", c"The payload as it was sent.", payload));
+    getters.push(getter(c"fields", c"Its fields, as a dict of its own.", fields));
     // SAFETY: all zeros is the end of the list.
     getters.push(unsafe { std::mem::zeroed() });
     let method = ffi::PyMethodDef {

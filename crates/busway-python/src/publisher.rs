@@ -41,16 +41,17 @@ impl Publisher {
 
     /// Send a message to all who subscribed to its topic.
     ///
-    /// With `confirm` it returns how many connections received it. `offline` says what happens while there is no
+    /// `fields` are its address beside the topic. With `confirm` it returns how many connections received it. `offline` says what happens while there is no
     /// connection, if not what `connect()` was told.
     #[pyo3(
-        signature = (topic, payload = Payload(None), *, confirm = None, offline = None),
-        text_signature = "($self, topic, payload=b'', *, confirm=False, offline=None)"
+        signature = (topic, payload = Payload(None), *, fields = None, confirm = None, offline = None),
+        text_signature = "($self, topic, payload=b'', *, fields=None, confirm=False, offline=None)"
     )]
     fn publish<'py>(
         slf: &Bound<'py, Self>,
         topic: &Bound<'py, PyAny>,
         payload: Payload<'_, 'py>,
+        fields: Option<&Bound<'py, PyAny>>,
         confirm: Option<&Bound<'py, PyAny>>,
         offline: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -60,13 +61,13 @@ impl Publisher {
             None => PyBytes::new(py, b"").into_any(),
         };
         let plain = payload.is_exact_instance_of::<PyBytes>() || payload.is_exact_instance_of::<PyString>();
-        if let (true, None, None, Some(session), Ok(topic)) =
-            (plain, confirm, offline, slf.get().session.get(py), topic.cast::<PyString>())
+        if let (true, None, None, None, Some(session), Ok(topic)) =
+            (plain, fields, confirm, offline, slf.get().session.get(py), topic.cast::<PyString>())
         {
-            if session.get().try_publish(py, topic, &payload)? {
+            if session.get().try_publish(py, topic, &payload, &[])? {
                 return done(py).cloned();
             }
         }
-        slf.call_method1(intern!(py, "_publish"), (topic, payload, confirm, offline))
+        slf.call_method1(intern!(py, "_publish"), (topic, payload, fields, confirm, offline))
     }
 }

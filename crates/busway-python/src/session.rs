@@ -4,11 +4,12 @@ use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use busway_core::client::{Limits, Outgoing};
-use busway_core::frame::{code, kind, Checked, Fault};
+use busway_core::client::{Limits, More, Outgoing};
+use busway_core::frame::{code, flag, kind, Checked, Fault};
 use busway_core::inbox::Inbox as Messages;
 use busway_core::split::Splitter;
-use pyo3::exceptions::PyTypeError;
+use busway_core::topic;
+use pyo3::exceptions::{PyStopIteration, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyMemoryView, PyString};
@@ -21,7 +22,11 @@ use crate::raised;
 /// What the ids in front of a delivery may add to the longest frame a client may send.
 const IDS: usize = 512 << 10;
 
-/// An awaitable that is done already: what a publish that needs no waiting answers.
+/// No fields, no rules.
+const NOTHING: &[u8] = &[];
+
+/// A coroutine that is done already: what a publish that needs no waiting answers. `send`, `throw` and `close` make it one
+/// for `asyncio.create_task()`; `await` asks for none of them.
 #[pyclass(frozen, module = "busway._core")]
 struct Done;
 
@@ -38,6 +43,22 @@ impl Done {
     fn __next__(&self) -> Option<()> {
         None
     }
+
+    fn send(&self, _value: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(PyStopIteration::new_err(()))
+    }
+
+    #[pyo3(signature = (error, value = None, _trace = None))]
+    fn throw(
+        &self,
+        error: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        _trace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        Err(PyErr::from_value(value.unwrap_or(error)))
+    }
+
+    fn close(&self) {}
 }
 
 /// The one that all such publishes answer.
@@ -59,19 +80,49 @@ struct State {
     on_output: Option<Py<PyAny>>,
     /// The topic used last, by identity, and its slot.
     last: Option<(Py<PyString>, u32)>,
+    /// Fields of messages that bring none of their own.
+    defaults: Vec<u8>,
     arrivals: Arrivals,
 }
 
 impl State {
-    fn slot(&mut self, topic: &Bound<'_, PyString>) -> PyResult<u32> {
+    fn slot(&mut self, kind: u8, topic: &Bound<'_, PyString>) -> PyResult<u32> {
         match &self.last {
             Some((last, slot)) if last.as_ptr() == topic.as_ptr() => Ok(*slot),
             _ => {
-                let slot = self.out.slot(topic.to_str()?).map_err(|fault| raised(topic.py(), &fault))?;
-                self.last = Some((topic.clone().unbind(), slot));
+                let text = topic.to_str()?;
+                let bare = text.strip_prefix('/').unwrap_or(text);
+                let reserved = bare.starts_with(topic::RESERVED) && topic::is_reserved(bare);
+                if reserved && kind != kind::REQUEST {
+                    let text = format!("topic {text:?} belongs to the broker: only requests may name it");
+                    return Err(raised(topic.py(), &Fault::new(code::RESERVED, text)));
+                }
+                let slot = self.out.slot(text).map_err(|fault| raised(topic.py(), &fault))?;
+                // Not one that only requests may use: what is remembered here is not looked at again.
+                if !reserved {
+                    self.last = Some((topic.clone().unbind(), slot));
+                }
                 Ok(slot)
             }
         }
+    }
+
+    /// Whether a publish may go out now.
+    fn ready(&self) -> bool {
+        self.open && self.writable && self.out.out.len() < self.gather
+    }
+
+    /// Encodes a PUBLISH with the fields it has, or those that all have.
+    #[inline]
+    fn publish(&mut self, topic: &Bound<'_, PyString>, time: i64, fields: &[u8], payload: &[u8]) -> PyResult<()> {
+        let State { out, defaults, .. } = self;
+        let size = if fields.is_empty() { defaults.len() } else { fields.len() };
+        out.fits(payload.len(), size).map_err(|fault| raised(topic.py(), &fault))?;
+        let slot = self.slot(kind::PUBLISH, topic)?;
+        let State { out, defaults, .. } = self;
+        let fields = if fields.is_empty() { defaults } else { fields };
+        out.message(kind::PUBLISH, slot, More { time, fields, ..More::default() }, payload);
+        Ok(())
     }
 
     fn closed(&self) -> Checked<()> {
@@ -117,17 +168,14 @@ impl Session {
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
+        fields: &[u8],
     ) -> PyResult<bool> {
         self.write(py, |state| {
-            if !state.open || !state.writable || state.out.out.len() >= state.gather {
+            if !state.ready() {
                 return Ok(false);
             }
-            with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
-                state.out.message(kind::PUBLISH, 0, slot, 0, now(), bytes);
-                Ok(true)
-            })
+            with_bytes(payload, |bytes| state.publish(topic, now(), fields, bytes))?;
+            Ok(true)
         })
     }
 
@@ -148,6 +196,7 @@ impl Session {
             gather,
             on_output: None,
             last: None,
+            defaults: Vec::new(),
             arrivals: Arrivals::new(py, session),
         };
         Self { state: Attached(RefCell::new(state)), splitter: Attached::default(), bin: Bin::default() }
@@ -167,10 +216,8 @@ impl Session {
 
     #[pyo3(signature = (*, frame, topic, fields, topics))]
     fn open(&self, frame: usize, topic: usize, fields: usize, topics: usize) {
-        // Version 1 clients write no fields.
-        let _ = fields;
         let mut state = self.state();
-        state.out.open(Limits { frame, topic, topics });
+        state.out.open(Limits { frame, topic, fields, topics });
         state.arrivals.limit = frame.saturating_add(IDS);
         state.open = true;
     }
@@ -179,43 +226,46 @@ impl Session {
         self.state().writable = yes;
     }
 
+    /// Fields of the messages that are published without any.
+    fn defaults(&self, fields: &[u8]) {
+        self.state().defaults = fields.to_vec();
+    }
+
+    #[pyo3(signature = (topic, payload, fields = NOTHING))]
     fn publish<'py>(
         &self,
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
+        fields: &[u8],
     ) -> PyResult<Option<&'py Bound<'py, PyAny>>> {
-        if self.try_publish(py, topic, payload)? {
+        if self.try_publish(py, topic, payload, fields)? {
             done(py).map(Some)
         } else {
             Ok(None)
         }
     }
 
+    #[pyo3(signature = (topic, payloads, start, fields = NOTHING))]
     fn publish_many<'py>(
         &self,
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payloads: &Bound<'py, PyAny>,
         start: usize,
+        fields: &[u8],
     ) -> PyResult<usize> {
         let list = payloads.cast::<PyList>().ok();
         let size = payloads.len()?;
         let time = now();
         self.write(py, |state| {
             let mut at = start;
-            while at < size && state.open && state.writable && state.out.out.len() < state.gather {
+            while at < size && state.ready() {
                 let payload = match list {
                     Some(list) => list.get_item(at)?,
                     None => payloads.get_item(at)?,
                 };
-                let taken = with_bytes(&payload, |bytes| {
-                    state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                    let slot = state.slot(topic)?;
-                    state.out.message(kind::PUBLISH, 0, slot, 0, time, bytes);
-                    Ok(())
-                });
-                match taken {
+                match with_bytes(&payload, |bytes| state.publish(topic, time, fields, bytes)) {
                     Ok(()) => at += 1,
                     // What was taken before it counts; the call that begins with it tells what is wrong.
                     Err(_) if at > start => break,
@@ -226,7 +276,8 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (kind, topic, payload, *, flags = 0, aux = 0))]
+    #[pyo3(signature = (kind, topic, payload, *, flags = 0, aux = 0, each = 0, fields = NOTHING, number = 0, time = 0))]
+    #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn send<'py>(
         &self,
         py: Python<'py>,
@@ -235,6 +286,10 @@ impl Session {
         payload: &Bound<'py, PyAny>,
         flags: u8,
         aux: u32,
+        each: u16,
+        fields: &[u8],
+        number: u64,
+        time: i64,
     ) -> PyResult<u64> {
         if !(kind::PUBLISH..=kind::REQUEST).contains(&kind) {
             return Err(PyTypeError::new_err("kind must be PUBLISH, PUSH or REQUEST"));
@@ -242,9 +297,10 @@ impl Session {
         self.write(py, |state| {
             state.closed().map_err(|fault| raised(py, &fault))?;
             with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len()).map_err(|fault| raised(py, &fault))?;
-                let slot = state.slot(topic)?;
-                let number = state.out.message(kind, flags, slot, aux, now(), bytes);
+                state.out.fits(bytes.len(), fields.len()).map_err(|fault| raised(py, &fault))?;
+                let slot = state.slot(kind, topic)?;
+                let time = if time == 0 { now() } else { time };
+                let number = state.out.message(kind, slot, More { flags, aux, each, time, fields, number }, bytes);
                 if kind == kind::REQUEST {
                     state.arrivals.asked.insert(number, topic.clone().unbind());
                 }
@@ -253,11 +309,29 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (call, payload, *, code = 0))]
-    fn reply(&self, py: Python<'_>, call: u64, payload: &Bound<'_, PyAny>, code: u16) -> PyResult<()> {
+    #[pyo3(signature = (call, payload, *, code = 0, flags = 0, fields = NOTHING))]
+    fn reply(
+        &self,
+        py: Python<'_>,
+        call: u64,
+        payload: &Bound<'_, PyAny>,
+        code: u16,
+        flags: u8,
+        fields: &[u8],
+    ) -> PyResult<()> {
         self.write(py, |state| {
-            let reply = |bytes: &[u8]| state.out.reply(call, code, bytes).map_err(|fault| raised(py, &fault));
-            with_bytes(payload, reply)
+            let out = &mut state.out;
+            with_bytes(payload, |bytes| {
+                out.reply(call, code, flags, fields, bytes).map_err(|fault| raised(py, &fault))
+            })
+        })
+    }
+
+    /// Answers an ASK.
+    fn accept(&self, py: Python<'_>, call: u64, code: u16) -> PyResult<()> {
+        self.checked(py, |state| {
+            state.out.answer_offer(call, code);
+            Ok(())
         })
     }
 
@@ -276,17 +350,34 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0))]
-    fn subscribe(&self, py: Python<'_>, sub: u32, pattern: &str, group: &str, flags: u8, policy: u8) -> PyResult<u64> {
-        self.checked(py, |state| state.out.subscribe(sub, pattern, group, flags, policy))
+    #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0, rules = NOTHING, notify = false))]
+    #[allow(clippy::too_many_arguments)] // named by keyword in Python
+    fn subscribe(
+        &self,
+        py: Python<'_>,
+        sub: u32,
+        pattern: &str,
+        group: &str,
+        flags: u8,
+        policy: u8,
+        rules: &[u8],
+        notify: bool,
+    ) -> PyResult<u64> {
+        self.checked(py, |state| {
+            let number = state.out.subscribe(sub, pattern, group, flags, policy, rules)?;
+            let notify = notify.then(|| PyString::new(py, pattern).unbind());
+            state.arrivals.entering(number, sub, flags & flag::WATCH != 0, notify);
+            Ok(number)
+        })
     }
 
     fn unsubscribe(&self, py: Python<'_>, sub: u32) -> PyResult<u64> {
         self.checked(py, |state| Ok(state.out.end(kind::UNSUBSCRIBE, sub)))
     }
 
-    fn serve(&self, py: Python<'_>, service: u32, topic: &str) -> PyResult<u64> {
-        self.checked(py, |state| state.out.serve(service, topic))
+    #[pyo3(signature = (service, topic, flags = 0))]
+    fn serve(&self, py: Python<'_>, service: u32, topic: &str, flags: u8) -> PyResult<u64> {
+        self.checked(py, |state| state.out.serve(service, topic, flags))
     }
 
     fn unserve(&self, py: Python<'_>, service: u32) -> PyResult<u64> {
@@ -378,7 +469,7 @@ impl Session {
     }
 
     fn forget(&self, sub: u32) {
-        let gone = self.state().arrivals.inboxes.remove(&sub);
+        let gone = self.state().arrivals.forget(sub);
         drop(gone);
     }
 }

@@ -79,16 +79,16 @@ def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
     if is_reserved(pattern.removeprefix("/")):
         hub.engine.refuse(conn, number, Code.RESERVED, f"topics below {pattern!r} belong to the broker")
         return
-    hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules)
+    hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, None)
 
 
 def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Decide a SERVE."""
-    _, conn, service, number, topic = event
+    _, conn, service, number, topic, flags = event
     if is_reserved(topic.removeprefix("/")):
         hub.engine.refuse(conn, number, Code.RESERVED, f"the topic {topic!r} belongs to the broker")
         return
-    hub.engine.serve(conn, service, number, topic)
+    hub.engine.serve(conn, service, number, topic, flags)
 
 
 def limits(settings: Settings) -> dict[str, int]:

@@ -7,13 +7,14 @@ import secrets
 import socket
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final, Self
 
 from busway.broker import services
 from busway.broker.hub import Hub
 from busway.broker.session import Session
-from busway.client.bus import RECONNECT, Bus, Credentials, ErrorHook
+from busway.checks import check_timeout, check_type
+from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.settings import TLS, Offline, Settings
 from busway.transport import Address, Listener, listen, parse
@@ -30,11 +31,16 @@ class Server:
     def __init__(
         self, *addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None
     ) -> None:
+        check_type("name", name, str, "a str")
+        check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
+        check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
         self.guid = secrets.token_hex(16)
         self.name = name or socket.gethostname()
         self.settings = settings or Settings()
         self._tls = tls
         self._asked: list[Address] = [parse(address) for address in addresses]
+        for server in self.settings.servers:
+            parse(server)  # a wrong one is found here, not by every client
         self._listeners: list[Listener] = []
         self._hub: Hub | None = None
         self._stopped = asyncio.Event()
@@ -70,6 +76,7 @@ class Server:
         name: str = "",
         timeout: float = 5.0,
         reconnect: Sequence[float] | None = RECONNECT,
+        jitter: float = JITTER,
         offline: Offline = "fail",
         credentials: Credentials = None,
         drain: float = 5.0,
@@ -81,6 +88,7 @@ class Server:
             name=name,
             timeout=timeout,
             reconnect=reconnect,
+            jitter=jitter,
             offline=offline,
             credentials=credentials,
             drain=drain,
@@ -104,9 +112,10 @@ class Server:
 
         Called again while it drains, it hurries: the shorter time counts.
         """
+        seconds = self.settings.drain if drain is None else drain
+        check_timeout("drain", seconds, forever=False)
         if self._hub is None or self._stopped.is_set():
             return
-        seconds = self.settings.drain if drain is None else drain
         self._deadline = min(self._deadline, self._hub.loop.time() + seconds)
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(self._hub), name="busway stop")

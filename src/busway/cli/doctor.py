@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import busway
 from busway.cli import flags, terminal
+from busway.cli.advice import advice
 from busway.cli.link import Link, linked
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
@@ -164,7 +165,7 @@ async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
             yield await _clock(bus)
             yield await _self(bus)
     except busway.BusError as error:
-        hint = terminal.advice(error)
+        hint = advice(error)
         yield Finding("talk", "fail", f"{url}: {error}" + (f" ({hint})" if hint else ""))
 
 

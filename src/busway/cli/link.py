@@ -34,6 +34,12 @@ Name = Annotated[str, _flag("--name", help="Name this client gives itself.", sho
 Ca = Annotated[str | None, _flag("--ca", help="PEM file of the authority to trust (tls://).", metavar="FILE")]
 Cert = Annotated[str | None, _flag("--cert", help="PEM file of this client's certificate.", metavar="FILE")]
 Key = Annotated[str | None, _flag("--key", help="PEM file of its key.", metavar="FILE")]
+ServerName = Annotated[
+    str | None,
+    _flag(
+        "--server-name", help="Name to check the server's certificate against.", metavar="NAME", show_default="the host"
+    ),
+]
 Credentials = Annotated[str | None, _flag("--credentials", help="What proves who this client is.", metavar="TEXT")]
 ConnectTimeout = Annotated[
     float,
@@ -50,6 +56,7 @@ class Link:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+    server_name: str | None = None
     credentials: str | None = None
     connect_timeout: float = 5.0
 
@@ -69,7 +76,8 @@ class Link:
 
     def connect(self, *, reconnect: bool) -> busway.Bus:
         """A bus that isn't connected yet; a verb that sends once doesn't reconnect, one that streams does."""
-        tls = busway.TLS(cert=self.cert, key=self.key, ca=self.ca) if self.ca or self.cert else None
+        given = self.ca or self.cert or self.server_name
+        tls = busway.TLS(cert=self.cert, key=self.key, ca=self.ca, server_name=self.server_name) if given else None
         more: dict[str, Any] = {} if reconnect else {"reconnect": None}
         return busway.connect(
             *self.urls, name=self.name, timeout=self.connect_timeout, tls=tls, credentials=self.credentials, **more
@@ -93,6 +101,7 @@ def linked(verb: Callable[..., None]) -> Callable[..., None]:
         "ca": (Ca, None),
         "cert": (Cert, None),
         "key": (Key, None),
+        "server_name": (ServerName, None),
         "credentials": (Credentials, None),
         "connect_timeout": (ConnectTimeout, "5s"),
     }

@@ -1,7 +1,9 @@
 """`busway reply`: serve a topic from the command line: echo, a fixed text, or the output of a command."""
 
 import asyncio
+import contextlib
 import os
+import signal
 import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -45,7 +47,8 @@ def reply(
     """
     if sum((echo, body is not None, command is not None)) != 1:
         raise typer.BadParameter("give one of --echo, --body and --exec")
-    answer = _echo if echo else _text(body) if body is not None else _command(command or "")
+    commands = _Command(command or "")
+    answer = _echo if echo else _text(body) if body is not None else commands
     note = (lambda _text: None) if quiet else terminal.note
 
     async def answer_all() -> None:
@@ -61,6 +64,8 @@ def reply(
                         await _first(seconds, work.done.wait(), signals.first.wait())
                         watching.cancel()
                         refused.cancel()
+                    if signals.first.is_set():
+                        commands.interrupt()
         if signals.interrupted:
             raise terminal.Ended(terminal.INTERRUPTED)
         if not work.done.is_set() and count is not None and not signals.first.is_set():
@@ -123,28 +128,46 @@ def _text(text: str) -> Answer:
     return answer
 
 
-def _command(command: str) -> Answer:
-    async def answer(message: Message) -> bytes:
+class _Command:
+    """Answers with the output of a shell command, which runs in a process group of its own."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._running: set[int] = set()
+
+    async def __call__(self, message: Message) -> bytes:
         # A file instead of a pipe: a command may end without reading its input, and that is no error.
         with tempfile.TemporaryFile() as given:
             given.write(message.payload)
             given.seek(0)
             process = await asyncio.create_subprocess_shell(
-                command,
+                self._command,
                 stdin=given,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=os.environ | {"BUSWAY_TOPIC": message.topic},
+                start_new_session=True,
             )
+        self._running.add(process.pid)
         try:
             output, errors = await process.communicate()
+        except asyncio.CancelledError:  # the time to drain is over
+            _end_group(process.pid, signal.SIGKILL)
+            raise
         finally:
-            if process.returncode is None:
-                process.kill()
+            self._running.discard(process.pid)
         if process.returncode:
             last = errors.decode(errors="replace").strip().rpartition("\n")[2]
             status = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
             raise busway.HandlerError(f"{status}: {last}" if last else status)
         return output
 
-    return answer
+    def interrupt(self) -> None:
+        """Ask every command that runs to end, with all that it started; the terminal's Ctrl-C doesn't reach them."""
+        for group in self._running:
+            _end_group(group, signal.SIGTERM)
+
+
+def _end_group(group: int, how: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.killpg(group, how)

@@ -34,6 +34,6 @@ def req(
             if json:
                 terminal.record(values.as_object(reply))
             else:
-                terminal.data(reply.payload if raw else reply.payload + b"\n")
+                terminal.data(reply.payload if raw else reply.payload.removesuffix(b"\n") + b"\n")
 
     terminal.run(ask, timed=True)

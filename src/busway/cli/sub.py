@@ -56,30 +56,31 @@ def sub(
     printer = _Printer(render, count, note)
 
     async def print_all() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            bus = await stack.enter_async_context(link.connect(reconnect=True))
-            subscriptions = [
-                await stack.enter_async_context(bus.subscribe(pattern, group=group, policy=policy, echo=not no_echo))
-                for pattern in patterns
-            ]
-            note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
-            try:
-                async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                    watching = tasks.create_task(watch(bus, note))
-                    reading = [
-                        tasks.create_task(_read(one, printer, [] if group else patterns[:place]))
-                        for place, one in enumerate(subscriptions)
-                    ]
-                    await printer.done.wait()
-                    for task in (*reading, watching):
-                        task.cancel()
-            except TimeoutError:
-                if count is not None:
-                    raise terminal.Ended(
-                        terminal.TIMEOUT, f"only {printer.printed} of {count} messages came in time"
-                    ) from None
-            finally:
-                printer.tell_missed(sum(one.missed for one in subscriptions))
+        subscriptions: list[busway.Subscription] = []
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                bus = await stack.enter_async_context(link.connect(reconnect=True))
+                for pattern in patterns:
+                    one = bus.subscribe(pattern, group=group, policy=policy, echo=not no_echo)
+                    subscriptions.append(await stack.enter_async_context(one))
+                note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
+                try:
+                    async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+                        watching = tasks.create_task(watch(bus, note))
+                        reading = [
+                            tasks.create_task(_read(one, printer, [] if group else patterns[:place]))
+                            for place, one in enumerate(subscriptions)
+                        ]
+                        await printer.done.wait()
+                        for task in (*reading, watching):
+                            task.cancel()
+                except TimeoutError:
+                    if count is not None:
+                        text = f"only {printer.printed} of {count} messages came in time"
+                        raise terminal.Ended(terminal.TIMEOUT, text) from None
+        finally:
+            # Only now: what the broker says of dropped messages may stand behind those that nobody reads any more.
+            printer.tell_missed(sum(one.missed for one in subscriptions))
 
     terminal.run(print_all)
 
@@ -88,9 +89,14 @@ async def _read(subscription: busway.Subscription, printer: "_Printer", earlier:
     """A message that an earlier pattern of the same call matches too is that one's to print."""
     async for batch in subscription.batches():
         if earlier:
-            batch = [one for one in batch if not any(matches(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
+            batch = [one for one in batch if not any(_has(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
         await printer.print(batch)
     printer.done.set()  # the subscription has ended
+
+
+def _has(pattern: str, topic: str) -> bool:
+    """Whether a topic belongs to a pattern. With its slash in front, a topic that begins with `re:` is no expression."""
+    return matches(pattern, f"/{topic}")
 
 
 class _Printer:

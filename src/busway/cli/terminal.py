@@ -20,6 +20,7 @@ from rich.console import Console
 
 import busway
 from busway import errors
+from busway.cli.advice import advice
 
 OK: Final = 0
 ERROR: Final = 1
@@ -104,29 +105,6 @@ def exit_code(error: BaseException) -> int:
             return REJECTED
         case _:
             return ERROR
-
-
-def advice(error: BaseException, *, timed: bool = False) -> str:
-    """What to do about it, where there is something; `timed`: the verb has --timeout."""
-    match error:
-        case errors.ConnectFailed():
-            return "is a server running there? start one with 'busway serve', or name another with --url or BUSWAY_URL"
-        case errors.ListenFailed() if "in use" in str(error):
-            return "choose another address, or port 0 for any free one"
-        case errors.NoConsumers():
-            return "start a consumer with 'busway sub', or try again later"
-        case errors.NoResponders():
-            return "start a service with 'busway reply', or check the topic"
-        case errors.Timeout() if timed:
-            return "give more time with --timeout"
-        case errors.ServiceTaken():
-            return "only one service per topic: stop the other one ('busway info' lists the clients)"
-        case errors.Forbidden():
-            return "check --credentials and the topic"
-        case errors.LimitExceeded():
-            return "'busway info' shows the broker's limits; 'busway serve' has a flag for each"
-        case _:
-            return ""
 
 
 def run(verb: Callable[[], Coroutine[Any, Any, None]], *, timed: bool = False) -> None:

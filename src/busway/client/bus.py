@@ -6,22 +6,25 @@ connection, an answer to wait for) is a coroutine beside it.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
 from busway._core import Message, Publisher
+from busway.checks import check_callable, check_seconds, check_timeout
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
 from busway.client.resume import Credentials, Life
+from busway.client.schedule import JITTER
 from busway.client.sending import CONFIRM, PUBLISH, PUSH, REQUEST, Sender
 from busway.client.service import Responder, Service
 from busway.client.subscription import Handler, Subscription
 from busway.client.typed import Protocol, Received, TypedService, TypedSubscription, kind_for, kind_of, outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
-from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, MiB, Offline, Policy
+from busway.fields import Fields, encode_fields
+from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, MiB, Offline, Policy, check_offline
 
-__all__ = ["RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
+__all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
 RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Delays before the attempts to reconnect; the last one repeats."""
@@ -46,12 +49,15 @@ class Bus(Publisher):
         name: str = "",
         timeout: float = 5.0,
         reconnect: Sequence[float] | None = RECONNECT,
+        jitter: float = JITTER,
         offline: Offline = "fail",
         tls: TLS | None = None,
         credentials: Credentials = None,
         drain: float = 5.0,
         on_error: ErrorHook | None = None,
     ) -> None:
+        check_seconds("drain", drain)
+        check_callable("on_error", on_error)
         self.name = name
         self._core = Core(on_error)
         self._life = Life(
@@ -60,6 +66,7 @@ class Bus(Publisher):
             name=name,
             timeout=timeout,
             reconnect=reconnect,
+            jitter=jitter,
             tls=tls,
             credentials=credentials,
         )
@@ -104,17 +111,21 @@ class Bus(Publisher):
         self,
         topic: str,
         payload: object,
+        fields: Fields | None,
         confirm: bool | None,  # noqa: FBT001, the engine calls it
         offline: Offline | None,
-    ) -> Awaitable[int | None]:
+    ) -> Coroutine[Any, Any, int | None]:
         """What publish() can't do at once: other payloads, an answer to wait for, no room, no connection."""
+        if offline is not None:
+            check_offline(offline)
         if type(payload) is bytes or type(payload) is str:
             data: bytes | str = payload
         else:
             topic, data = outgoing(topic, payload)
+        packed = b"" if fields is None else encode_fields(fields)
         if confirm:
-            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM)
-        return self._core.session.publish(topic, data) or self._sender.publish(topic, data, offline)
+            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)
+        return self._core.session.publish(topic, data, packed) or self._sender.publish(topic, data, offline, packed)
 
     @overload
     async def publish_many(self, topic: str, payloads: Iterable[object], /) -> int: ...
@@ -136,6 +147,7 @@ class Bus(Publisher):
 
     async def push(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> None:
         """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        check_timeout("timeout", timeout)
         if type(payload) is not bytes and type(payload) is not str:
             topic, payload = outgoing(topic, payload)
         await self._sender.ask(PUSH, topic, payload, timeout)
@@ -154,6 +166,7 @@ class Bus(Publisher):
 
         Raises NoResponders, ServiceGone, HandlerError with the handler's text, or Timeout.
         """
+        check_timeout("timeout", timeout)
         aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
         if type(payload) is bytes or type(payload) is str:
             return await self._sender.ask(REQUEST, topic, payload, timeout, aux=aux)
@@ -223,6 +236,7 @@ class Bus(Publisher):
         for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
         gives the messages of a protocol, on topics below its prefix.
         """
+        check_callable("handler", handler)
         kind = None if isinstance(pattern, str) else kind_for(pattern)
         subscription = Subscription(
             self._core,
@@ -285,6 +299,7 @@ class Bus(Publisher):
 
     async def rtt(self, timeout: float = 5.0) -> float:
         """Seconds to the broker and back."""
+        check_timeout("timeout", timeout, forever=False)
         core = self._core
         connection = core.usable()
         try:
@@ -314,6 +329,7 @@ class Bus(Publisher):
 
     async def drain(self, timeout: float) -> None:
         """Close within so many seconds. Cancelled, it closes at once."""
+        check_timeout("timeout", timeout, forever=False)
         core = self._core
         if core.forked or core.state == "closed":
             core.state = "closed"
@@ -371,6 +387,7 @@ def connect(
     name: str = "",
     timeout: float = 5.0,
     reconnect: Sequence[float] | None = RECONNECT,
+    jitter: float = JITTER,
     offline: Offline = "fail",
     tls: TLS | None = None,
     credentials: Credentials = None,
@@ -380,8 +397,8 @@ def connect(
     """A client of the bus at the first of these addresses that answers.
 
     Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. `reconnect` are the
-    delays before attempts to come back after a loss (the last repeats; None: never). `on_error` is called with what
-    handlers raise.
+    delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
+    `jitter` of itself. `on_error` is called with what handlers raise.
 
     ::
 
@@ -395,6 +412,7 @@ def connect(
         name=name,
         timeout=timeout,
         reconnect=reconnect,
+        jitter=jitter,
         offline=offline,
         tls=tls,
         credentials=credentials,

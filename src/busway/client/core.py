@@ -195,7 +195,7 @@ class Core:
             self.holding.begin(event[1], subscription)
 
     def _reply(self, event: Row) -> None:
-        _, number, code, message = event
+        _, number, code, _flags, message = event
         future = self.pending.pop(number)
         if future is None or future.done():
             return  # cancelled or timed out in the meantime

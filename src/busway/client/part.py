@@ -7,6 +7,7 @@ from copy import copy
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from busway.checks import check_timeout
 from busway.client.core import Core
 from busway.errors import BusError, Disconnected, LocalProtocolError, Rejected, Timeout
 
@@ -118,6 +119,7 @@ class Part(ABC):
     async def _wait(self, timeout: float | None) -> bool:
         """Wait to be woken. False: closed, no more will come. Raises Timeout or what ended this part."""
         core = self._core
+        check_timeout("timeout", timeout)
         if not self._started:
             raise LocalProtocolError(f"this {self.noun} has not been entered: use `async with` or await it")
         if core.forked:

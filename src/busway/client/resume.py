@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from busway._core import PROTOCOL, __version__
+from busway.checks import check_seconds, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.schedule import Schedule
 from busway.client.sending import PUBLISH
 from busway.errors import (
     BusError,
@@ -65,9 +69,15 @@ class Life:
         name: str,
         timeout: float,
         reconnect: Sequence[float] | None,
+        jitter: float,
         tls: TLS | None,
         credentials: Credentials,
     ) -> None:
+        check_type("name", name, str, "a str")
+        check_seconds("timeout", timeout, zero=False)
+        check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
+        if not callable(credentials):
+            check_type("credentials", credentials, (str, bytes, NoneType), "a str, bytes, a function or None")
         self.url = ""
         self.server: dict[str, Any] = {}
         self._core = core
@@ -76,13 +86,12 @@ class Life:
             parse(url)  # a wrong one is found here, where it was given
         self._name = name
         self._timeout = timeout
-        self._schedule = tuple(reconnect or ())
+        self._schedule = Schedule(reconnect, jitter, random.random)
         self._tls = tls
         self._credentials = credentials
         self._servers: list[str] = []
         self._task: asyncio.Task[None] | None = None
         self._since = 0.0
-        self._step = 0
         core.when_lost = self._lost
 
     async def open(self) -> None:
@@ -148,10 +157,9 @@ class Life:
         lost = core.loop.time()
         attempts = 0
         if lost - self._since >= _STEADY:
-            self._step = 0
+            self._schedule.begin()
         while True:
-            await asyncio.sleep(self._schedule[min(self._step, len(self._schedule) - 1)])
-            self._step += 1
+            await asyncio.sleep(self._schedule.next())
             attempts += 1
             try:
                 await self._reach(self._timeout)
@@ -204,7 +212,7 @@ class Life:
         for reason in failed:
             if not isinstance(reason, ConnectFailed):
                 raise reason
-        raise ConnectFailed("; ".join(str(reason) for reason in failed))
+        raise ConnectFailed("; ".join(str(reason) for reason in failed)) from failed[0]
 
     async def _greet(self, url: str, timeout: float) -> None:
         core = self._core

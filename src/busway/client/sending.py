@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from busway.client.core import Core
 from busway.client.typed import outgoing
-from busway.settings import Buffer, Offline
-from busway.topic import check_topic
+from busway.errors import Code, Forbidden
+from busway.settings import Buffer, Offline, check_offline
+from busway.topic import check_topic, is_reserved
 
 PUBLISH: Final = 0x10
 PUSH: Final = 0x11
@@ -20,18 +21,24 @@ class Sender:
     """The slow ways out of one client."""
 
     def __init__(self, core: Core, offline: Offline) -> None:
+        check_offline(offline)
         self._core = core
         self._offline = offline
         self._publish = core.session.publish
 
-    async def publish(self, topic: str, data: bytes | str, offline: Offline | None) -> None:
+    async def publish(self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes = b"") -> None:
         """Publish as soon as there is room, or do what `offline` says."""
         core = self._core
-        while self._publish(topic, data) is None:
+        while self._publish(topic, data, fields) is None:
             if core.open:
                 await self.room()
             elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
-                core.waiting.add(check_topic(topic), data, policy, core.loop.time())
+                checked = check_topic(topic)
+                if is_reserved(checked):
+                    raise Forbidden(
+                        f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
+                    )
+                core.waiting.add(checked, data, policy, core.loop.time())
                 return
             else:
                 raise core.why_not()
@@ -66,7 +73,15 @@ class Sender:
             await asyncio.sleep(0)
 
     async def ask(
-        self, kind: int, topic: str, data: bytes | str, timeout: float | None, *, flags: int = 0, aux: int = 0
+        self,
+        kind: int,
+        topic: str,
+        data: bytes | str,
+        timeout: float | None,
+        *,
+        flags: int = 0,
+        aux: int = 0,
+        fields: bytes = b"",
     ) -> Any:
         """Send a frame that is answered, and wait for the answer."""
         core = self._core
@@ -74,7 +89,7 @@ class Sender:
         if connection.paused:
             await connection.room()
             connection = core.usable()
-        number = core.session.send(kind, topic, data, flags=flags, aux=aux)
+        number = core.session.send(kind, topic, data, flags=flags, aux=aux, fields=fields)
         pending = core.pending
         future = pending.add(number, timeout, topic)
         if len(pending) == 1:

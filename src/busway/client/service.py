@@ -12,9 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from busway._core import Message
+from busway.checks import check_callable, check_count, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.part import Part
+from busway.client.shown import ShowsMessage
 from busway.client.tasks import finish
 from busway.client.typed import outgoing
 from busway.errors import BusError, Closed, Code, Disconnected, HandlerError, LocalProtocolError
@@ -29,7 +31,7 @@ _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3,
 """Where tasks can start at once, a handler that doesn't wait replies without a turn of the loop."""
 
 
-class Request:
+class Request(ShowsMessage):
     """One request taken from a service without a handler; to be answered once, by reply() or fail()."""
 
     __slots__ = ("_call", "_connection", "_service", "message")
@@ -39,21 +41,6 @@ class Request:
         self._service = service
         self._connection: Connection | None = connection
         self._call = call
-
-    @property
-    def topic(self) -> str:
-        return self.message.topic
-
-    @property
-    def payload(self) -> bytes:
-        return self.message.payload
-
-    @property
-    def text(self) -> str:
-        return self.message.text
-
-    def json(self) -> Any:
-        return self.message.json()
 
     async def reply(self, payload: object = None) -> None:
         """Answer it."""
@@ -84,8 +71,9 @@ class Service(Part):
     handled = True
 
     def __init__(self, core: Core, topic: str, handler: Responder | None, *, concurrency: int, drain: float) -> None:
-        if concurrency < 1:
-            raise ValueError("concurrency must be above zero")
+        check_type("topic", topic, str, "a str")
+        check_callable("handler", handler)
+        check_count("concurrency", concurrency)
         super().__init__(core, topic)
         self.topic = topic
         self._handler = handler

@@ -13,6 +13,7 @@ from operator import length_hint
 from typing import Final, Self, TypeAlias
 
 from busway._core import Inbox, Message
+from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
 from busway.client.part import Part
 from busway.client.tasks import finish
@@ -48,10 +49,11 @@ class Subscription(Part):
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
-        if limit < 1 or limit_bytes < 1 or concurrency < 1:
-            raise ValueError("limit, limit_bytes and concurrency must be above zero")
-        if not patience >= 0:
-            raise ValueError("patience must not be below zero")
+        check_count("limit", limit)
+        check_count("limit_bytes", limit_bytes)
+        check_count("concurrency", concurrency)
+        check_seconds("patience", patience)
+        check_type("group", group, str, "a str")
         super().__init__(core, pattern)
         self.pattern = pattern
         self.group = group
@@ -88,6 +90,7 @@ class Subscription(Part):
 
     async def take(self, most: int = 4096, timeout: float | None = None) -> list[Message]:
         """At least one message and at most so many; raises as recv() does."""
+        check_count("most", most)
         while not (batch := self._batch(most)):
             await self._more(timeout)
         return batch
@@ -104,6 +107,7 @@ class Subscription(Part):
 
     async def batches(self, most: int = 4096) -> AsyncGenerator[list[Message], None]:
         """Lists of at most so many messages: the fast way to take many."""
+        check_count("most", most)
         while True:
             if batch := self._batch(most):
                 yield batch

@@ -4,6 +4,7 @@ Drivers around their asyncio counterparts, reached through the portal. Invariant
 handed out belong to the subscription, so an interrupt loses none. Made by sync.py.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from busway.client.events import Event, EventStream
 from busway.client.portal import Portal
 from busway.client.service import Request as AsyncRequest
+from busway.client.shown import Figures, ShowsFigures, ShowsMessage
 from busway.client.typed import TypedRequest as AsyncTypedRequest
 from busway.errors import Closed
-from busway.settings import Policy
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -24,7 +25,7 @@ Q = TypeVar("Q")
 Q_co = TypeVar("Q_co", covariant=True)
 
 
-class _AsyncSubscription(Protocol[M_co]):
+class _AsyncSubscription(Figures, Protocol[M_co]):
     """What a plain and a typed subscription have in common."""
 
     def __await__(self) -> Generator[Any, None, Any]: ...
@@ -33,17 +34,7 @@ class _AsyncSubscription(Protocol[M_co]):
     @property
     def closed(self) -> bool: ...
     @property
-    def pattern(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def policy(self) -> Policy: ...
-    @property
     def pending(self) -> int: ...
-    @property
-    def missed(self) -> int: ...
-    @property
-    def received(self) -> int: ...
 
 
 class _AsyncService(Protocol[Q_co]):
@@ -58,11 +49,11 @@ class _AsyncService(Protocol[Q_co]):
     def topic(self) -> str: ...
 
 
-class Closing:
+class Closing(ABC):
     """Closed by `with`."""
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -73,13 +64,35 @@ class Closing:
         self.close()
 
 
-class Subscription(Closing, Generic[M]):
+class _Part(Closing):
+    """A subscription or service, and the threads of its handler."""
+
+    _inner: "_AsyncSubscription[Any] | _AsyncService[Any]"
+
+    def __init__(self, portal: Portal, pool: ThreadPoolExecutor | None) -> None:
+        self._portal = portal
+        self._pool = pool
+
+    def close(self) -> None:
+        """Take no more; handlers get what has arrived first. Messages that nobody took can still be taken."""
+        if not self._portal.foreign:
+            self._portal.call(self._inner.close)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+
+class Subscription(_Part, ShowsFigures, Generic[M]):
     """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
 
+    _inner: _AsyncSubscription[M]
+
     def __init__(self, portal: Portal, inner: _AsyncSubscription[M], pool: ThreadPoolExecutor | None) -> None:
-        self._portal = portal
+        super().__init__(portal, pool)
         self._inner = inner
-        self._pool = pool
         self._ahead: deque[M] = deque()
 
     def __iter__(self) -> Iterator[M]:
@@ -137,37 +150,9 @@ class Subscription(Closing, Generic[M]):
 
         self._portal.call(fetch)
 
-    def close(self) -> None:
-        """End it. What has arrived can still be taken."""
-        _close_part(self._portal, self._inner, self._pool)
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
-
-    @property
-    def pattern(self) -> str:
-        return self._inner.pattern
-
-    @property
-    def group(self) -> str:
-        return self._inner.group
-
-    @property
-    def policy(self) -> Policy:
-        return self._inner.policy
-
     @property
     def pending(self) -> int:
         return self._inner.pending + len(self._ahead)
-
-    @property
-    def missed(self) -> int:
-        return self._inner.missed
-
-    @property
-    def received(self) -> int:
-        return self._inner.received
 
 
 class _Answerable:
@@ -193,19 +178,8 @@ class _Answerable:
         self._portal.call(lambda: self._inner.fail(text))
 
 
-class Request(_Answerable):
+class Request(_Answerable, ShowsMessage):
     """A request of a service without a handler."""
-
-    @property
-    def payload(self) -> bytes:
-        return self.message.payload
-
-    @property
-    def text(self) -> str:
-        return self.message.text
-
-    def json(self) -> Any:
-        return self.message.json()
 
 
 class TypedRequest(_Answerable, Generic[T]):
@@ -216,8 +190,10 @@ class TypedRequest(_Answerable, Generic[T]):
         self.value: T = inner.value
 
 
-class Service(Closing, Generic[Q]):
+class Service(_Part, Generic[Q]):
     """Answers requests, in the threads of its handler or by iterating over them."""
+
+    _inner: _AsyncService[Any]
 
     def __init__(
         self,
@@ -226,10 +202,9 @@ class Service(Closing, Generic[Q]):
         wrap: Callable[[Portal, Any], Q],
         pool: ThreadPoolExecutor | None,
     ) -> None:
-        self._portal = portal
+        super().__init__(portal, pool)
         self._inner = inner
         self._wrap = wrap
-        self._pool = pool
 
     def __iter__(self) -> Iterator[Q]:
         while True:
@@ -244,14 +219,6 @@ class Service(Closing, Generic[Q]):
     def recv(self, timeout: float | None = None) -> Q:
         """The next request; Timeout if none came in time."""
         return self._wrap(self._portal, self._portal.call(lambda: self._inner.recv(timeout)))
-
-    def close(self) -> None:
-        """Take no more; what has arrived is answered first."""
-        _close_part(self._portal, self._inner, self._pool)
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
 
     @property
     def topic(self) -> str:
@@ -277,12 +244,3 @@ class Events:
     @property
     def dropped(self) -> int:
         return self._inner.dropped
-
-
-def _close_part(
-    portal: Portal, inner: "_AsyncSubscription[Any] | _AsyncService[Any]", pool: ThreadPoolExecutor | None
-) -> None:
-    if not portal.foreign:
-        portal.call(inner.close)
-    if pool is not None:
-        pool.shutdown(wait=False, cancel_futures=True)

@@ -26,9 +26,9 @@ import msgspec
 
 from busway import _core
 from busway.client.codec import Codec, Encoding, encode_any
+from busway.client.shown import ShowsFigures
 from busway.errors import PayloadError
 from busway.message import Message
-from busway.settings import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -231,7 +231,7 @@ class _Around:
         await self._inner.close()
 
 
-class TypedSubscription(_Around, Generic[T]):
+class TypedSubscription(_Around, ShowsFigures, Generic[T]):
     """A subscription that gives Received[T].
 
     A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.
@@ -285,32 +285,12 @@ class TypedSubscription(_Around, Generic[T]):
         return taken
 
     @property
-    def pattern(self) -> str:
-        return self._inner.pattern
-
-    @property
-    def group(self) -> str:
-        return self._inner.group
-
-    @property
-    def policy(self) -> Policy:
-        return self._inner.policy
-
-    @property
     def closed(self) -> bool:
         return self._inner.closed and not self._ahead
 
     @property
     def pending(self) -> int:
         return self._inner.pending + len(self._ahead)
-
-    @property
-    def missed(self) -> int:
-        return self._inner.missed
-
-    @property
-    def received(self) -> int:
-        return self._inner.received
 
 
 class TypedRequest(Generic[T]):

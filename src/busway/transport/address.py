@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from busway.checks import check_type
 from busway.settings import DEFAULT_PORT
 
 Scheme: TypeAlias = Literal["memory", "unix", "tcp", "tls"]
@@ -33,6 +34,7 @@ class Address:
 
 def parse(text: str) -> Address:
     """The address a text means; ValueError with a sentence if it means none."""
+    check_type("an address", text, str, "a str such as tcp://HOST:PORT")
     scheme, colon, rest = text.partition(":")
     if not colon or scheme not in get_args(Scheme):
         raise ValueError(f"not an address: {text!r} (known are unix:PATH, tcp://HOST:PORT, tls://HOST:PORT)")

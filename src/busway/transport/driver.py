@@ -16,7 +16,7 @@ from busway.errors import ConnectFailed, ListenFailed
 from busway.settings import TLS
 from busway.transport.address import Address
 from busway.transport.memory import MemoryListener, dial_memory
-from busway.transport.tls import client_context, server_context
+from busway.transport.tls import client_context, explain, server_context
 
 _BACKLOG: Final = 1024
 _GOODBYE: Final = 2.0
@@ -163,4 +163,6 @@ async def dial(
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return explain(error)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

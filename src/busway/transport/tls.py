@@ -2,6 +2,8 @@
 
 import ssl
 from asyncio import BaseTransport
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from busway.settings import TLS
@@ -14,9 +16,10 @@ def server_context(tls: TLS) -> ssl.SSLContext:
     _check_files(tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.cert, tls.key)
+    _show(context, tls)
     if tls.ca is not None:
-        context.load_verify_locations(tls.ca)
+        with _naming(f"{tls.ca}: no certificate of an authority (ca)"):
+            context.load_verify_locations(tls.ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -24,25 +27,53 @@ def server_context(tls: TLS) -> ssl.SSLContext:
 def client_context(tls: TLS) -> ssl.SSLContext:
     """Trusts the given authority or, without one, the system's."""
     _check_files(tls)
-    context = ssl.create_default_context(cafile=tls.ca)
+    with _naming(f"{tls.ca}: no certificate of an authority (ca)"):
+        context = ssl.create_default_context(cafile=tls.ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if tls.cert is not None:
-        context.load_cert_chain(tls.cert, tls.key)
+    _show(context, tls)
     return context
 
 
+def _show(context: ssl.SSLContext, tls: TLS) -> None:
+    """Load the certificate to be shown, if there is one."""
+    if tls.cert is not None:
+        files = f"{tls.cert}" if tls.key is None else f"{tls.cert} and {tls.key}"
+        with _naming(f"{files}: no certificate with its key (cert, key)"):
+            context.load_cert_chain(tls.cert, tls.key)
+
+
+@contextmanager
+def _naming(fault: str) -> Iterator[None]:
+    """Name the file that is wrong; the ssl module doesn't."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise ValueError(f"{fault}: {_words(error)}") from error
+
+
+def explain(error: ssl.SSLError) -> str:
+    """What a handshake failed of, without the words of the C library's source."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate was not accepted: {error.verify_message.rstrip('.')}"
+    return f"TLS failed: {_words(error)}"
+
+
+def _words(error: ssl.SSLError) -> str:
+    return error.reason.replace("_", " ").lower() if error.reason else "no such data in the file"
+
+
 def _check_files(tls: TLS) -> None:
-    """Name the file that can't be read; the ssl module doesn't."""
-    for path in (tls.cert, tls.key, tls.ca):
+    """Name the file that can't be read, and what for; the ssl module doesn't."""
+    for name, path in (("cert", tls.cert), ("key", tls.key), ("ca", tls.ca)):
         if path is not None:
             try:
                 with Path(path).open("rb"):
                     pass
             except OSError as error:
-                raise ValueError(f"{path}: {error.strerror}") from error
+                raise ValueError(f"{path} ({name}): {error.strerror}") from error
 
 
 def peer_name(transport: BaseTransport) -> str:

@@ -1,8 +1,10 @@
 //! Requests and pushes: one receiver, whose answer goes back to who asked.
 
-use super::publish::{number_of, Passing};
+use super::copies::DRIVEN;
+use super::publish::{number_of, From, Passing};
 use super::{Engine, Event, Service};
 use crate::connection::State;
+use crate::fields::Fields;
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
 use crate::pending::Pending;
 use crate::split::Flow;
@@ -59,6 +61,7 @@ impl Engine {
             }
         };
         self.stats.pushes += 1;
+        self.copy(conn, topic, frame, flag::PUSHED);
         let (flags, body, tried) = (frame[5] & flag::FIELDS, frame[HEAD..].into(), Vec::new());
         let (consumer, sub) = (u32::MAX, 0);
         let offer = Pending::Offer { origin: conn, number, consumer, sub, topic, flags, body, tried };
@@ -77,8 +80,11 @@ impl Engine {
         let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried } = &mut pending else { return };
         let (from, topic) = (*origin, *topic);
         let route = self.topics.route(topic, &mut self.index);
-        let (takers, too_complex): (Vec<_>, _) = (route.takers().collect(), route.too_complex);
-        self.topics.keep(topic, route);
+        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
+        let narrowed = self.narrow(from, &passing, &route);
+        let way = narrowed.as_ref().unwrap_or(&route);
+        let (takers, too_complex): (Vec<_>, _) = (way.takers().collect(), route.too_complex);
+        self.widen(topic, route, narrowed);
         self.push_turn = self.push_turn.wrapping_add(1);
         let limit = self.limits.outbox;
         let (mut choice, mut full) = (None, false);
@@ -115,7 +121,7 @@ impl Engine {
         (*consumer, *sub) = (taker.conn, taker.id);
         tried.push(taker.conn);
         let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
-        self.deliver(from, taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
+        self.deliver(From::Conn(from), taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
         if let Some(this) = self.conn(taker.conn) {
             this.owed.insert(id);
         }
@@ -125,6 +131,10 @@ impl Engine {
     /// ACCEPT: a consumer's answer to an offer.
     pub(super) fn accept_offer(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
         let (code, id) = (parts.u16()?, parts.u64()?);
+        if id & DRIVEN != 0 {
+            self.events.push(Event::Accept { conn, call: id & !DRIVEN, code });
+            return Ok(());
+        }
         let Some(pending) = self.answered(id, conn) else { return Ok(()) };
         if let Pending::Call { .. } = pending {
             return Err(self.wrong_answer(id, conn, pending));
@@ -158,14 +168,14 @@ impl Engine {
         Fault::protocol("an offer is answered by ACCEPT, a call by REPLY")
     }
 
-    fn done(&mut self, origin: u32, number: u64) {
+    pub(super) fn done(&mut self, origin: u32, number: u64) {
         if let Some(this) = self.conn(origin) {
             this.asked.remove(&number);
         }
     }
 
     pub(super) fn request(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
-        let admitted = self.admit(conn, frame, flag::FIELDS)?;
+        let admitted = self.admit(conn, frame, flag::FIELDS | flag::GATHER)?;
         let number = number_of(frame);
         self.stats.requests += 1;
         if let Err(fault) = self.pass_request(conn, frame, admitted)? {
@@ -191,8 +201,17 @@ impl Engine {
             let text = format!("nobody serves {:?}", self.topics.text(topic));
             return Ok(Err(Fault::new(code::NO_RESPONDERS, text)));
         };
+        self.copy(conn, topic, frame, flag::REQUESTED);
         let (server, service) = match service {
             Service::Client { conn, id } => (conn, id),
+            Service::Shared(_) => {
+                if let Some(this) = self.conn(conn) {
+                    this.asked.insert(number, DRIVEN);
+                }
+                let topic = self.topics.text(topic).into();
+                self.events.push(Event::Request { conn, topic, frame: frame.into() });
+                return Ok(Ok(()));
+            }
             Service::Internal => {
                 let mut parts = Parts::of(frame);
                 parts.bytes(HEAD - 6)?;
@@ -209,7 +228,7 @@ impl Engine {
         let id = self.pending.next_id();
         let flags = frame[5] & flag::FIELDS;
         let passing = Passing { kind: kind::CALL, flags, topic, answer: Some(id), body: &frame[HEAD..] };
-        if !self.deliver(conn, server, passing, &[service], 0, &mut u32::MAX.clone()) {
+        if !self.deliver(From::Conn(conn), server, passing, &[service], 0, &mut u32::MAX.clone()) {
             return Ok(Err(Fault::new(code::SERVICE_GONE, "the service is leaving")));
         }
         self.pending.insert(id, Pending::Call { origin: conn, number, server });
@@ -226,18 +245,34 @@ impl Engine {
     pub(super) fn reply(&mut self, conn: u32, frame: &[u8]) -> Checked<()> {
         let mut parts = Parts::of(frame);
         let (_, id) = (parts.u16()?, parts.u64()?);
-        if frame[5] & !(flag::FIELDS | flag::ERROR) != 0 {
+        if frame[5] & !(flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END) != 0 {
             return Err(Fault::protocol(format!("unknown flags {:#04x} on REPLY", frame[5])));
         }
         if frame[5] & flag::FIELDS != 0 {
-            parts.bin32()?;
+            let fields = parts.bin32()?;
+            if let Err(fault) = Fields::read(fields) {
+                self.stats.rejected += 1;
+                self.result(conn, id, fault.code, 0, &fault.text);
+                return Ok(());
+            }
+        }
+        if id & DRIVEN != 0 {
+            self.events.push(Event::Answer { conn, frame: frame.into() });
+            return Ok(());
         }
         let Some(pending) = self.answered(id, conn) else { return Ok(()) };
         if let Pending::Offer { .. } = pending {
             return Err(self.wrong_answer(id, conn, pending));
         }
         let (origin, number) = pending.origin();
-        self.done(origin, number);
+        if frame[5] & flag::PARTIAL == 0 {
+            self.done(origin, number);
+        } else {
+            self.pending.insert(id, pending);
+            if let Some(this) = self.conn(conn) {
+                this.owed.insert(id);
+            }
+        }
         self.put(origin, |out| {
             let at = out.len();
             out.extend_from_slice(frame);
@@ -266,6 +301,9 @@ impl Engine {
         let Some(this) = self.conn(conn) else { return };
         let session = this.who.session;
         let Some(id) = this.asked.remove(&number) else { return };
+        if id == DRIVEN {
+            self.events.push(Event::Cancel { conn, number });
+        }
         if let Some(Pending::Offer { consumer, sub, .. }) = self.forget(id) {
             self.put(consumer, |out| {
                 Writer::new(out, kind::WITHDRAW, 0).u16(0).u32(sub).u64(session).u64(number).end();

@@ -1,10 +1,12 @@
 //! Everything that isn't a message: handshake, names, subscriptions, services, heartbeat, goodbye.
 
+use super::copies::Kept;
 use super::{add, Engine, Event, Group, Service};
 use crate::connection::{Named, State, Who};
 use crate::expressions::ENOUGH;
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Parts, Writer, MAGIC};
 use crate::index::Subscription;
+use crate::rules::Rules;
 use crate::pattern::PREFIX;
 use crate::split::Flow;
 use crate::topic;
@@ -29,14 +31,14 @@ impl Engine {
     }
 
     /// Hands a frame to the driver and handles no more of the connection until it is answered.
-    fn hold(&mut self, conn: u32, event: Event) {
+    pub(super) fn hold(&mut self, conn: u32, event: Event) {
         if let Some(this) = self.conn(conn) {
             this.waiting = true;
         }
         self.events.push(event);
     }
 
-    fn answered_by_driver(&mut self, conn: u32) {
+    pub(super) fn answered_by_driver(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
             let more = std::mem::take(&mut this.waiting) && !this.splitter.is_empty();
             if self.index.expressions.steps >= ENOUGH {
@@ -76,7 +78,8 @@ impl Engine {
         let mut parts = Parts::of(frame);
         let allowed = match kind {
             kind::PUSH | kind::REQUEST | kind::REPLY => !0,
-            kind::SUBSCRIBE => flag::NO_ECHO,
+            kind::SUBSCRIBE => flag::NO_ECHO | flag::WATCH | flag::LISTEN,
+            kind::SERVE => flag::SHARED | flag::ASKS,
             kind::HOLD => flag::FULL,
             _ => 0,
         };
@@ -111,7 +114,7 @@ impl Engine {
             kind::SERVE => {
                 parts.u16()?;
                 let (service, number, topic) = (parts.u32()?, parts.u64()?, parts.str16()?.into());
-                self.hold(conn, Event::Serve { conn, service, number, topic });
+                self.hold(conn, Event::Serve { conn, service, number, topic, flags });
                 return Ok(Flow::Stop);
             }
             kind::UNSUBSCRIBE => {
@@ -207,10 +210,15 @@ impl Engine {
         policy: u8,
         pattern: &str,
         group: &str,
+        rules: &[u8],
+        kept: &[Kept],
     ) -> u16 {
-        let code = match self.add_subscription(conn, sub, flags, policy, pattern, group) {
+        let code = match self.add_subscription(conn, sub, flags, policy, pattern, group, rules) {
             Ok(()) => {
-                self.result(conn, number, code::OK, 0, "");
+                for one in kept {
+                    self.hand(conn, &[sub], one);
+                }
+                self.result(conn, number, code::OK, kept.len() as u64, "");
                 code::OK
             }
             Err(fault) => {
@@ -228,6 +236,7 @@ impl Engine {
         self.answered_by_driver(conn);
     }
 
+    #[allow(clippy::too_many_arguments)] // the parts of the frame
     fn add_subscription(
         &mut self,
         conn: u32,
@@ -236,6 +245,7 @@ impl Engine {
         policy: u8,
         pattern: &str,
         group: &str,
+        rules: &[u8],
     ) -> Checked<()> {
         let limits = self.limits;
         let Some(this) = self.conn(conn).filter(|this| this.state == State::Open) else { return Ok(()) };
@@ -257,9 +267,10 @@ impl Engine {
         if policy > policy::DISCONNECT {
             return Err(Fault::new(code::REFUSED, format!("no policy has the number {policy}")));
         }
-        let echo = flags & flag::NO_ECHO == 0;
+        let rules = if rules.is_empty() { None } else { Some(Box::new(Rules::compile(rules)?)) };
+        let (echo, listen) = (flags & flag::NO_ECHO == 0, flags & flag::LISTEN != 0);
         let group = if group.is_empty() { Subscription::ALONE } else { self.use_group(group) };
-        match self.index.insert(pattern, Subscription::new(conn, sub, group, policy, echo)) {
+        match self.index.insert(pattern, Subscription::new(conn, sub, group, policy, echo, listen), rules) {
             Ok(key) => {
                 if let Some(this) = self.conn(conn) {
                     this.subs.insert(sub, key);
@@ -330,8 +341,8 @@ impl Engine {
     }
 
     /// The driver lets a SERVE through: claims the topic and queues its RESULT; the code.
-    pub fn serve(&mut self, conn: u32, service: u32, number: u64, topic: &str) -> u16 {
-        let code = match self.add_service(conn, service, topic) {
+    pub fn serve(&mut self, conn: u32, service: u32, number: u64, topic: &str, flags: u8) -> u16 {
+        let code = match self.add_service(conn, service, topic, flags & flag::SHARED != 0) {
             Ok(()) => {
                 self.result(conn, number, code::OK, 0, "");
                 code::OK
@@ -345,7 +356,7 @@ impl Engine {
         code
     }
 
-    fn add_service(&mut self, conn: u32, id: u32, text: &str) -> Checked<()> {
+    fn add_service(&mut self, conn: u32, id: u32, text: &str, shared: bool) -> Checked<()> {
         let limits = self.limits;
         let Some(this) = self.conn(conn).filter(|this| this.state == State::Open) else { return Ok(()) };
         if this.services.contains_key(&id) {
@@ -354,33 +365,42 @@ impl Engine {
         if this.services.len() >= limits.subscriptions {
             return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, format!("{} services", limits.subscriptions)));
         }
-        if text.len() > limits.topic {
-            return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {} bytes", limits.topic)));
-        }
-        let checked = topic::check(text)?;
-        if topic::has_wildcard(checked) {
-            return Err(Fault::new(code::WILDCARD, "a service takes no wildcards"));
-        }
-        if topic::is_reserved(checked) {
-            return Err(Fault::new(code::RESERVED, "the topic belongs to the broker"));
-        }
+        let checked = Self::may_serve(text, limits.topic)?;
         let topic = self.topics.use_text(checked);
-        if self.services.contains_key(&topic) {
-            self.topics.unuse(topic);
-            return Err(Fault::new(code::SERVICE_TAKEN, format!("{checked:?} is served already")));
-        }
-        self.services.insert(topic, Service::Client { conn, id });
+        let service = match (self.services.get(&topic), shared) {
+            (None, true) => Service::Shared(1),
+            (Some(Service::Shared(count)), true) => Service::Shared(count + 1),
+            (None, false) => Service::Client { conn, id },
+            (Some(_), _) => {
+                self.topics.unuse(topic);
+                return Err(Fault::new(code::SERVICE_TAKEN, format!("{checked:?} is served already")));
+            }
+        };
+        self.services.insert(topic, service);
         if let Some(this) = self.conn(conn) {
-            this.services.insert(id, topic);
+            this.services.insert(id, (topic, shared));
         }
         Ok(())
     }
 
+    fn drop_service(&mut self, topic: u32) {
+        match self.services.get_mut(&topic) {
+            Some(Service::Shared(count)) if *count > 1 => *count -= 1,
+            _ => {
+                self.services.remove(&topic);
+            }
+        }
+        self.topics.unuse(topic);
+    }
+
     fn unserve(&mut self, conn: u32, service: u32, number: u64) {
         match self.conn(conn).and_then(|this| this.services.remove(&service)) {
-            Some(topic) => {
-                self.services.remove(&topic);
-                self.topics.unuse(topic);
+            Some((topic, shared)) => {
+                if shared {
+                    let topic = self.topics.text(topic).into();
+                    self.events.push(Event::Unserve { conn, service, topic });
+                }
+                self.drop_service(topic);
                 self.result(conn, number, code::OK, 0, "");
             }
             None => self.reject(conn, number, &Fault::new(code::UNKNOWN, format!("no service has the id {service}"))),
@@ -404,9 +424,8 @@ impl Engine {
         for (_, key) in gone.subs.drain() {
             self.drop_subscription(key);
         }
-        for (_, topic) in gone.services.drain() {
-            self.services.remove(&topic);
-            self.topics.unuse(topic);
+        for (_, (topic, _)) in gone.services.drain() {
+            self.drop_service(topic);
         }
         for topic in gone.topics_in.drain(..) {
             if let Named::Topic(topic) = topic {

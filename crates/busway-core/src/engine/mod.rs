@@ -6,6 +6,7 @@
 
 mod calls;
 mod control;
+pub mod copies;
 mod flow;
 mod publish;
 
@@ -14,9 +15,11 @@ use rustc_hash::FxHashMap;
 use crate::connection::{Connection, Counters, State};
 use crate::expressions::ENOUGH;
 use crate::frame::{code, kind, Checked, Fault, Writer};
-use crate::index::Index;
+use crate::fields::Pair;
+use crate::index::{Index, Subscription};
 use crate::outbox::Pool;
 use crate::pending::Table;
+use crate::route::Route;
 use crate::split::Flow;
 use crate::topics::Topics;
 
@@ -66,6 +69,41 @@ pub enum Event {
         service: u32,
         number: u64,
         topic: String,
+        flags: u8,
+    },
+    /// A shared service was given up.
+    Unserve {
+        conn: u32,
+        service: u32,
+        topic: String,
+    },
+    /// A message to be kept, or to be kept no longer.
+    Keep {
+        conn: u32,
+        topic: String,
+        frame: Vec<u8>,
+    },
+    /// A request to a shared service.
+    Request {
+        conn: u32,
+        topic: String,
+        frame: Vec<u8>,
+    },
+    /// Who asked a shared service no longer waits.
+    Cancel {
+        conn: u32,
+        number: u64,
+    },
+    /// The answer to an ASK.
+    Accept {
+        conn: u32,
+        call: u64,
+        code: u16,
+    },
+    /// The reply of a shared service.
+    Answer {
+        conn: u32,
+        frame: Vec<u8>,
     },
     /// A request to the broker itself.
     Call {
@@ -99,6 +137,18 @@ pub enum Event {
 enum Service {
     Internal,
     Client { conn: u32, id: u32 },
+    /// So many serve it; who they are, the driver knows.
+    Shared(u32),
+}
+
+impl Service {
+    fn count(&self) -> u64 {
+        match self {
+            Self::Internal => 0,
+            Self::Client { .. } => 1,
+            Self::Shared(count) => u64::from(*count),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -118,6 +168,7 @@ pub struct Stats {
     pub requests: u64,
     pub pushes: u64,
     pub protocol_errors: u64,
+    pub rule_errors: u64,
     pub opened: u64,
     pub closed: u64,
 }
@@ -148,6 +199,11 @@ pub struct Engine {
     pub stats: Stats,
     /// Ids of one delivery, put together.
     scratch: Vec<u32>,
+    /// Those who want one message, and the way to them.
+    wanted: Vec<Subscription>,
+    narrowed: Box<Route>,
+    /// Fields that every message gets.
+    pub defaults: Vec<Pair>,
 }
 
 impl Engine {
@@ -174,6 +230,9 @@ impl Engine {
             beat: 0,
             stats: Stats::default(),
             scratch: Vec::new(),
+            wanted: Vec::new(),
+            narrowed: Box::default(),
+            defaults: Vec::new(),
         }
     }
 
@@ -253,6 +312,9 @@ impl Engine {
     fn frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
         let flow = match self.state(conn) {
+            Some(State::Open) if !self.defaults.is_empty() && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4]) => {
+                return self.dress(conn, frame);
+            }
             Some(State::Open) if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
             Some(State::Open) => self.other(conn, frame)?,
             Some(State::New) => self.hello(conn, frame)?,
@@ -313,7 +375,7 @@ impl Engine {
             ("connections_opened", s.opened),
             ("connections_closed", s.closed),
             ("subscriptions", self.index.len() as u64),
-            ("services", self.services.values().filter(|s| matches!(s, Service::Client { .. })).count() as u64),
+            ("services", self.services.values().map(Service::count).sum()),
             ("topics", self.topics.len() as u64),
             ("groups", self.group_names.len() as u64),
             ("pending", self.pending.len() as u64),
@@ -330,6 +392,8 @@ impl Engine {
             ("requests", s.requests),
             ("late_replies", s.late_replies),
             ("protocol_errors", s.protocol_errors),
+            ("rule_errors", s.rule_errors),
+            ("listeners", self.index.listeners as u64),
         ]
     }
 

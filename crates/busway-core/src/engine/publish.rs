@@ -1,11 +1,16 @@
 //! The way of a published message: which topic, who matches, one copy into each outbox.
 
 use super::Engine;
-use crate::connection::{Named, State, Who};
-use crate::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
+use crate::connection::{Named, State};
+use crate::fields::{merge, Fields};
+use crate::frame::{code, flag, kind, policy, Body, Checked, Fault, Writer, HEAD};
 use crate::numbers::Slot;
 use crate::route::{Member, Route};
+use crate::rules::Seen;
 use crate::split::Flow;
+
+/// The flags of messages that live longer than until they are delivered.
+pub(super) const LIVES: u8 = flag::POST | flag::PIN | flag::UNKEEP;
 
 /// A message on its way, seen from its frame.
 #[derive(Clone, Copy)]
@@ -16,6 +21,20 @@ pub(super) struct Passing<'a> {
     /// Number of the offer or call.
     pub answer: Option<u64>,
     pub body: &'a [u8],
+}
+
+/// Who a message comes from.
+#[derive(Clone, Copy)]
+pub(super) enum From<'a> {
+    Conn(u32),
+    /// Somebody who may be gone: the number, session and name it had as a client.
+    Kept(u32, u64, &'a str),
+}
+
+impl From<'_> {
+    fn is(&self, conn: u32) -> bool {
+        matches!(self, Self::Conn(from) if *from == conn)
+    }
 }
 
 fn u32_at(frame: &[u8], at: usize) -> u32 {
@@ -69,6 +88,9 @@ impl Engine {
                 let text = format!("fields of {size} bytes, the limit is {fields_limit}");
                 return Ok(Err(Fault::new(code::FIELDS_TOO_LARGE, text)));
             }
+            if let Err(fault) = Fields::read(&frame[HEAD + 20..HEAD + 20 + size]) {
+                return Ok(Err(fault));
+            }
         }
         let slot = u32_at(frame, 8);
         match this.topics_in.get(slot as usize) {
@@ -80,7 +102,7 @@ impl Engine {
 
     pub(super) fn publish(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
-        let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM)? {
+        let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM | LIVES)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
                 let fault =
@@ -89,15 +111,21 @@ impl Engine {
                 return Ok((Flow::Go, size));
             }
         };
+        if frame[5] & LIVES != 0 {
+            return self.keep(conn, topic, frame).map(|flow| (flow, size));
+        }
         let mut route = self.topics.route(topic, &mut self.index);
         if route.too_complex {
             self.topics.keep(topic, route);
             self.reject(conn, number_of(frame), &Fault::too_complex());
             return Ok((Flow::Go, size));
         }
+        let flags = frame[5] & flag::FIELDS;
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let mut narrowed = self.narrow(conn, &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some(crowded) = self.obstacle(&route) {
-                self.topics.keep(topic, route);
+            if let Some(crowded) = self.obstacle(narrowed.as_ref().unwrap_or(&route)) {
+                self.widen(topic, route, narrowed);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.
                     this.count.received -= 1;
@@ -106,11 +134,10 @@ impl Engine {
                 return Ok((Flow::Wait, 0));
             }
         }
-        let flags = frame[5] & flag::FIELDS;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
-        let receivers = self.fan_out(conn, passing, &mut route);
-        let more = if frame[5] == 0 { self.follow(conn, topic, frame, &data[size..], &route) } else { 0 };
-        self.topics.keep(topic, route);
+        let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
+        let plain = frame[5] == 0 && narrowed.is_none() && self.defaults.is_empty();
+        let more = if plain { self.follow(conn, topic, frame, &data[size..], &route) } else { 0 };
+        self.widen(topic, route, narrowed);
         if receivers == 0 {
             self.stats.unroutable += 1;
         }
@@ -118,6 +145,50 @@ impl Engine {
             self.result(conn, number_of(frame), code::OK, receivers, "");
         }
         Ok((Flow::Go, size + more))
+    }
+
+    /// The way of this message alone, if some of those who may get it have rules. `widen` gives everything back.
+    pub(super) fn narrow(&mut self, from: u32, passing: &Passing, route: &Route) -> Option<Box<Route>> {
+        let choice = route.choice.as_ref()?;
+        let body = Body::of(passing.body, passing.flags).ok()?;
+        let fields = Fields::read(body.fields).unwrap_or_default();
+        let who = self.conns[from as usize].as_ref().map(|from| &from.who)?;
+        let (sender, session, time, payload) = (&*who.name, who.session, body.time, body.payload);
+        let seen = Seen { fields: &fields, topic: self.topics.text(passing.topic), sender, session, time, payload };
+        self.wanted.clear();
+        let asked = choice.select(&self.index, &seen, &mut self.wanted);
+        self.stats.rule_errors += asked.errors;
+        self.index.expressions.steps += asked.steps;
+        let mut narrowed = std::mem::take(&mut self.narrowed);
+        narrowed.fill(&mut self.wanted);
+        Some(narrowed)
+    }
+
+    pub(super) fn widen(&mut self, topic: u32, route: Box<Route>, narrowed: Option<Box<Route>>) {
+        self.topics.keep(topic, route);
+        if let Some(narrowed) = narrowed {
+            self.narrowed = narrowed;
+        }
+    }
+
+    /// Handles a message with the fields that the server adds to each.
+    pub(super) fn dress(&mut self, conn: u32, frame: &[u8]) -> Checked<(Flow, usize)> {
+        let sound = frame.get(HEAD..).map_or_else(|| Body::of(&[], 0), |body| Body::of(body, frame[5]));
+        let merged = sound.and_then(|body| merge(&Fields::read(body.fields)?, &self.defaults).map(|new| (new, body)));
+        let mut dressed = Vec::new();
+        if let Ok((fields, body)) = &merged {
+            dressed.reserve(frame.len() + fields.len() + 4);
+            let number = body.number.to_le_bytes();
+            let head = Writer::new(&mut dressed, frame[4], frame[5] | flag::FIELDS).bytes(&frame[6..HEAD]);
+            head.u64(body.time.cast_unsigned()).bytes(&number).bin32(fields).bytes(body.payload).end();
+        }
+        // One whose fields are wrong is refused where all are.
+        let used = if dressed.is_empty() { frame } else { &dressed };
+        let flow = match frame[4] {
+            kind::PUBLISH => self.publish(conn, used, used.len())?.0,
+            _ => self.other(conn, used)?,
+        };
+        Ok((flow, if flow == Flow::Wait { 0 } else { frame.len() }))
     }
 
     /// Handles the plain publishes on the same topic that come right behind one, if nothing about their way needs another
@@ -183,13 +254,13 @@ impl Engine {
     }
 
     /// A copy to each target and to one member of each group; how many connections got it.
-    fn fan_out(&mut self, from: u32, passing: Passing, route: &mut Route) -> u64 {
+    pub(super) fn fan_out(&mut self, from: From, passing: Passing, route: &mut Route) -> u64 {
         if route.overlap {
             return self.fan_out_merged(from, passing, route);
         }
         let mut receivers = 0;
         for target in &mut route.targets {
-            if target.picky && target.conn == from {
+            if target.picky && from.is(target.conn) {
                 let mut ids = std::mem::take(&mut self.scratch);
                 ids.clear();
                 ids.extend((target.from..target.to).filter(|&i| route.echo[i]).map(|i| route.ids[i]));
@@ -213,10 +284,10 @@ impl Engine {
     }
 
     /// As `fan_out`, for connections that are reached in more than one way and still get one copy.
-    fn fan_out_merged(&mut self, from: u32, passing: Passing, route: &Route) -> u64 {
+    fn fan_out_merged(&mut self, from: From, passing: Passing, route: &Route) -> u64 {
         let mut all: Vec<(u32, u32, u8)> = Vec::new();
         for target in &route.targets {
-            let wanted = (target.from..target.to).filter(|&i| target.conn != from || route.echo[i]);
+            let wanted = (target.from..target.to).filter(|&i| !from.is(target.conn) || route.echo[i]);
             all.extend(wanted.map(|i| (target.conn, route.ids[i], target.policy)));
         }
         for team in &route.teams {
@@ -233,14 +304,14 @@ impl Engine {
     }
 
     /// The member whose turn it is, one with room first.
-    fn pick(&mut self, from: u32, group: u32, members: &[Member]) -> Option<Member> {
+    pub(super) fn pick(&mut self, from: From, group: u32, members: &[Member]) -> Option<Member> {
         let turn = self.groups[group as usize].turn;
         self.groups[group as usize].turn = turn.wrapping_add(1);
         let (mut second, mut last) = (None, None);
         for i in 0..members.len() {
             let member = members[(turn.wrapping_add(i)) % members.len()];
             let Some(this) = self.conn(member.conn) else { continue };
-            if this.state != State::Open || (member.conn == from && !member.echo) {
+            if this.state != State::Open || (from.is(member.conn) && !member.echo) {
                 continue;
             }
             if this.held.contains_key(&member.id) {
@@ -257,7 +328,7 @@ impl Engine {
     /// Writes one delivery into an outbox, by its policy; whether it was taken.
     pub(super) fn deliver(
         &mut self,
-        from: u32,
+        from: From,
         to: u32,
         passing: Passing,
         ids: &[u32],
@@ -274,7 +345,15 @@ impl Engine {
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
 
-    fn append(&mut self, from: u32, to: u32, passing: Passing, ids: &[u32], policy: u8, slot: &mut u32) -> bool {
+    pub(super) fn append(
+        &mut self,
+        from: From,
+        to: u32,
+        passing: Passing,
+        ids: &[u32],
+        policy: u8,
+        slot: &mut u32,
+    ) -> bool {
         let mark = self.limits.mark();
         let crowded = self.conns[to as usize].as_deref().is_some_and(|this| this.crowded);
         if crowded && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
@@ -343,8 +422,11 @@ impl Engine {
     }
 
     #[inline]
-    fn sender_slot(&mut self, to: u32, from: u32) -> u32 {
-        let client = self.conns[from as usize].as_ref().map_or(0, |from| from.who.client);
+    fn sender_slot(&mut self, to: u32, from: From) -> u32 {
+        let client = match from {
+            From::Conn(from) => self.conns[from as usize].as_ref().map_or(0, |from| from.who.client),
+            From::Kept(client, ..) => client,
+        };
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
         if this.last_sender.0 == client && this.senders_out.is(this.last_sender.1, &client) {
             return this.last_sender.1;
@@ -352,9 +434,12 @@ impl Engine {
         let slot = match this.senders_out.slot(&client) {
             Slot::Known(slot) => slot,
             Slot::Filled(slot, _) => {
-                let Some(Who { session, name, .. }) = self.conns[from as usize].as_ref().map(|from| from.who.clone())
-                else {
-                    return 0;
+                let (session, name) = match from {
+                    From::Conn(from) => {
+                        let Some(from) = self.conns[from as usize].as_ref() else { return 0 };
+                        (from.who.session, from.who.name.clone())
+                    }
+                    From::Kept(_, session, name) => (session, name.into()),
                 };
                 let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
                 this.outbox.push(&mut self.pool, 64, |out| {

@@ -1,0 +1,144 @@
+//! Messages beside the straight way: those that are kept, copies for listeners, and what the driver passes between the
+//! clients of shared services.
+
+use super::publish::{From, Passing, LIVES};
+use super::{Engine, Event};
+use crate::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
+use crate::split::Flow;
+use crate::topic;
+
+/// Calls that the driver numbers have this bit.
+pub const DRIVEN: u64 = 1 << 63;
+
+/// A kept message, as the driver keeps it.
+#[derive(Debug)]
+pub struct Kept<'a> {
+    /// The number, session and name its sender has or had as a client.
+    pub client: u32,
+    pub session: u64,
+    pub name: &'a str,
+    pub flags: u8,
+    pub topic: &'a str,
+    pub body: &'a [u8],
+}
+
+impl Engine {
+    /// A PUBLISH that is to be kept: the driver decides, and lets the connection go on.
+    pub(super) fn keep(&mut self, conn: u32, topic: u32, frame: &[u8]) -> Checked<Flow> {
+        if (frame[5] & flag::POST != 0) == (frame[5] & flag::PIN != 0) {
+            return Err(Fault::protocol("a kept message is either a post or a pin"));
+        }
+        let topic = self.topics.text(topic).into();
+        self.hold(conn, Event::Keep { conn, topic, frame: frame.into() });
+        Ok(Flow::Stop)
+    }
+
+    /// Sends a kept message to those who subscribed to it now; how many connections.
+    pub fn publish_kept(&mut self, conn: u32, topic: &str, frame: &[u8]) -> u64 {
+        let topic = self.topics.use_text(topic);
+        let mut route = self.topics.route(topic, &mut self.index);
+        let flags = frame[5] & (flag::FIELDS | LIVES);
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let mut narrowed = self.narrow(conn, &passing, &route);
+        let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
+        self.widen(topic, route, narrowed);
+        self.topics.unuse(topic);
+        receivers
+    }
+
+    /// The driver is done with what held this connection up.
+    pub fn settle_held(&mut self, conn: u32) {
+        self.answered_by_driver(conn);
+    }
+
+    /// Gives one connection a kept message, or the word that it is gone.
+    pub fn hand(&mut self, conn: u32, subs: &[u32], kept: &Kept) -> bool {
+        if subs.is_empty() || !self.is_open(conn) {
+            return false;
+        }
+        let topic = self.topics.use_text(kept.topic);
+        let passing = Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body };
+        let from = From::Kept(kept.client, kept.session, kept.name);
+        let taken = self.append(from, conn, passing, subs, policy::BLOCK, &mut u32::MAX.clone());
+        self.topics.unuse(topic);
+        taken
+    }
+
+    /// Copies of a push or request for those who listen. They hold nobody up.
+    pub(super) fn copy(&mut self, conn: u32, topic: u32, frame: &[u8], mark: u8) {
+        if self.index.listeners == 0 {
+            return;
+        }
+        let route = self.topics.route(topic, &mut self.index);
+        let flags = frame[5] & flag::FIELDS | mark;
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let narrowed = self.narrow(conn, &passing, &route);
+        let way = narrowed.as_ref().unwrap_or(&route);
+        let from = From::Conn(conn);
+        let mut all: Vec<(u32, u32, u8)> = Vec::new();
+        let alone = way.alone().filter(|m| m.listen && (m.conn != conn || m.echo));
+        all.extend(alone.map(|m| (m.conn, m.id, m.policy)));
+        for team in &way.teams {
+            let listening: Vec<_> = team.members.iter().filter(|m| m.listen).copied().collect();
+            all.extend(self.pick(from, team.group, &listening).map(|m| (m.conn, m.id, m.policy)));
+        }
+        self.widen(topic, route, narrowed);
+        all.sort_unstable();
+        for chunk in all.chunk_by(|a, b| a.0 == b.0) {
+            let ids: Vec<u32> = chunk.iter().map(|&(_, id, _)| id).collect();
+            let policy = if chunk[0].2 == policy::BLOCK { policy::DROP_NEW } else { chunk[0].2 };
+            self.deliver(from, chunk[0].0, passing, &ids, policy, &mut u32::MAX.clone());
+        }
+    }
+
+    /// Asks a shared service, or calls it; false: its connection takes nothing more.
+    pub fn pass(&mut self, ask: bool, to: (u32, u32), call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
+        let ((conn, service), limit) = (to, self.limits.outbox);
+        if frame.len() < HEAD || self.conn(conn).is_none_or(|this| this.outbox.bytes() >= limit) {
+            return false;
+        }
+        let topic = self.topics.use_text(topic);
+        let kind = if ask { kind::ASK } else { kind::CALL };
+        let passing = Passing {
+            kind,
+            flags: frame[5] & flag::FIELDS,
+            topic,
+            answer: Some(call | DRIVEN),
+            body: &frame[HEAD..],
+        };
+        let taken = self.deliver(From::Conn(origin), conn, passing, &[service], 0, &mut u32::MAX.clone());
+        self.topics.unuse(topic);
+        taken
+    }
+
+    /// The driver's REPLY to who asked a shared service; without PARTIAL it is the end.
+    pub fn answer(&mut self, conn: u32, number: u64, flags: u8, code: u16, fields: &[u8], payload: &[u8]) {
+        if flags & flag::PARTIAL == 0 {
+            self.done(conn, number);
+        }
+        let flags = if fields.is_empty() { flags & !flag::FIELDS } else { flags | flag::FIELDS };
+        self.put(conn, |out| {
+            let frame = Writer::new(out, kind::REPLY, flags).u16(code).u64(number);
+            if fields.is_empty() {
+                frame.bytes(payload).end();
+            } else {
+                frame.bin32(fields).bytes(payload).end();
+            }
+        });
+    }
+
+    /// Whether somebody may share the serving of a topic, or serve it alone.
+    pub(super) fn may_serve(text: &str, limit: usize) -> Checked<&str> {
+        if text.len() > limit {
+            return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {limit} bytes")));
+        }
+        let checked = topic::check(text)?;
+        if topic::has_wildcard(checked) {
+            return Err(Fault::new(code::WILDCARD, "a service takes no wildcards"));
+        }
+        if topic::is_reserved(checked) {
+            return Err(Fault::new(code::RESERVED, "the topic belongs to the broker"));
+        }
+        Ok(checked)
+    }
+}

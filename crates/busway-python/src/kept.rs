@@ -1,0 +1,59 @@
+//! Which kept messages a subscription has seen, so that coming back after a loss repeats none of them and hides no withdrawal.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use busway_core::client::Delivery;
+use busway_core::frame::flag;
+use pyo3::prelude::*;
+use rustc_hash::FxHashMap;
+
+use crate::message::{identify, Message};
+
+struct Known {
+    /// The message's id.
+    id: (u64, u64),
+    /// The handing over in which it was last seen.
+    round: u32,
+    /// For those who are told of withdrawals.
+    message: Option<Message>,
+}
+
+/// What one subscription knows of the kept messages.
+pub struct Seen {
+    known: FxHashMap<u64, Known>,
+    round: u32,
+    watch: bool,
+}
+
+impl Seen {
+    pub fn new(watch: bool) -> Self {
+        Self { known: FxHashMap::default(), round: 0, watch }
+    }
+
+    /// A handing over begins.
+    pub fn begin(&mut self) {
+        self.round += 1;
+    }
+
+    /// It has ended: what was known and not handed over again is gone.
+    pub fn end(&mut self) -> Vec<Message> {
+        let round = self.round;
+        let gone = self.known.extract_if(|_, known| known.round != round);
+        gone.filter_map(|(_, known)| known.message).collect()
+    }
+
+    /// Whether a post or pin is known already; if not, it is from now on.
+    pub fn knows(&mut self, py: Python<'_>, delivery: &Delivery, message: &Message) -> bool {
+        let mut hasher = DefaultHasher::new();
+        let id = identify(py, message, delivery.flags & flag::PIN != 0, &mut hasher);
+        delivery.body.fields.hash(&mut hasher);
+        let (key, round) = (hasher.finish(), self.round);
+        if delivery.flags & flag::WITHDRAWN != 0 {
+            self.known.remove(&key);
+            return false;
+        }
+        let message = self.watch.then(|| message.clone_ref(py));
+        let before = self.known.insert(key, Known { id, round, message });
+        delivery.flags & flag::KEPT != 0 && before.is_some_and(|before| before.id == id)
+    }
+}
