@@ -192,6 +192,16 @@ class TestFile:
         await pins.stop()
         assert [one.number for one in await content(tmp_path)] == [2, 3]
 
+    async def test_stopping_waits_for_what_is_to_be_written(self, tmp_path: Path) -> None:
+        pins = Pins(tmp_path)
+        await pins.start()
+        results: list[OSError | None] = []
+        for number in range(3):
+            pins.store(pin(number, f"t/{number}"), results.append)
+        await within(pins.stop())
+        assert results == [None] * 3
+        assert len(await content(tmp_path)) == 3
+
     async def test_a_start_writes_anew_what_is_dead(self, tmp_path: Path) -> None:
         pins = Pins(tmp_path)
         await pins.start()

@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
 from busway.broker.providers import Provider, Providers
 from busway.errors import Code
-
-_FIRST: Final = 1 << 63
-"""The numbers of these calls begin here; the engine's own are below."""
 
 
 class Ask(NamedTuple):
@@ -30,6 +27,7 @@ class Ask(NamedTuple):
     service: int
     call: int
     origin: int
+    topic: str
     frame: bytes
 
 
@@ -40,6 +38,7 @@ class Call(NamedTuple):
     service: int
     call: int
     origin: int
+    topic: str
     frame: bytes
 
 
@@ -99,11 +98,10 @@ class _Attempt:
 class Asking:
     """All requests on shared services that are under way, and the providers of those services."""
 
-    def __init__(self, *, each: float, pending: int, size: int) -> None:
+    def __init__(self, *, each: float, size: int) -> None:
         self._each = each
-        self._pending = pending
         self._size = size
-        self._calls = count(_FIRST)
+        self._calls = count(1)
         self._serial = count()
         self._requests: dict[int, dict[int, _Request]] = {}
         self._attempts: dict[int, _Attempt] = {}
@@ -130,10 +128,7 @@ class Asking:
         """A new request. `each` is the time for one provider (0: the setting), `limit` that for everything (0: none)."""
         own = self._requests.get(conn, {})
         held = self._bytes.get(conn, 0) + len(frame)
-        if number in own:
-            return [_error(conn, number, Code.DUPLICATE, f"request {number} is under way already")]
-        if len(own) >= self._pending:
-            return [_error(conn, number, Code.TOO_MANY_PENDING, f"{self._pending} requests are in flight already")]
+        assert number not in own, "the engine lets no number be used twice"
         if held > self._size and own:
             text = f"the requests in flight would have {held} bytes, {self._size} are the limit"
             return [_error(conn, number, Code.TOO_MANY_PENDING, text)]
@@ -303,7 +298,7 @@ class Asking:
     def _ask(self, attempt: _Attempt) -> Ask:
         request, provider = attempt.request, attempt.provider
         request.asked += 1
-        return Ask(provider.conn, provider.service, attempt.call, request.conn, request.frame)
+        return Ask(provider.conn, provider.service, attempt.call, request.conn, request.topic, request.frame)
 
     def _call(self, attempt: _Attempt, now: float) -> Call:
         request, provider = attempt.request, attempt.provider
@@ -312,7 +307,7 @@ class Asking:
             self._wake(attempt)
         attempt.phase, attempt.began = _Phase.AT_WORK, now
         provider.begins(now)
-        return Call(provider.conn, provider.service, attempt.call, request.conn, request.frame)
+        return Call(provider.conn, provider.service, attempt.call, request.conn, request.topic, request.frame)
 
     def _failed(self, attempt: _Attempt, code: int, payload: bytes, now: float, *, good: bool | None) -> list[Action]:
         """One who was at work gives no good answer."""

@@ -9,6 +9,7 @@ FIELDS: Final = 0x01
 POST: Final = 0x08
 PIN: Final = 0x10
 # PUBLISH
+CONFIRM: Final = 0x02
 UNKEEP: Final = 0x20
 # DELIVER
 KEPT: Final = 0x02

@@ -5,6 +5,7 @@ the keys were put last. A post belongs to its publisher's session and goes with 
 was lost; a pin belongs to its sender's name and stays until it is taken back.
 """
 
+import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ _encoder = msgspec.msgpack.Encoder(order="sorted")
 class Matcher(Protocol):
     """A pattern and rules, compiled; `_core.Selection` is one."""
 
+    @property
+    def literal(self) -> str | None:
+        """The one topic that it can mean, if it has no wildcards."""
+
+    def covers(self, topic: str) -> bool: ...
     def matches(self, topic: str, fields: bytes, payload: bytes, sender: str, session: int, time: int) -> bool: ...
 
 
@@ -40,7 +46,7 @@ def normal(fields: bytes) -> bytes:
 
 def _normal(value: Any) -> Any:
     if isinstance(value, float):
-        return value + 0.0  # there is one zero
+        return math.nan if math.isnan(value) else value + 0.0  # there is one zero
     if isinstance(value, dict):
         return {name: _normal(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -108,25 +114,17 @@ class _Usage:
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """A pattern and rules: the topic is compared once for all messages on it, the rest only if there are rules."""
+    """What a subscription asks for: the topic is compared once for all messages on it, the rest only if there are rules."""
 
-    pattern: str
-    on_topic: Matcher
-    on_message: Matcher | None
+    selection: Matcher
+    rules: bool
     without: int
-
-    @property
-    def literal(self) -> bool:
-        return "*" not in self.pattern and not self.pattern.startswith("re:")
-
-    def takes_topic(self, topic: str) -> bool:
-        return self.on_topic.matches(topic, b"", b"", "", 0, 0)
 
     def takes(self, kept: Kept) -> bool:
         """The topic fits already."""
         if self.without and kept.session == self.without:
             return False
-        return self.on_message is None or self.on_message.matches(
+        return not self.rules or self.selection.matches(
             kept.topic, kept.fields, kept.payload, kept.name, kept.session, kept.time
         )
 
@@ -154,6 +152,9 @@ class Retained:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
 
     def __iter__(self) -> Iterator[Kept]:
         return iter(self._kept.values())
@@ -269,11 +270,12 @@ class Retained:
     def select(self, pattern: str, rules: bytes = b"", *, without: int = 0) -> list[Kept]:
         """The kept messages of a new subscription, in order, those of the session `without` left out. Raises for a bad pattern or rule."""
         choice = self._choice(pattern, rules, without)
-        if choice.literal:
-            topics = [choice.pattern] if choice.pattern in self._topics else []
-            topics += [topic for topic in self._wild if choice.takes_topic(topic)]
+        literal, covers = choice.selection.literal, choice.selection.covers
+        if literal is None:
+            topics = [topic for topic in self._topics if covers(topic)]
         else:
-            topics = [topic for topic in self._topics if choice.takes_topic(topic)]
+            topics = [literal] if literal in self._topics else []
+            topics += [topic for topic in self._wild if covers(topic)]
         found = [kept for topic in topics for kept in self._topics[topic].values() if choice.takes(kept)]
         found.sort(key=_order)
         return found
@@ -283,7 +285,7 @@ class Retained:
         choice = self._choice(pattern, rules, without)
         self.unwatch(conn, sub)
         self._watchers.setdefault(conn, {})[sub] = choice
-        self._watched.setdefault(_place(choice), {})[conn, sub] = choice
+        self._watched.setdefault(choice.selection.literal, {})[conn, sub] = choice
 
     def unwatch(self, conn: int, sub: int) -> None:
         of_conn = self._watchers.get(conn, {})
@@ -291,7 +293,7 @@ class Retained:
             return
         if not of_conn:
             del self._watchers[conn]
-        place = _place(choice)
+        place = choice.selection.literal
         del self._watched[place][conn, sub]
         if not self._watched[place]:
             del self._watched[place]
@@ -306,18 +308,12 @@ class Retained:
         topic, told = kept.topic, dict[int, list[int]]()
         for place in self._watched if "*" in topic else (topic, None):
             for (conn, sub), choice in self._watched.get(place, {}).items():
-                if (place == topic or choice.takes_topic(topic)) and choice.takes(kept):
+                if (place == topic or choice.selection.covers(topic)) and choice.takes(kept):
                     told.setdefault(conn, []).append(sub)
         return told
 
     def _choice(self, pattern: str, rules: bytes, without: int) -> _Choice:
-        whole = self._compile(pattern, rules)
-        pattern = pattern.removeprefix("/")
-        return _Choice(pattern, self._compile(pattern, b"") if rules else whole, whole if rules else None, without)
-
-
-def _place(choice: _Choice) -> str | None:
-    return choice.pattern if choice.literal else None
+        return _Choice(self._compile(pattern, rules), bool(rules), without)
 
 
 def _order(kept: Kept) -> int:
