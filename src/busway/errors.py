@@ -8,6 +8,7 @@
     ├── Disconnected                the connection is gone: wait for the event "resumed", or try again
     │   └── ConnectFailed           none of the servers could be reached
     ├── ListenFailed                a server can't listen on this address
+    ├── DataFailed                  a server can't use this data folder
     ├── Timeout                     (also TimeoutError) it took too long
     ├── NoResponders                nobody serves this topic
     │   └── NoConsumers             nobody took the push
@@ -110,6 +111,10 @@ class ConnectFailed(Disconnected):
 
 
 class ListenFailed(BusError):
+    pass
+
+
+class DataFailed(BusError):
     pass
 
 

@@ -101,6 +101,10 @@ class Settings:
     heartbeat: float = 15.0
     handshake: float = 5.0
     drain: float = 5.0
+    kept: int = 4096
+    kept_bytes: int = 16 * MiB
+    grace: float = 10.0
+    provider_timeout: float = 2.0
     servers: Sequence[str] = ()
     """Addresses told to the clients, to be tried when this broker is gone."""
     authenticate: Callable[[Caller], bool] | None = None
@@ -117,7 +121,7 @@ class Settings:
             if field.type is int:
                 check_count(f"the setting {field.name}", value)
             elif field.type is float:
-                check_seconds(f"the setting {field.name}", value, zero=field.name in {"stall", "drain"})
+                check_seconds(f"the setting {field.name}", value, zero=field.name in {"stall", "drain", "grace"})
         if isinstance(self.servers, str) or not isinstance(self.servers, Sequence):
             raise TypeError(f"the setting servers must be a list of addresses, not {self.servers!r}")
         for server in self.servers:

@@ -7,6 +7,7 @@
             print(message.topic, message.payload)
 """
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -36,11 +37,20 @@ __all__ = [
 class Server:
     """A broker in the process's loop thread; it serves when this is made, until stop() or the end of its `with`."""
 
-    def __init__(self, *addresses: str, name: str, settings: Settings | None, tls: TLS | None) -> None:
+    def __init__(
+        self,
+        *addresses: str,
+        name: str,
+        settings: Settings | None,
+        tls: TLS | None,
+        fields: Fields | None,
+        data: str | os.PathLike[str] | None,
+    ) -> None:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            return await _serve(*addresses, name=name, settings=settings, tls=tls).start()
+            server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)
+            return await server.start()
 
         try:
             self._inner = self._portal.call(started)
@@ -132,9 +142,16 @@ class Server:
         self.stop()
 
 
-def serve(*addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None) -> Server:
+def serve(
+    *addresses: str,
+    name: str = "",
+    settings: Settings | None = None,
+    tls: TLS | None = None,
+    fields: Fields | None = None,
+    data: str | os.PathLike[str] | None = None,
+) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    return Server(*addresses, name=name, settings=settings, tls=tls)
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)
 
 
 def connect(

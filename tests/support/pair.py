@@ -29,8 +29,8 @@ class Hello(msgspec.Struct):
     name: str = ""
 
 
-def engine(**limits: int) -> _core.Engine:
-    return _core.Engine(**(LIMITS | limits))
+def engine(defaults: bytes | None = None, **limits: int) -> _core.Engine:
+    return _core.Engine(**(LIMITS | limits), defaults=defaults)
 
 
 OTHERS = {
@@ -45,9 +45,9 @@ OTHERS = {
 class Hub:
     """What the Python broker does around the engine, in its shortest form."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, defaults: bytes | None = None, **limits: int) -> None:
         self.limits = LIMITS | limits
-        self.engine = engine(**limits)
+        self.engine = engine(defaults, **limits)
         self.out: dict[int, bytearray] = {}
         self.failed: dict[int, tuple[int, str]] = {}  # conn -> what it did wrong
         self.closed: dict[int, tuple[int, str]] = {}  # conn -> its own CLOSE

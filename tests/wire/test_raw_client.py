@@ -177,7 +177,7 @@ async def test_messages_that_are_refused_are_told_unasked(address: str) -> None:
         (wire.serve(1, 5, "x" * 1025), 22),
         (wire.serve(1, 5, "$bus/info"), 24),
         (wire.subscribe(1, 5, "a", policy=4), 46),
-        (wire.subscribe(1, 5, "a", rules=b"\x80"), 46),
+        (wire.subscribe(1, 5, "a", rules=b"\x81"), 26),
         (wire.subscribe(1, 5, "a", group="g" * 1025), 22),
         (wire.unsubscribe(1, 5), 32),
         (wire.unserve(1, 5), 32),

@@ -104,11 +104,12 @@ def test_unknown_kinds_end_the_connection(kind: int) -> None:
 
 
 ALLOWED = {
-    wire.PUBLISH: wire.FIELDS | wire.CONFIRM,
+    wire.PUBLISH: wire.FIELDS | wire.CONFIRM | wire.POST | wire.PIN | wire.UNKEEP,
     wire.PUSH: wire.FIELDS,
-    wire.REQUEST: wire.FIELDS,
-    wire.REPLY: wire.FIELDS | wire.ERROR,
-    wire.SUBSCRIBE: wire.NO_ECHO,
+    wire.REQUEST: wire.FIELDS | wire.GATHER,
+    wire.REPLY: wire.FIELDS | wire.ERROR | wire.PARTIAL | wire.END,
+    wire.SUBSCRIBE: wire.NO_ECHO | wire.WATCH | wire.LISTEN,
+    wire.SERVE: wire.SHARED | wire.ASKS,
     wire.HOLD: wire.FULL,
 }
 SENT = {
@@ -141,10 +142,11 @@ def test_unknown_flags_end_the_connection(kind: int, bit: int) -> None:
 
 READ = {wire.frames(vector.data)[0].kind: vector for vector in VECTORS.values() if vector.way == "←"}
 KNOWN = {
-    wire.REPLY: wire.FIELDS | wire.ERROR,
-    wire.DELIVER: wire.FIELDS | wire.KEEP,
+    wire.REPLY: wire.FIELDS | wire.ERROR | wire.PARTIAL | wire.END,
+    wire.DELIVER: 0xFF,
     wire.OFFER: wire.FIELDS,
     wire.CALL: wire.FIELDS,
+    wire.ASK: wire.FIELDS,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from busway import _core, errors
+from busway.fields import compile_where, encode_fields
 from tests.support import page, wire
 from tests.support.pair import LIMITS, Hub
 
@@ -142,6 +143,8 @@ def sends_topic_first(kind: int, topic: str, payload: bytes, **more: Any) -> Cal
     return write
 
 
+VENUE = encode_fields({"venue": "krk"})
+
 WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] = {
     # names -> (session, numbers taken before, the call)
     ("hello-alice",): (ALICE, 0, lambda made: made.hello(map_of("hello-alice"))),
@@ -159,6 +162,31 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
     ("unsubscribe",): (ALICE, 4, lambda made: made.unsubscribe(1)),
     ("hold",): (ALICE, 0, lambda made: made.hold(1, True)),
     ("hold-end",): (ALICE, 0, lambda made: made.hold(1, False)),
+    ("subscribe-rules",): (
+        ALICE,
+        0,
+        lambda made: made.subscribe(
+            3, "proc/*", flags=wire.WATCH | wire.LISTEN, rules=compile_where({"venue": "krk"}, None).wire
+        ),
+    ),
+    ("topic-eth", "post"): (
+        BOB,
+        0,
+        sends_topic_first(wire.PUBLISH, "price/eth", b"up", flags=wire.CONFIRM | wire.POST, fields=VENUE),
+    ),
+    ("topic-eth", "unpin"): (
+        BOB,
+        0,
+        sends_topic_first(wire.PUBLISH, "price/eth", b"", flags=wire.CONFIRM | wire.PIN | wire.UNKEEP, fields=VENUE),
+    ),
+    ("serve-shared",): (ALICE, 0, lambda made: made.serve(1, "sum", wire.SHARED | wire.ASKS)),
+    ("topic-sum", "request-gather"): (
+        BOB,
+        0,
+        sends_topic_first(wire.REQUEST, "sum", b"[1,2]", flags=wire.GATHER, aux=2000, each=50),
+    ),
+    ("accept-ask",): (ALICE, 0, lambda made: made.accept((1 << 63) | 1, 0)),
+    ("reply-part",): (ALICE, 0, lambda made: made.reply(1, b"3", flags=wire.PARTIAL)),
     ("ping",): (BOB, 0, lambda made: made.ping(0x1122334455667788)),
     ("close",): (BOB, 0, lambda made: made.close(9, "bye")),
 }
@@ -240,7 +268,60 @@ def test_replies(name: str, number: int, code: int, payload: bytes) -> None:
     assert made.send(wire.REQUEST, "sum", b"") == number
     (event,) = feed(made, name)
     assert event[:3] == (_core.EVENT_REPLY, number, code)
-    assert (event[3].payload, event[3].kind, event[3].topic) == (payload, "reply", "sum")
+    assert (event[4].payload, event[4].kind, event[4].topic, event[4].last) == (payload, "reply", "sum", True)
+
+
+def test_partial_replies_end_with_one_that_is_not() -> None:
+    made = session(BOB, 1)
+    assert made.send(wire.REQUEST, "sum", b"", flags=wire.GATHER) == 2
+    for _ in range(2):
+        (event,) = feed(made, "reply-part-down")
+        assert event[:4] == (_core.EVENT_REPLY, 2, 0, wire.FIELDS | wire.PARTIAL)
+        assert (event[4].payload, event[4].sender, event[4].fields, event[4].last) == (b"3", "alice", {}, False)
+    (event,) = feed(made, "reply-end-down")
+    assert event[:4] == (_core.EVENT_REPLY, 2, 0, wire.END)
+    assert event[4].last
+    assert feed(made, "reply-part-down") == []
+
+
+def test_an_ask() -> None:
+    made, _ = reading()
+    (event,) = feed(made, "ask")
+    assert event[:3] == (_core.EVENT_ASK, 1, (1 << 63) | 1)
+    assert (event[3].topic, event[3].payload, event[3].kind) == ("sum", b"[1,2]", "request")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "kept"),
+    [("deliver-kept", "post", True), ("deliver-withdrawn", "withdrawn", False), ("deliver-copy", "request", False)],
+)
+def test_marks_of_deliveries(name: str, kind: str, kept: bool) -> None:
+    made, inboxes = reading()
+    feed(made, name)
+    (message,) = inboxes[1].take(10)
+    assert (message.kind, message.kept) == (kind, kept)
+    assert message.fields == ({} if name == "deliver-copy" else {"venue": "krk"})
+
+
+def kept_once(made: _core.Session, inbox: _core.Inbox, number: int, handed: list[str]) -> list[tuple[str, bool]]:
+    """What comes of a SUBSCRIBE during which this is handed over."""
+    assert made.subscribe(1, "price/*", flags=wire.WATCH, notify=True) == number
+    for name in handed:
+        feed(made, name)
+    result = wire.frame(wire.RESULT, struct.pack("<HQQ", 0, number, len(handed)))
+    made.feed(result, len(result))
+    return [(message.kind, message.kept) for message in inbox.take(10)]
+
+
+def test_coming_back_repeats_no_kept_message_and_hides_no_withdrawal() -> None:
+    made, inboxes = reading()
+    assert kept_once(made, inboxes[1], 1, ["deliver-kept"]) == [("post", True), ("notify", False)]
+    assert kept_once(made, inboxes[1], 2, ["deliver-kept"]) == [("notify", False)]
+    assert kept_once(made, inboxes[1], 3, []) == [("withdrawn", True), ("notify", False)]
+    assert kept_once(made, inboxes[1], 4, ["deliver-kept"]) == [("post", True), ("notify", False)]
+    feed(made, "deliver-withdrawn")
+    assert [message.kind for message in inboxes[1].take(10)] == ["withdrawn"]
+    assert kept_once(made, inboxes[1], 5, []) == [("notify", False)]
 
 
 def test_a_reply_that_nobody_waits_for_is_dropped() -> None:

@@ -8,7 +8,8 @@ use busway_core::packed::{normal, write_head, Head};
 use busway_core::rules::{Outcome, Rules, Seen};
 use libfuzzer_sys::fuzz_target;
 
-const FIELDS: &[u8] = b"\x86\xa1a\x01\xa1b\xcb\x40\x04\0\0\0\0\0\0\xa1s\xa3abc\xa1l\x93\x01\xa1x\xc0\xa1m\x81\xa1k\x90\xa1r\xc4\x01\xff";
+const FIELDS: &[u8] =
+    b"\x86\xa1a\x01\xa1b\xcb\x40\x04\0\0\0\0\0\0\xa1s\xa3abc\xa1l\x93\x01\xa1x\xc0\xa1m\x81\xa1k\x90\xa1r\xc4\x01\xff";
 
 fn one(name: &str, op: &str, text: &[u8]) -> Vec<u8> {
     let mut out = b"\x81\xa5where\x91\x93".to_vec();
@@ -41,7 +42,8 @@ fuzz_target!(|data: &[u8]| {
         }
     };
     let Ok(fields) = Fields::read(fields) else { return };
-    let seen = Seen { fields: &fields, topic: "a/b", sender: "me", session: 7, time: 1_700_000_000_000_000_000, payload };
+    let seen =
+        Seen { fields: &fields, topic: "a/b", sender: "me", session: 7, time: 1_700_000_000_000_000_000, payload };
     let whole = rules.hold(&seen);
     assert_eq!(whole, rules.hold(&seen), "the answer changes");
     let equal = |(name, value): &(Box<str>, Box<[u8]>)| fields.get(name).is_some_and(|found| *normal(found) == **value);

@@ -3,7 +3,7 @@
 //! The first byte is the size of the pieces, the second the limits of an inbox.
 #![no_main]
 
-use busway_core::client::{read, Incoming, Limits, Outgoing};
+use busway_core::client::{read, Incoming, Limits, More, Outgoing};
 use busway_core::frame::kind;
 use busway_core::inbox::Inbox;
 use busway_core::split::{Flow, Splitter};
@@ -51,14 +51,18 @@ fuzz_target!(|data: &[u8]| {
 
     // What a client writes is well formed whatever it is given.
     let mut out = Outgoing::new();
-    out.open(Limits { frame: LIMIT, topic: 64, topics: 3 });
+    out.open(Limits { frame: LIMIT, topic: 64, fields: 64, topics: 3 });
     for (i, part) in data.split(|byte| *byte == b'\n').take(20).enumerate() {
         let Ok(text) = std::str::from_utf8(part) else { continue };
-        if let (Ok(slot), Ok(())) = (out.slot(text), out.fits(part.len())) {
-            out.message(kind::PUBLISH, 0, slot, 0, 7, part);
+        if let (Ok(slot), Ok(())) = (out.slot(text), out.fits(part.len(), part.len().min(8))) {
+            let fields = &part[..part.len().min(8)];
+            out.message(kind::PUBLISH, slot, More { time: 7, fields, ..More::default() }, part);
         }
-        let _refused_or_written =
-            (out.subscribe(i as u32, text, "g", 0, 0), out.serve(i as u32, text), out.reply(1, 0, part));
+        let _refused_or_written = (
+            out.subscribe(i as u32, text, "g", 0, 0, part),
+            out.serve(i as u32, text, 0),
+            out.reply(1, 0, 0, &[], part),
+        );
         out.close(1, text);
     }
     let (mut splitter, mut bytes) = (Splitter::default(), 0);

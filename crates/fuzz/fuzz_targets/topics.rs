@@ -43,8 +43,9 @@ fuzz_target!(|data: &[u8]| {
 
     // The index says the same, and forgets.
     let mut index = Index::default();
-    let key = index.insert(a, Subscription::new(1, 2, Subscription::ALONE, 0, true)).expect("checked");
-    let other = index.insert("z/**", Subscription::new(1, 3, Subscription::ALONE, 0, true)).expect("checked");
+    let key = index.insert(a, Subscription::new(1, 2, Subscription::ALONE, 0, true, false), None).expect("checked");
+    let other =
+        index.insert("z/**", Subscription::new(1, 3, Subscription::ALONE, 0, true, false), None).expect("checked");
     let mut found = Vec::new();
     assert!(index.matches(b, &mut found));
     assert_eq!(found.contains(&key), expected, "{a:?} {b:?}");

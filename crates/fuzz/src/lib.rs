@@ -4,8 +4,9 @@
 //! bounded, and what the broker writes is a stream of frames that a client understands.
 
 use busway_core::client::{read, Incoming};
+use busway_core::engine::copies::Kept;
 use busway_core::engine::{Engine, Event, Limits};
-use busway_core::frame::{code, kind, Writer, MAGIC};
+use busway_core::frame::{code, flag, kind, Writer, HEAD, MAGIC};
 use busway_core::split::{Flow, Splitter};
 
 const LIMITS: Limits = Limits {
@@ -41,6 +42,11 @@ pub struct Driver {
     clients: Vec<Client>,
     now: u64,
     sessions: u64,
+    /// The message kept last: client, flags, topic, body.
+    kept: Option<(u32, u8, String, Vec<u8>)>,
+    shared: Vec<(u32, u32)>,
+    calls: u64,
+    asked: Option<(u32, u64)>,
 }
 
 fn hello(map: &[u8]) -> Vec<u8> {
@@ -51,7 +57,16 @@ fn hello(map: &[u8]) -> Vec<u8> {
 
 impl Driver {
     pub fn new() -> Self {
-        let mut driver = Self { engine: Engine::new(LIMITS), clients: Vec::new(), now: 0, sessions: 0 };
+        let mut driver = Self {
+            engine: Engine::new(LIMITS),
+            clients: Vec::new(),
+            now: 0,
+            sessions: 0,
+            kept: None,
+            shared: Vec::new(),
+            calls: 0,
+            asked: None,
+        };
         driver.engine.internal("$bus/info");
         for i in 0..CLIENTS {
             let conn = driver.engine.connect();
@@ -112,7 +127,10 @@ impl Driver {
 
     /// The connection ends; the next one of this client is let in at once if the client was a welcome one.
     fn replace(&mut self, i: usize) {
-        self.engine.disconnect(self.clients[i].conn);
+        let conn = self.clients[i].conn;
+        self.shared.retain(|&(other, _)| other != conn);
+        self.asked = self.asked.filter(|&(other, _)| other != conn);
+        self.engine.disconnect(conn);
         self.work();
         self.clients[i] = Client { conn: self.engine.connect(), reader: Reader::default(), writable: true };
     }
@@ -149,12 +167,51 @@ impl Driver {
                     engine.close(old, code::SESSION_TAKEN, "taken");
                 }
             }
-            Event::Subscribe { conn, sub, number, flags, policy, pattern, group, .. } => {
-                engine.subscribe(conn, sub, number, flags, policy, &pattern, &group);
+            Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules } => {
+                let kept = self.kept.as_ref().map(|(client, flags, topic, body)| Kept {
+                    client: *client,
+                    session: 9,
+                    name: "kept",
+                    flags: flags | flag::KEPT,
+                    topic,
+                    body,
+                });
+                let kept: Vec<_> = kept.into_iter().collect();
+                engine.subscribe(conn, sub, number, flags, policy, &pattern, &group, &rules, &kept);
             }
-            Event::Serve { conn, service, number, topic } => {
-                engine.serve(conn, service, number, &topic);
+            Event::Serve { conn, service, number, topic, flags } => {
+                if engine.serve(conn, service, number, &topic, flags) == code::OK && flags & flag::SHARED != 0 {
+                    self.shared.push((conn, service));
+                }
             }
+            Event::Unserve { conn, service, .. } => self.shared.retain(|&one| one != (conn, service)),
+            Event::Keep { conn, topic, frame } => {
+                if frame[5] & flag::UNKEEP == 0 {
+                    engine.publish_kept(conn, &topic, &frame);
+                    let lives = flag::FIELDS | flag::POST | flag::PIN;
+                    self.kept = Some((conn, frame[5] & lives, topic, frame[HEAD..].into()));
+                }
+                engine.settle_held(conn);
+            }
+            Event::Request { conn, topic, frame } => {
+                self.calls += 1;
+                let mut number = [0; 8];
+                number.copy_from_slice(&frame[HEAD + 8..HEAD + 16]);
+                self.asked = Some((conn, u64::from_le_bytes(number)));
+                let taken = self.shared.last().is_some_and(|&to| {
+                    engine.pass(true, to, self.calls, conn, &topic, &frame)
+                        && engine.pass(false, to, self.calls, conn, &topic, &frame)
+                });
+                if !taken {
+                    engine.answer(conn, u64::from_le_bytes(number), flag::ERROR, code::NO_RESPONDERS, &[], b"");
+                }
+            }
+            Event::Answer { frame, .. } => {
+                if let Some((conn, number)) = self.asked.take() {
+                    engine.answer(conn, number, frame[5] & flag::PARTIAL, 0, &[], b"reply");
+                }
+            }
+            Event::Cancel { .. } | Event::Accept { .. } => {}
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
             Event::Close { .. } | Event::Fail { .. } | Event::Pause(_) => {}
@@ -177,7 +234,10 @@ impl Reader {
             match read(&data[..size])? {
                 Incoming::Topic { slot, .. } => topics[slot as usize] = true,
                 Incoming::Sender { slot, .. } => senders[slot as usize] = true,
-                Incoming::Deliver(delivery) | Incoming::Offer(delivery) | Incoming::Call(delivery) => {
+                Incoming::Deliver(delivery)
+                | Incoming::Offer(delivery)
+                | Incoming::Call(delivery)
+                | Incoming::Ask(delivery) => {
                     assert!(topics[delivery.topic as usize], "a topic slot that was not told");
                     assert!(senders[delivery.sender as usize], "a sender slot that was not told");
                     assert!(delivery.ids().count() <= LIMITS.subscriptions);

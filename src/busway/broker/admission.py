@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, __version__
-from busway.errors import Code
+from busway.broker.flags import SHARED
+from busway.errors import BusError, Code
 from busway.settings import Caller, Settings
 from busway.topic import is_reserved
 
@@ -66,20 +67,24 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return
     hub.clients += 1
-    session.admitted(hub.clients, said.name)
+    session.admitted(hub.clients, said.session, said.name)
     welcome = _welcome(hub, hub.clients)
     other = hub.engine.accept(conn, said.session, said.name, hub.clients, min(version, PROTOCOL), welcome)
+    hub.arrived(session)
     if other is not None and (old := hub.sessions.get(other)):
         old.close(Code.SESSION_TAKEN, "another connection came with the same session")
 
 
 def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Decide a SUBSCRIBE; the engine checks the pattern and queues the RESULT."""
-    _, conn, sub, number, flags, policy, pattern, group, rules = event
+    """Decide a SUBSCRIBE; the engine checks the pattern and queues what is kept and the RESULT."""
+    conn, number, pattern = event[1], event[3], event[6]
     if is_reserved(pattern.removeprefix("/")):
         hub.engine.refuse(conn, number, Code.RESERVED, f"topics below {pattern!r} belong to the broker")
         return
-    hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, None)
+    try:
+        hub.keeping.subscribe(event)
+    except BusError as error:
+        hub.engine.refuse(conn, number, error.code, error.reason)
 
 
 def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
@@ -88,7 +93,8 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
     if is_reserved(topic.removeprefix("/")):
         hub.engine.refuse(conn, number, Code.RESERVED, f"the topic {topic!r} belongs to the broker")
         return
-    hub.engine.serve(conn, service, number, topic, flags)
+    if hub.engine.serve(conn, service, number, topic, flags) == Code.OK and flags & SHARED:
+        hub.sharing.join(conn, service, topic, flags)
 
 
 def limits(settings: Settings) -> dict[str, int]:

@@ -6,13 +6,17 @@ through it: an unexpected error ends that client's connection, is logged with it
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
 from busway._core import Engine
-from busway.broker import admission, services
+from busway.broker import admission, keeping, services, sharing
+from busway.broker.keeping import Keeping
+from busway.broker.pinlog import Pin
+from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
+from busway.broker.sharing import Sharing
 from busway.errors import Code
 from busway.settings import MiB, Settings
 from busway.transport.flow import HIGH_WATER
@@ -32,7 +36,16 @@ connection costs no more than it says."""
 class Hub:
     """The engine and the sessions around it."""
 
-    def __init__(self, settings: Settings, name: str, guid: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        guid: str,
+        *,
+        fields: bytes = b"",
+        pins: Pins | None = None,
+        found: Iterable[Pin] = (),
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.name = name
@@ -48,11 +61,14 @@ class Hub:
             senders=settings.senders,
             pending=settings.pending,
             stall_ms=int(settings.stall * 1000),
+            defaults=fields or None,
         )
         self.started = self.loop.time()
         self.addresses: tuple[str, ...] = ()
         self.sessions: dict[int, Session] = {}
         self.everyone: set[Session] = set()
+        self.present: dict[int, Session] = {}
+        """By the clients' own session numbers: the connection that each has now."""
         self.clients = 0
         self.refused = 0
         self.faults = 0
@@ -60,11 +76,19 @@ class Hub:
         self.empty = asyncio.Event()
         self.empty.set()
         self.pulse = Pulse(self)
+        self.keeping = Keeping(self, pins, found)
+        self.sharing = Sharing(self)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
             _core.EVENT_SUBSCRIBE: admission.subscribe,
             _core.EVENT_SERVE: admission.serve,
+            _core.EVENT_UNSERVE: sharing.unserve,
+            _core.EVENT_KEEP: keeping.keep,
+            _core.EVENT_REQUEST: sharing.request,
+            _core.EVENT_CANCEL: sharing.cancel,
+            _core.EVENT_ACCEPT: sharing.accept,
+            _core.EVENT_ANSWER: sharing.answer,
             _core.EVENT_CALL: services.call,
             _core.EVENT_CLOSE: _closed,
             _core.EVENT_FAIL: _failed,
@@ -114,9 +138,20 @@ class Hub:
 
     def forget(self, conn: int) -> None:
         """The engine is done with this connection; publishers it blocked go on, its requesters are answered."""
-        self.sessions.pop(conn, None)
+        session = self.sessions.pop(conn, None)
         self.engine.disconnect(conn)
+        self.keeping.forget(conn)
+        self.sharing.forget(conn)
+        if session is not None and self.present.get(session.session) is session:
+            del self.present[session.session]
+            self.keeping.lost(session.session, self.loop.time())
+            self.pulse.arm()
         self.loop.call_soon(self.flush)
+
+    def arrived(self, session: "Session") -> None:
+        """A client was let in; if it was here before, what it left is its own again."""
+        self.present[session.session] = session
+        self.keeping.returned(session.session)
 
     def left(self, session: "Session") -> None:
         self.everyone.discard(session)
@@ -139,6 +174,8 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
     _, conn, code, text = event
     if session := hub.sessions.get(conn):
         log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
+        if hub.present.get(session.session) is session:
+            hub.keeping.left(session.session)
         session.end()
     return None
 

@@ -1,4 +1,4 @@
-"""The broker's clock: signs of life of the clients, and a faster tick while a full outbox blocks publishers."""
+"""The broker's clock: signs of life, a fast tick while a full outbox blocks publishers, an alarm for what runs out of time."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
@@ -20,15 +20,31 @@ class Pulse:
         self._hub = hub
         self._beat: asyncio.TimerHandle | None = None
         self._tick: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._stopped = False
 
     def start(self) -> None:
         self._beat = self._hub.loop.call_later(self._hub.settings.heartbeat / BEATS, self._on_beat)
 
     def stop(self) -> None:
-        for timer in (self._beat, self._tick):
+        for timer in (self._beat, self._tick, self._alarm):
             if timer is not None:
                 timer.cancel()
-        self._beat = self._tick = None
+        self._beat = self._tick = self._alarm = None
+        self._stopped = True
+
+    def arm(self) -> None:
+        """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
+        due = [when for when in (self._hub.keeping.deadline(), self._hub.sharing.deadline()) if when is not None]
+        if not due or self._stopped:
+            return
+        when = min(due)
+        if self._alarm is not None:
+            if self._alarm_at <= when:
+                return
+            self._alarm.cancel()
+        self._alarm, self._alarm_at = self._hub.loop.call_at(when, self._on_alarm), when
 
     def hurry(self) -> None:
         """Somebody is blocked: tick until nobody is."""
@@ -40,6 +56,16 @@ class Pulse:
         self._hub.handle(self._pass_time())
         if self._hub.engine.blocked():
             self.hurry()
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        try:
+            now = self._hub.loop.time()
+            self._hub.keeping.expire(now)
+            self._hub.sharing.expire(now)
+            self._hub.flush()
+        finally:
+            self.arm()
 
     def _on_beat(self) -> None:
         hub = self._hub

@@ -3,20 +3,24 @@
 import asyncio
 import logging
 import math
+import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import NoneType, TracebackType
 from typing import Any, Final, Self
 
 from busway.broker import services
+from busway.broker.data import DataFolder
 from busway.broker.hub import Hub
+from busway.broker.pinlog import Pin
+from busway.broker.pins import Pins
 from busway.broker.session import Session
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
-from busway.fields import Fields
+from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Offline, Settings
 from busway.transport import Address, Listener, listen, parse
 
@@ -30,12 +34,24 @@ class Server:
     """A broker. It serves from `start()` (or entering it) to `stop()` (or leaving it)."""
 
     def __init__(
-        self, *addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None
+        self,
+        *addresses: str,
+        name: str = "",
+        settings: Settings | None = None,
+        tls: TLS | None = None,
+        fields: Fields | None = None,
+        data: str | os.PathLike[str] | None = None,
     ) -> None:
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
         check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
-        self.guid = secrets.token_hex(16)
+        check_type("fields", fields, (Mapping, NoneType), "a dict or None")
+        check_type("data", data, (str, os.PathLike, NoneType), "the path of a folder or None")
+        self._fields = encode_fields(fields or {})
+        self._data = None if data is None else DataFolder(data)
+        self._pins: Pins | None = None
+        # Known before the start, so that clients of this process can be made.
+        self.guid = (self._data and self._data.guid()) or secrets.token_hex(16)
         self.name = name or socket.gethostname()
         self.settings = settings or Settings()
         self._tls = tls
@@ -44,22 +60,27 @@ class Server:
             parse(server)  # a wrong one is found here, not by every client
         self._listeners: list[Listener] = []
         self._hub: Hub | None = None
+        self._begun = False
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._deadline = math.inf
 
     async def start(self) -> Self:
         """Listen on every address; none is left open if one fails."""
-        if self._hub is not None:
+        if self._begun:
             raise LocalProtocolError("this server has been started already; make a new one")
-        hub = self._hub = Hub(self.settings, self.name, self.guid)
+        self._begun = True
         try:
+            found = await self._open_data()
+            hub = Hub(self.settings, self.name, self.guid, fields=self._fields, pins=self._pins, found=found)
+            self._hub = hub
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
                 self._listeners.append(listener)
         except BaseException:
             self._close_listeners()
+            await self._close_data()
             raise
         hub.addresses = self.addresses
         hub.pulse.start()
@@ -139,7 +160,26 @@ class Server:
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
+            await self._close_data()
             self._stopped.set()
+
+    async def _open_data(self) -> list[Pin]:
+        """Claim the data folder; the pins in it."""
+        if self._data is None:
+            return []
+        self._data.open()
+        if (guid := self._data.guid()) is not None:
+            self.guid = guid
+        else:
+            self._data.remember(self.guid)
+        self._pins = Pins(self._data.path)
+        return await self._pins.start()
+
+    async def _close_data(self) -> None:
+        if self._pins is not None:
+            await self._pins.stop()
+        if self._data is not None:
+            self._data.close()
 
     async def _flow_out(self, hub: Hub) -> None:
         """Wait until nothing arrives any more, no request is in flight and nothing waits to be written."""
@@ -147,7 +187,7 @@ class Server:
         while hub.sessions:
             stats = hub.engine.stats()
             quiet, arrived = arrived == stats["received_bytes"], stats["received_bytes"]
-            if quiet and not stats["pending"] and _written(hub):
+            if quiet and not stats["pending"] and not hub.sharing.asking.pending and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:
                 log.warning("not everything flowed out in time")
@@ -187,12 +227,21 @@ def _written(hub: Hub) -> bool:
     )
 
 
-def serve(*addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None) -> Server:
+def serve(
+    *addresses: str,
+    name: str = "",
+    settings: Settings | None = None,
+    tls: TLS | None = None,
+    fields: Fields | None = None,
+    data: str | os.PathLike[str] | None = None,
+) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
+
+    `fields` are added to each message that passes. `data` is a folder for what has to outlive the broker: its pins and its guid.
 
     ::
 
         async with busway.serve("tcp://127.0.0.1:7420") as server:
             await server.serve_forever()
     """
-    return Server(*addresses, name=name, settings=settings, tls=tls)
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)

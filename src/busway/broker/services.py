@@ -1,20 +1,25 @@
 """The broker's own services, on topics below `$bus`: requests to them are answered here instead of by a client."""
 
+import base64
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from busway._core import PROTOCOL, Engine, Message
 from busway.broker.admission import AGENT, limits
-from busway.errors import Code
+from busway.broker.flags import PIN
+from busway.broker.retained import Kept
+from busway.errors import BusError, Code
+from busway.settings import KiB
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 INFO: Final = "$bus/info"
+KEPT: Final = "$bus/kept"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True):
@@ -22,6 +27,15 @@ class InfoQuestion(msgspec.Struct, frozen=True):
 
     connections: int = 1000
     skip: int = 0
+
+
+class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/kept`: which kept messages (rules as in a SUBSCRIBE, base64), from which on, how many."""
+
+    pattern: str = "**"
+    rules: bytes = b""
+    skip: Annotated[int, msgspec.Meta(ge=0)] = 0
+    most: Annotated[int, msgspec.Meta(ge=0)] = 1000
 
 
 def register(engine: Engine) -> None:
@@ -37,6 +51,9 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
         payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
     except msgspec.MsgspecError as error:
         hub.engine.reply(conn, number, Code.HANDLER_ERROR, f"{message.topic}: {error}".encode())
+        return
+    except BusError as error:
+        hub.engine.reply(conn, number, error.code, error.reason.encode())
         return
     hub.engine.reply(conn, number, Code.OK, payload)
 
@@ -57,13 +74,73 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
         "servers": hub.settings.servers,
         "limits": limits(hub.settings),
         "stats": stats(hub),
+        "kept": hub.keeping.figures(),
+        "shared": hub.sharing.figures(),
         "connections": [_connection(hub, conn) for conn, _ in listed],
     }
 
 
+def kept(hub: "Hub", message: Message) -> dict[str, Any]:
+    """What `busway kept` shows: kept messages in their order, as many as fit into one reply."""
+    payload = message.payload
+    question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
+    found = hub.keeping.box.select(question.pattern, question.rules)
+    room = hub.settings.frame - KiB
+    listed: list[msgspec.Raw] = []
+    for one in islice(found, question.skip, question.skip + question.most):
+        record = _kept(one)
+        encoded = msgspec.json.encode(record)
+        if len(encoded) > room and not listed:
+            # Too large for any reply: who wants it subscribes.
+            encoded = msgspec.json.encode(record | {"payload": None, "fields": None})
+        room -= len(encoded) + 1
+        if room < 0:
+            break
+        listed.append(msgspec.Raw(encoded))
+    return {"total": len(found), "skip": question.skip, "kept": listed}
+
+
+def _kept(one: Kept) -> dict[str, Any]:
+    payload = one.payload
+    return {
+        "id": f"{one.session:016x}{one.number:016x}",
+        "kind": "pin" if one.flags & PIN else "post",
+        "topic": one.topic,
+        "sender": one.name,
+        "session": f"{one.session:016x}",
+        "time": one.time,
+        "fields": _plain(msgspec.msgpack.decode(one.fields)) if one.fields else {},
+        "size": len(payload),
+        "payload": _text(payload),
+    }
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    """Text as it is, other bytes as {"base64": ...}."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _plain(value: Any) -> Any:
+    """A field's value for JSON; bytes as {"base64": ...}, so that they are no text."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value
+
+
 def stats(hub: "Hub") -> dict[str, Any]:
-    """The engine's counters and those of the sessions."""
+    """The engine's counters, those of the sessions, of what is kept and of shared services."""
     return hub.engine.stats() | {
+        "kept": len(hub.keeping.box),
+        "kept_bytes": hub.keeping.box.bytes,
+        "shared_pending": hub.sharing.asking.pending,
+        "shared_late": hub.sharing.asking.late,
         "connections": len(hub.sessions),
         "clients": hub.clients,
         "refused": hub.refused,
@@ -86,4 +163,4 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
     }
 
 
-_SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info}
+_SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}

@@ -35,6 +35,7 @@ class Session(asyncio.BufferedProtocol):
         "name",
         "paused",
         "scheme",
+        "session",
         "transport",
     )
 
@@ -47,6 +48,7 @@ class Session(asyncio.BufferedProtocol):
         self.scheme = scheme
         self.conn = -1
         self.client = 0
+        self.session = 0
         self.name = ""
         self.accepted = False
         self.closing = False
@@ -101,9 +103,10 @@ class Session(asyncio.BufferedProtocol):
 
     # The hub calls these.
 
-    def admitted(self, client: int, name: str) -> None:
+    def admitted(self, client: int, session: int, name: str) -> None:
         """The handshake is over."""
         self.client = client
+        self.session = session
         self.name = name
         self.accepted = True
         if self._timer is not None:

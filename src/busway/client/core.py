@@ -15,6 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from busway import _core
 from busway._core import Session
+from busway.checks import check_type
 from busway.client.connection import Connection
 from busway.client.events import Announcer, Event
 from busway.client.holding import Holding
@@ -26,7 +27,6 @@ from busway.errors import (
     Code,
     Disconnected,
     Forked,
-    InvalidFields,
     LocalProtocolError,
     from_code,
 )
@@ -301,8 +301,7 @@ class Core:
 
 
 def _checked(fields: Fields) -> Fields:
-    if not isinstance(fields, Mapping):
-        raise InvalidFields(f"fields= takes a dict of names and values, not a {type(fields).__name__}")
+    check_type("fields", fields, Mapping, "a dict or None")
     return fields
 
 

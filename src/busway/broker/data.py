@@ -1,0 +1,97 @@
+"""The data folder of a broker: one server at a time has it, and it remembers who the broker is.
+
+The identity is in `broker.json`, so a server that starts again in its folder has the guid it had. Called when a server
+starts and stops.
+"""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from busway.errors import DataFailed
+
+log = logging.getLogger("busway.broker")
+
+IDENTITY: Final = "broker.json"
+
+
+class _Identity(msgspec.Struct):
+    guid: str
+
+
+class DataFolder:
+    """A folder that no other server uses, from open() to close()."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = -1
+
+    def open(self) -> None:
+        """Make the folder if it isn't there, and claim it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataFailed(f"the data folder {self.path} can't be used: {error.strerror}") from error
+        try:
+            # On the folder itself: that needs no file, so it works where nothing can be written.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise DataFailed(f"the data folder {self.path} is in use by another server; give each its own") from None
+        except OSError as error:
+            os.close(lock)
+            raise DataFailed(f"the data folder {self.path} can't be locked: {error.strerror}") from error
+        self._lock = lock
+
+    def close(self) -> None:
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def guid(self) -> str | None:
+        """The one that is remembered."""
+        file = self.path / IDENTITY
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=_Identity).guid
+            if len(bytes.fromhex(found)) == 16:
+                return found
+            log.warning("%s holds no guid; the broker gets a new one", file)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("%s can't be read (%s); the broker gets a new guid", file, error.strerror)
+        except (msgspec.MsgspecError, ValueError) as error:
+            log.warning("%s is damaged (%s); the broker gets a new guid", file, error)
+        return None
+
+    def remember(self, guid: str) -> None:
+        file = self.path / IDENTITY
+        try:
+            replace(file, msgspec.json.encode(_Identity(guid)) + b"\n")
+        except OSError as error:
+            log.warning("%s can't be written (%s); after a restart the broker is another one", file, error.strerror)
+
+
+def replace(file: Path, content: bytes) -> None:
+    """Write a file so that after a crash either the old or the new one is there."""
+    new = file.with_name(file.name + ".new")
+    with new.open("wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(file)
+    sync(file.parent)
+
+
+def sync(folder: Path) -> None:
+    """Make what was renamed or made in a folder last."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,28 @@
+"""The bits of the wire protocol's flags that the broker's Python side names (docs/protocol.md, "Flags")."""
+
+from typing import Final
+
+FIELDS: Final = 0x01
+"""PUBLISH PUSH REQUEST REPLY DELIVER: the body begins with fields."""
+
+# PUBLISH and DELIVER
+POST: Final = 0x08
+PIN: Final = 0x10
+# PUBLISH
+CONFIRM: Final = 0x02
+UNKEEP: Final = 0x20
+# DELIVER
+KEPT: Final = 0x02
+WITHDRAWN: Final = 0x04
+# SUBSCRIBE
+NO_ECHO: Final = 0x01
+WATCH: Final = 0x02
+# REQUEST
+GATHER: Final = 0x02
+# REPLY
+ERROR: Final = 0x04
+PARTIAL: Final = 0x08
+END: Final = 0x10
+# SERVE
+SHARED: Final = 0x01
+ASKS: Final = 0x02

@@ -1,0 +1,243 @@
+"""The pins on disk: a file in the data folder that is only appended to, and written anew when most of it is dead.
+
+One thread writes. Whoever stores something is told once it is on disk, or that it isn't; many that wait share one fsync.
+What is damaged is skipped, told and counted, and the good part is kept. A disk that can't be written makes pins fail, not the
+broker.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from busway.broker import data, pinlog
+from busway.broker.pinlog import Damage, Entry, Found, Pin
+from busway.broker.retained import Key
+from busway.errors import DataFailed
+from busway.settings import MiB
+
+log = logging.getLogger("busway.broker")
+
+Done: TypeAlias = Callable[[OSError | None], object]
+
+FILE: Final = "pins.log"
+_WORTH: Final = MiB
+"""A file smaller than this is not written anew while the broker runs."""
+
+
+class Pins:
+    """The file of pins of one broker. open() and the methods below it run on its thread, the others on the loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / FILE
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway pins")
+        self._queue: list[tuple[Entry, Done]] = []
+        self._writing: asyncio.Future[Any] | None = None
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._fd = -1
+        self._end = 0
+        self._places: dict[Key, tuple[int, int]] = {}
+        self._live = 0
+        self._next_look = _WORTH
+        self.damaged = 0
+        self.damaged_bytes = 0
+        self.refused = 0
+        self.rewritten = 0
+
+    # On the loop.
+
+    async def start(self) -> list[Pin]:
+        """Read the file; the pins in it, in order."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.open)
+
+    def store(self, entry: Entry, done: Done) -> None:
+        """Write this; `done` is called when it is on disk (None) or could not be written."""
+        self._queue.append((entry, done))
+        self._quiet.clear()
+        self._write_next()
+
+    async def stop(self) -> None:
+        """Wait until everything is written, and let go of the file."""
+        await self._quiet.wait()
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.close)
+        self._executor.shutdown(wait=False)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "file": str(self.file),
+            "bytes": self._end,
+            "live_bytes": self._live,
+            "records": len(self._places),
+            "damaged": self.damaged,
+            "damaged_bytes": self.damaged_bytes,
+            "refused": self.refused,
+            "rewritten": self.rewritten,
+        }
+
+    def _write_next(self) -> None:
+        if self._writing is not None:
+            return
+        run = partial(asyncio.get_running_loop().run_in_executor, self._executor)
+        if self._queue:
+            batch, self._queue = self._queue, []
+            self._writing = run(self.append, [entry for entry, _ in batch])
+            self._writing.add_done_callback(partial(self._written, [done for _, done in batch]))
+        elif self._end >= self._next_look and self._live * 2 < self._end:
+            self._writing = run(self.rewrite)
+            self._writing.add_done_callback(partial(self._written, ()))
+        else:
+            self._quiet.set()
+
+    def _written(self, waiting: Sequence[Done], future: "asyncio.Future[list[OSError | None]]") -> None:
+        self._writing = None
+        if (error := future.exception()) is not None:
+            # No error of the disk: those are results. It is ours, so it is told with its traceback.
+            log.error("unexpected error in the file of pins", exc_info=error)
+            results: list[OSError | None] = [OSError(f"unexpected error: {error}")] * len(waiting)
+        else:
+            results = future.result()
+        for done, result in zip(waiting, results, strict=True):
+            done(result)
+        self._write_next()
+
+    # On the thread.
+
+    def open(self) -> list[Pin]:
+        """Read what is there, cut a torn end off, and write anew what has dead or damaged parts."""
+        try:
+            content = self.file.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        except OSError as error:
+            raise DataFailed(f"{self.file} can't be read: {error.strerror}") from error
+        pins: dict[Key, Pin] = {}
+        torn, damage = 0, False
+        for found in pinlog.scan(content):
+            if isinstance(found, Damage):
+                self._told(found)
+                torn, damage = (found.size, damage) if found.torn else (torn, True)
+                continue
+            self._indexed(found)
+            pins.pop(found.entry.key, None)
+            if isinstance(found.entry, Pin):
+                pins[found.entry.key] = found.entry
+        self._end = len(content) - torn
+        try:
+            self._mend(torn, damage=damage)
+        except OSError as error:
+            log.warning("%s can't be written (%s): pins will be refused until it can", self.file, error.strerror)
+        return list(pins.values())
+
+    def append(self, entries: list[Entry]) -> list[OSError | None]:
+        """Write them with one fsync, or one by one if that fails: a small one may fit where a large one doesn't."""
+        try:
+            self._append(entries)
+        except OSError as error:
+            if len(entries) > 1:
+                return [result for entry in entries for result in self.append([entry])]
+            self.refused += 1
+            log.warning("a pin could not be written to %s: %s", self.file, error.strerror or error)
+            return [error]
+        return [None] * len(entries)
+
+    def rewrite(self) -> list[OSError | None]:
+        """Write what is alive into a new file and put that in the place of the old one."""
+        try:
+            self._rewrite()
+        except OSError as error:
+            log.warning("%s could not be written anew: %s", self.file, error.strerror or error)
+        self._next_look = max(_WORTH, self._end * 2 if self._live * 2 < self._end else self._end)
+        return []
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _mend(self, torn: int, *, damage: bool) -> None:
+        self._open_file()
+        if torn:
+            os.ftruncate(self._fd, self._end)
+            os.fsync(self._fd)
+        if damage:
+            aside = self.file.with_name(FILE + ".damaged")
+            shutil.copy2(self.file, aside)
+            log.warning("a copy of the damaged file is in %s", aside)
+        if self._live < self._end:
+            self._rewrite()
+
+    def _open_file(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            data.sync(self.file.parent)
+        return self._fd
+
+    def _append(self, entries: list[Entry]) -> None:
+        fd = self._open_file()
+        records = [pinlog.encode(entry) for entry in entries]
+        try:
+            _write(fd, b"".join(records), self._end)
+            os.fsync(fd)
+        except OSError:
+            try:
+                os.ftruncate(fd, self._end)
+            except OSError as error:
+                # What is left there is written over by the next one, or skipped by the next start.
+                log.warning("%s could not be cut to %d bytes: %s", self.file, self._end, error.strerror)
+            raise
+        for entry, record in zip(entries, records, strict=True):
+            self._indexed(Found(self._end, len(record), entry))
+            self._end += len(record)
+
+    def _rewrite(self) -> None:
+        old = self._open_file()
+        new_file = self.file.with_name(FILE + ".new")
+        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        places: dict[Key, tuple[int, int]] = {}
+        end = 0
+        try:
+            for key, (offset, size) in self._places.items():
+                record = os.pread(old, size, offset)
+                if not isinstance(next(pinlog.scan(record), None), Found):
+                    self._told(Damage(offset, size, False, "a record that could be read before"))
+                    continue
+                _write(fd, record, end)
+                places[key] = end, len(record)
+                end += len(record)
+            os.fsync(fd)
+            new_file.replace(self.file)
+        except OSError:
+            os.close(fd)
+            new_file.unlink(missing_ok=True)
+            raise
+        os.close(old)
+        self._fd, self._end, self._live, self._places = fd, end, end, places
+        self.rewritten += 1
+        data.sync(self.file.parent)
+
+    def _indexed(self, found: Found) -> None:
+        key = found.entry.key
+        if old := self._places.pop(key, None):
+            self._live -= old[1]
+        if isinstance(found.entry, Pin):
+            self._places[key] = found.offset, found.size
+            self._live += found.size
+
+    def _told(self, damage: Damage) -> None:
+        self.damaged += 1
+        self.damaged_bytes += damage.size
+        log.warning("%s: %s", self.file, damage)
+
+
+def _write(fd: int, content: bytes, at: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(fd, rest, at)
+        at += written
+        rest = rest[written:]

@@ -1,0 +1,320 @@
+"""The kept messages of a broker: which there are, in which order, whose they are and how long they live.
+
+A machine: no clock, no socket, no disk. `keeping` drives it. There is one message per key, and the order is that in which
+the keys were put last. A post belongs to its publisher's session and goes with it, after a time of grace if the connection
+was lost; a pin belongs to its sender's name and stays until it is taken back.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from busway.broker.flags import FIELDS, PIN, POST
+
+Key: TypeAlias = tuple[int | str, str, bytes]
+"""Whose it is (a post: the session, a pin: the sender's name), its topic and its fields in normal form."""
+
+_HEAD: Final = struct.Struct("<qQ")
+_LENGTH: Final = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+
+
+class Matcher(Protocol):
+    """A pattern and rules, compiled; `_core.Selection` is one."""
+
+    @property
+    def literal(self) -> str | None:
+        """The one topic that it can mean, if it has no wildcards."""
+
+    def covers(self, topic: str) -> bool: ...
+    def matches(self, topic: str, fields: bytes, payload: bytes, sender: str, session: int, time: int) -> bool: ...
+
+
+Compile: TypeAlias = Callable[[str, bytes], Matcher]
+"""Makes a matcher of a pattern and rules, or raises as the broker would refuse them."""
+
+
+def normal(fields: bytes) -> bytes:
+    """The same bytes for equal fields, whatever the order of their names; no bytes for no fields."""
+    values = msgspec.msgpack.decode(fields) if fields else {}
+    return _encoder.encode(_normal(values)) if values else b""
+
+
+def _normal(value: Any) -> Any:
+    if isinstance(value, float):
+        return math.nan if math.isnan(value) else value + 0.0  # there is one zero
+    if isinstance(value, dict):
+        return {name: _normal(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_normal(one) for one in value]
+    return value
+
+
+def body_of(time: int, number: int, fields: bytes, payload: bytes) -> bytes:
+    """The body of a message as it is on the wire."""
+    return b"".join((_HEAD.pack(time, number), _LENGTH.pack(len(fields)) + fields if fields else b"", payload))
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """One kept message: who sent it, and its body as it came. `flags` are POST or PIN, and FIELDS."""
+
+    client: int
+    session: int
+    name: str
+    flags: int
+    topic: str
+    body: bytes
+    told: bool = True
+    """Whether it was published; one whose sender vanished before that is published when it comes again."""
+    order: int = 0
+    key: Key = field(init=False)
+
+    def __post_init__(self) -> None:
+        owner = self.name if self.flags & PIN else self.session
+        self.key = owner, self.topic, normal(self.fields)
+
+    @property
+    def time(self) -> int:
+        return int(_HEAD.unpack_from(self.body)[0])
+
+    @property
+    def number(self) -> int:
+        return int(_HEAD.unpack_from(self.body)[1])
+
+    @property
+    def fields(self) -> bytes:
+        return self.body[_HEAD.size + _LENGTH.size : self._fields_end] if self.flags & FIELDS else b""
+
+    @property
+    def payload(self) -> bytes:
+        return self.body[self._fields_end :]
+
+    @property
+    def size(self) -> int:
+        return len(self.topic) + len(self.body)
+
+    @property
+    def _fields_end(self) -> int:
+        start = _HEAD.size
+        if self.flags & FIELDS:
+            start += _LENGTH.size + int(_LENGTH.unpack_from(self.body, start)[0])
+        return start
+
+
+@dataclass(slots=True)
+class _Usage:
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """What a subscription asks for: the topic is compared once for all messages on it, the rest only if there are rules."""
+
+    selection: Matcher
+    rules: bool
+    without: int
+
+    def takes(self, kept: Kept) -> bool:
+        """The topic fits already."""
+        if self.without and kept.session == self.without:
+            return False
+        return not self.rules or self.selection.matches(
+            kept.topic, kept.fields, kept.payload, kept.name, kept.session, kept.time
+        )
+
+
+class Retained:
+    """What is kept, with its limits per client, its times of grace and those who watch it go."""
+
+    def __init__(self, *, count: int, size: int, grace: float, compile: Compile) -> None:  # noqa: A002
+        self._count = count
+        self._size = size
+        self._grace = grace
+        self._compile = compile
+        self._order = 0
+        self._kept: dict[Key, Kept] = {}
+        self._topics: dict[str, dict[Key, Kept]] = {}
+        self._wild: set[str] = set()
+        self._posts: dict[int, dict[Key, Kept]] = {}
+        self._usage: dict[int | str, _Usage] = {}
+        self._lost: dict[int, float] = {}
+        self._watchers: dict[int, dict[int, _Choice]] = {}
+        self._watched: dict[str | None, dict[tuple[int, int], _Choice]] = {}  # by topic, or None: any
+        self.posts = 0
+        self.bytes = 0
+        self.withdrawn = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(self._kept.values())
+
+    @property
+    def watchers(self) -> int:
+        return sum(map(len, self._watchers.values()))
+
+    # What comes and is taken back.
+
+    def same(self, message: Kept) -> bool:
+        """Whether exactly this one is kept and was published: it came again because its answer was lost."""
+        old = self._kept.get(message.key)
+        return old is not None and old.told and (old.session, old.number) == (message.session, message.number)
+
+    def refusal(self, message: Kept) -> str:
+        """Why this one would be too much for its client; empty if it isn't."""
+        usage = self._usage.get(message.key[0]) or _Usage()
+        old = self._kept.get(message.key)
+        whose = "under the name " + repr(message.name) if message.flags & PIN else "for one client"
+        if usage.count + (old is None) > self._count:
+            return f"{self._count} kept messages {whose} are the limit here (setting kept); take some back first"
+        if usage.bytes - (old.size if old else 0) + message.size > self._size:
+            return f"{self._size} bytes of kept messages {whose} are the limit here (setting kept_bytes)"
+        return ""
+
+    def put(self, message: Kept) -> None:
+        """Keep it, in place of the one with its key, at the end of the order. Limits are a matter of refusal()."""
+        self._remove(message.key)
+        self._order += 1
+        message.order = self._order
+        key, topic = message.key, message.topic
+        self._kept[key] = message
+        self._topics.setdefault(topic, {})[key] = message
+        if "*" in topic:
+            self._wild.add(topic)
+        if message.flags & POST:
+            self._posts.setdefault(message.session, {})[key] = message
+            self.posts += 1
+        usage = self._usage.setdefault(key[0], _Usage())
+        usage.count += 1
+        usage.bytes += message.size
+        self.bytes += message.size
+
+    def take(self, key: Key) -> Kept | None:
+        """Withdraw the one with this key, if there is one."""
+        if old := self._remove(key):
+            self.withdrawn += 1
+        return old
+
+    def _remove(self, key: Key) -> Kept | None:
+        old = self._kept.pop(key, None)
+        if old is None:
+            return None
+        of_topic = self._topics[old.topic]
+        del of_topic[key]
+        if not of_topic:
+            del self._topics[old.topic]
+            self._wild.discard(old.topic)
+        if old.flags & POST:
+            posts = self._posts[old.session]
+            del posts[key]
+            self.posts -= 1
+            if not posts:
+                del self._posts[old.session]
+        usage = self._usage[key[0]]
+        usage.count -= 1
+        usage.bytes -= old.size
+        if not usage.count:
+            del self._usage[key[0]]
+        self.bytes -= old.size
+        return old
+
+    # How long posts live.
+
+    def lost(self, session: int, now: float) -> list[Kept]:
+        """The connection of a session is gone; what that ends at once, which is all if there is no grace."""
+        if session not in self._posts:
+            return []
+        if self._grace <= 0:
+            return self.left(session)
+        # Taken out first: those who were lost last stand last, so that expire() need not look at them all.
+        self._lost.pop(session, None)
+        self._lost[session] = now + self._grace
+        return []
+
+    def returned(self, session: int) -> None:
+        self._lost.pop(session, None)
+
+    def left(self, session: int) -> list[Kept]:
+        """The client said that it goes: its posts are withdrawn."""
+        self._lost.pop(session, None)
+        gone = list(self._posts.get(session, {}).values())
+        for one in gone:
+            self.take(one.key)
+        return gone
+
+    def expire(self, now: float) -> list[Kept]:
+        """Withdraw the posts of those whose grace is over."""
+        over = []
+        for session, end in self._lost.items():
+            if end > now:
+                break
+            over.append(session)
+        return sorted((kept for session in over for kept in self.left(session)), key=_order)
+
+    def deadline(self) -> float | None:
+        """When expire() has something to do."""
+        return next(iter(self._lost.values()), None)
+
+    # Who gets what is kept, and who is told when it goes.
+
+    def select(self, pattern: str, rules: bytes = b"", *, without: int = 0) -> list[Kept]:
+        """The kept messages of a new subscription, in order, those of the session `without` left out. Raises for a bad pattern or rule."""
+        choice = self._choice(pattern, rules, without)
+        literal, covers = choice.selection.literal, choice.selection.covers
+        if literal is None:
+            topics = [topic for topic in self._topics if covers(topic)]
+        else:
+            topics = [literal] if literal in self._topics else []
+            topics += [topic for topic in self._wild if covers(topic)]
+        found = [kept for topic in topics for kept in self._topics[topic].values() if choice.takes(kept)]
+        found.sort(key=_order)
+        return found
+
+    def watch(self, conn: int, sub: int, pattern: str, rules: bytes = b"", *, without: int = 0) -> None:
+        """This subscription wants to be told when something that matches is withdrawn."""
+        choice = self._choice(pattern, rules, without)
+        self.unwatch(conn, sub)
+        self._watchers.setdefault(conn, {})[sub] = choice
+        self._watched.setdefault(choice.selection.literal, {})[conn, sub] = choice
+
+    def unwatch(self, conn: int, sub: int) -> None:
+        of_conn = self._watchers.get(conn, {})
+        if (choice := of_conn.pop(sub, None)) is None:
+            return
+        if not of_conn:
+            del self._watchers[conn]
+        place = choice.selection.literal
+        del self._watched[place][conn, sub]
+        if not self._watched[place]:
+            del self._watched[place]
+
+    def forget(self, conn: int) -> None:
+        """This connection watches nothing any more."""
+        for sub in list(self._watchers.get(conn, ())):
+            self.unwatch(conn, sub)
+
+    def watching(self, kept: Kept) -> dict[int, list[int]]:
+        """Who is to be told that this one is gone: by connection, its subscriptions."""
+        topic, told = kept.topic, dict[int, list[int]]()
+        for place in self._watched if "*" in topic else (topic, None):
+            for (conn, sub), choice in self._watched.get(place, {}).items():
+                if (place == topic or choice.selection.covers(topic)) and choice.takes(kept):
+                    told.setdefault(conn, []).append(sub)
+        return told
+
+    def _choice(self, pattern: str, rules: bytes, without: int) -> _Choice:
+        return _Choice(self._compile(pattern, rules), bool(rules), without)
+
+
+def _order(kept: Kept) -> int:
+    return kept.order
