@@ -30,6 +30,8 @@ class Gathering(Generic[M]):
     The request goes out with the first `async for` or anext(). Breaking out of the loop, or aclose(), cancels it.
     """
 
+    _number = 0
+
     def __init__(
         self,
         core: Core,
@@ -50,7 +52,6 @@ class Gathering(Generic[M]):
         self._read = read
         self._timeout = timeout
         self._aux, self._each = limits(timeout, each)
-        self._number = 0
         self._ready: deque[M] = deque()
         self._heard = False
         self._over = False
