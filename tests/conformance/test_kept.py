@@ -124,7 +124,7 @@ async def test_kept_asks_by_pattern_and_rules(net: Net) -> None:
     await bus.pin("p", b"pin")
 
     async def found(pattern: str, where: object = None) -> list[bytes]:
-        return [message.payload for message in await other.kept(pattern, where=where)]  # type: ignore[arg-type]
+        return [message.payload for message in await other.kept(pattern, where=where)]
 
     assert await found("**") == [b"0", b"1", b"2", b"3", b"4", b"pin"]
     assert await found("k/*", {"n": [1, 3]}) == [b"1", b"3"]

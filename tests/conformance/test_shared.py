@@ -77,8 +77,8 @@ async def test_false_is_not_followed_up(net: Net, later: bool) -> None:
 
     (of_one, one_asks), (of_two, two_asks) = owner("1", "one"), owner("2", "two")
     async with (
-        one.serve("dtc", of_one, shared=True, ask=one_asks),  # type: ignore[arg-type]
-        two.serve("dtc", of_two, shared=True, ask=two_asks),  # type: ignore[arg-type]
+        one.serve("dtc", of_one, shared=True, ask=one_asks),
+        two.serve("dtc", of_two, shared=True, ask=two_asks),
     ):
         for dtc in ("11", "12", "21", "13", "22"):
             assert (await client.request("dtc", dtc)).text == {"1": "one", "2": "two"}[dtc[0]]
@@ -202,7 +202,7 @@ async def test_ask_needs_shared(net: Net) -> None:
     with pytest.raises(ValueError, match="shared=True"):
         bus.serve("s", says("1"), ask=lambda message: True)
     with pytest.raises(TypeError, match="ask must be a function"):
-        bus.serve("s", says("1"), shared=True, ask=7)  # type: ignore[call-overload]
+        bus.serve("s", says("1"), shared=True, ask=7)
 
 
 async def test_a_service_that_is_closed_is_not_asked_any_more(net: Net) -> None:
@@ -245,7 +245,7 @@ async def test_asks_wait_for_nobody(net: Net) -> None:
 async def test_a_plain_request_gets_the_last_of_several_replies(net: Net) -> None:
     server, client = await net.connect(), await net.connect()
 
-    async def three(message: busway.Message):  # type: ignore[no-untyped-def]
+    async def three(message: busway.Message):
         for number in range(3):
             yield number
 

@@ -67,7 +67,7 @@ class Sender:
                 if self._core.open:
                     await self.room()
                 else:
-                    await self.publish(topic, items[done], None, fields)
+                    await self.publish(*outgoing(topic, items[done]), None, fields)
                     done += 1
         return count
 

@@ -1,0 +1,344 @@
+"""What is kept and the loss of the connection: posts come back, once, before `resumed`; pins are left to the broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import busway
+from busway.testing import FaultProxy
+from tests.client.test_reconnect import next_event
+from tests.support.net import PATIENCE, Net, gather, payloads, settle, within
+
+
+async def seen(bus: busway.Bus, pattern: str = "**") -> list[tuple[str, bytes]]:
+    return [(message.topic, message.payload) for message in await bus.kept(pattern)]
+
+
+async def test_posts_outlive_a_short_loss_unnoticed(net: Net) -> None:
+    server = await net.serve()
+    witness = await net.connect()
+    async with (
+        FaultProxy(server.addresses[0]) as proxy,
+        busway.connect(proxy.address, name="hdb", reconnect=(0,)) as bus,
+        witness.subscribe("**", watch=True) as watching,
+    ):
+        events = bus.events()
+        await bus.post("a", b"1", fields={"x": 1})
+        await bus.post("b", b"2")
+        before = [(message.id, message.time_ns) for message in await gather(watching, 2)]
+        proxy.reset()
+        await next_event(events, "resumed")
+        kept = await witness.kept()
+        assert [(message.id, message.time_ns) for message in kept] == before
+        await settle(witness, bus)
+        assert watching.received == 2  # neither withdrawn nor published again
+        await bus.post("a", b"3", fields={"x": 1})
+        assert await seen(witness) == [("b", b"2"), ("a", b"3")]
+
+
+async def test_posts_are_back_before_resumed_is_told_and_after_subscriptions(net: Net) -> None:
+    """A new server knows nothing: everything comes from the client, in order."""
+    first = await busway.serve("tcp://127.0.0.1:0").start()
+    address = first.addresses[0]
+    async with busway.connect(address, reconnect=(0, 0.005), name="hdb") as bus:
+        events = bus.events()
+        async with bus.subscribe("**") as own, bus.serve("s", lambda message: b"", shared=True):
+            for number in range(20):
+                await bus.post(f"k/{number}", str(number))
+            await bus.post("k/0", b"again")
+            await bus.unpost("k/7")
+            await bus.pin("pin", b"")
+            await bus.publish("plain", b"")
+            assert len(await gather(own, 23)) == 23
+            await first.stop()
+            await next_event(events, "lost")
+            first = await busway.serve(address).start()
+            assert (await next_event(events, "resumed")).error is None
+            expected = [str(number).encode() for number in range(1, 20) if number != 7] + [b"again"]
+            async with busway.connect(address) as witness:
+                assert [payload for _, payload in await seen(witness)] == expected
+            assert await payloads(own, 19) == expected  # subscribed before they were posted
+            await settle(bus)
+            assert own.pending == 0
+    await first.stop()
+
+
+async def test_a_loss_beyond_the_grace_withdraws_until_the_client_is_back(net: Net) -> None:
+    server = await net.serve(grace=0)
+    witness = await net.connect()
+    async with (
+        FaultProxy(server.addresses[0]) as proxy,
+        busway.connect(proxy.address, reconnect=(0,)) as bus,
+        witness.subscribe("k", watch=True) as watching,
+    ):
+        events = bus.events()
+        await bus.post("k", b"1")
+        proxy.refusing = True
+        proxy.cut()
+        assert [message.kind for message in await gather(watching, 2)] == ["post", "withdrawn"]
+        assert await seen(witness) == []
+        proxy.refusing = False
+        await next_event(events, "resumed")
+        assert await seen(witness) == [("k", b"1")]
+        assert [message.kind for message in await gather(watching, 1)] == ["post"]
+
+
+async def test_a_post_whose_answer_was_lost_has_one_outcome(net: Net) -> None:
+    """Sent, maybe kept, not answered: the call goes on waiting, and the post is not published twice."""
+    server = await net.serve()
+    witness = await net.connect()
+    async with (
+        FaultProxy(server.addresses[0]) as proxy,
+        busway.connect(proxy.address, reconnect=(0,)) as bus,
+        witness.subscribe("**", watch=True) as watching,
+    ):
+        events = bus.events()
+        await bus.post("k", b"0")
+        await bus.post("old", b"0")
+        (await proxy.link()).stall("down")
+        posting = asyncio.ensure_future(bus.post("k", b"1"))
+        new = asyncio.ensure_future(bus.post("new", b"1"))
+        gone = asyncio.ensure_future(bus.unpost("old"))
+        shown = [(message.kind, message.topic, message.payload) for message in await gather(watching, 5)]
+        assert shown[2:] == [("post", "k", b"1"), ("post", "new", b"1"), ("withdrawn", "old", b"0")]
+        assert not posting.done()
+        proxy.cut()
+        await next_event(events, "resumed")
+        await within(asyncio.gather(posting, new, gone))
+        assert await seen(witness) == [("k", b"1"), ("new", b"1")]
+        await settle(witness, bus)
+        assert watching.received == 5
+        assert len(bus._posts) == 2
+
+
+async def test_a_post_that_never_reached_the_broker_is_sent_again(net: Net) -> None:
+    server = await net.serve()
+    witness = await net.connect()
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        await bus.post("k", b"0")
+        (await proxy.link()).stall("up")
+        posting = asyncio.ensure_future(bus.post("k", b"1"))
+        gone = asyncio.ensure_future(bus.unpost("none"))
+        await asyncio.sleep(0)
+        proxy.cut()
+        await next_event(events, "resumed")
+        await within(posting)
+        assert await within(gone) is False
+        assert await seen(witness) == [("k", b"1")]
+
+
+async def test_without_a_connection_nothing_is_posted_and_all_is_remembered(net: Net) -> None:
+    server = await net.serve()
+    witness = await net.connect()
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        await bus.post("k", b"0")
+        proxy.refusing = True
+        proxy.cut()
+        await next_event(events, "lost")
+        for call in (
+            lambda: bus.post("k", b"1"),
+            lambda: bus.unpost("k"),
+            lambda: bus.pin("p"),
+            lambda: bus.unpin("p"),
+        ):
+            with pytest.raises(busway.Disconnected):
+                await within(call())
+        with pytest.raises(busway.Disconnected):
+            await within(bus.kept())
+        proxy.refusing = False
+        await next_event(events, "resumed")
+        assert await seen(witness) == [("k", b"0")]
+
+
+async def test_a_post_that_is_refused_after_the_reconnect_is_told() -> None:
+    small = busway.Settings(kept=1)
+    async with (
+        busway.serve("tcp://127.0.0.1:0") as first,
+        busway.serve("tcp://127.0.0.1:0", settings=small) as second,
+        FaultProxy(first.addresses[0]) as proxy,
+        busway.connect(proxy.address, reconnect=(0,)) as bus,
+        second.connect() as witness,
+    ):
+        events = bus.events()
+        await bus.post("a", b"1")
+        await bus.post("b", b"2")
+        await bus.post("c", b"3")
+        proxy.upstream = second.addresses[0]
+        proxy.cut()
+        refused = [await next_event(events, "rejected") for _ in range(2)]
+        assert [(event.topic, type(event.error)) for event in refused] == [
+            ("b", busway.LimitExceeded),
+            ("c", busway.LimitExceeded),
+        ]
+        await next_event(events, "resumed")
+        assert await seen(witness) == [("a", b"1")]
+        assert len(bus._posts) == 1
+
+
+async def test_a_post_too_large_for_the_new_server_is_told() -> None:
+    small = busway.Settings(frame=2048)
+    async with (
+        busway.serve("tcp://127.0.0.1:0") as first,
+        busway.serve("tcp://127.0.0.1:0", settings=small) as second,
+        FaultProxy(first.addresses[0]) as proxy,
+        busway.connect(proxy.address, reconnect=(0,)) as bus,
+        second.connect() as witness,
+    ):
+        events = bus.events()
+        await bus.post("large", b"x" * 4096)
+        await bus.post("small", b"x")
+        proxy.upstream = second.addresses[0]
+        proxy.cut()
+        rejected = await next_event(events, "rejected")
+        assert (rejected.topic, type(rejected.error)) == ("large", busway.LimitExceeded)
+        await next_event(events, "resumed")
+        assert await seen(witness) == [("small", b"x")]
+
+
+async def test_a_refused_update_leaves_what_was_posted_before(net: Net) -> None:
+    server = await net.serve(kept_bytes=100, grace=0)
+    witness = await net.connect()
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        await bus.post("k", b"1")
+        with pytest.raises(busway.LimitExceeded):
+            await bus.post("k", b"2" * 200)
+        assert await seen(witness) == [("k", b"1")]
+        proxy.cut()
+        await next_event(events, "resumed")
+        assert await seen(witness) == [("k", b"1")]
+
+
+@pytest.mark.parametrize("how", ["close", "lost"])
+async def test_whoever_waits_hears_of_the_end(net: Net, how: str) -> None:
+    server = await net.serve()
+    async with FaultProxy(server.addresses[0]) as proxy:
+        bus = await busway.connect(proxy.address, reconnect=None, drain=0.05)
+        (await proxy.link()).stall("down")
+        posting = asyncio.ensure_future(bus.post("k", b"1"))
+        await asyncio.sleep(0)
+        if how == "close":
+            await bus.close()
+        else:
+            proxy.cut()
+        with pytest.raises(busway.Closed):
+            await within(posting)
+        await bus.close()
+
+
+async def test_what_was_seen_of_kept_messages_is_not_repeated_to_a_subscriber_that_comes_back(net: Net) -> None:
+    server = await net.serve()
+    poster = await net.connect("poster")
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        await poster.post("k/1", b"1")
+        await poster.post("k/2", b"2")
+        async with bus.subscribe("k/*", watch=True, notify=True) as subscription:
+            assert [message.kind for message in await gather(subscription, 3)] == ["post", "post", "notify"]
+            proxy.refusing = True
+            proxy.cut()
+            await next_event(events, "lost")
+            await poster.unpost("k/1")
+            await poster.post("k/3", b"3")
+            proxy.refusing = False
+            await next_event(events, "resumed")
+            messages = await gather(subscription, 3)
+            assert [(message.kind, message.topic) for message in messages] == [
+                ("post", "k/3"),
+                ("withdrawn", "k/1"),
+                ("notify", "k/*"),
+            ]
+
+
+async def test_rules_flags_and_asks_are_restored(net: Net) -> None:
+    server = await net.serve()
+    witness = await net.connect("witness")
+    asked: list[bytes] = []
+
+    def ask(message: busway.Message) -> bool:
+        asked.append(message.payload)
+        return message.payload == b"mine"
+
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        async with (
+            bus.subscribe("t", where={"n": 1}) as ruled,
+            bus.subscribe("**", listen=True) as listening,
+            bus.subscribe("k", watch=True) as watching,
+            bus.serve("s", lambda message: b"one", shared=True, ask=ask),
+            witness.serve("s", lambda message: b"two", shared=True, ask=lambda message: True),
+            witness.serve("x", lambda message: b""),
+        ):
+            proxy.reset()
+            await next_event(events, "resumed")
+            await witness.publish("t", b"no", fields={"n": 2})
+            await witness.publish("t", b"yes", fields={"n": 1})
+            assert await payloads(ruled, 1) == [b"yes"]
+            await witness.request("x", b"copied")
+            kinds = {message.kind: message.payload for message in await gather(listening, 3)}
+            assert kinds["request"] == b"copied"
+            await witness.post("k", b"")
+            await witness.unpost("k")
+            assert [message.kind for message in await gather(watching, 2)] == ["post", "withdrawn"]
+            assert (await witness.request("s", b"other")).payload == b"two"
+            assert asked == [b"other"]
+
+
+async def test_buffered_publishes_keep_their_fields(net: Net) -> None:
+    server = await net.serve()
+    witness = await net.connect()
+    buffer = busway.Buffer(bytes=1000, age=60)
+    async with (
+        FaultProxy(server.addresses[0]) as proxy,
+        busway.connect(proxy.address, reconnect=(0,), offline=buffer, fields={"host": "h"}) as bus,
+        witness.subscribe("t") as subscription,
+    ):
+        events = bus.events()
+        proxy.refusing = True
+        proxy.cut()
+        await next_event(events, "lost")
+        await bus.publish("t", b"1", fields={"n": 1})
+        await bus.publish("t", b"2")
+        await bus.publish_many("t", [b"3", 4], fields={"n": 3})
+        with pytest.raises(busway.LimitExceeded):  # fields count
+            await bus.publish("t", b"", fields={"n": "x" * 1000})
+        proxy.refusing = False
+        await next_event(events, "resumed")
+        got = [(message.payload, message.fields) for message in await gather(subscription, 4)]
+        many: list[Any] = [(b"3", {"host": "h", "n": 3}), (b"4", {"host": "h", "n": 3})]
+        assert got == [(b"1", {"host": "h", "n": 1}), (b"2", {"host": "h"}), *many]
+
+
+async def test_a_service_that_streams_stops_when_its_connection_is_lost(net: Net) -> None:
+    server = await net.serve()
+    client = await net.connect()
+    ended = asyncio.Event()
+    errors: list[BaseException] = []
+
+    async def endless(message: busway.Message) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    async with (
+        FaultProxy(server.addresses[0]) as proxy,
+        busway.connect(proxy.address, reconnect=(0,), on_error=errors.append, name="endless") as bus,
+        bus.serve("s", endless, shared=True),
+    ):
+        events = bus.events()
+        replies = client.request_many("s", timeout=None, each=PATIENCE)
+        assert (await within(anext(replies))).payload == b"x"
+        proxy.reset()
+        await within(ended.wait())
+        async with asyncio.timeout(PATIENCE):
+            assert {reply.payload async for reply in replies} == {b"x"}
+        assert [(failed.sender, type(failed.error)) for failed in replies.failed] == [("endless", busway.ServiceGone)]
+        await next_event(events, "resumed")
+    assert errors == []
