@@ -75,6 +75,15 @@ def test_the_same_names():
         (busway.sync.Bus.publish, busway.Bus.publish),
         (busway.sync.Bus.request, busway.Bus.request),
         (busway.sync.Bus.push, busway.Bus.push),
+        (busway.sync.Bus.send, busway.Bus.send),
+        (busway.sync.Bus.request_all, busway.Bus.request_all),
+        (busway.sync.Bus.request_many, busway.Bus.request_many),
+        (busway.sync.Bus.post, busway.Bus.post),
+        (busway.sync.Bus.unpost, busway.Bus.unpost),
+        (busway.sync.Bus.pin, busway.Bus.pin),
+        (busway.sync.Bus.unpin, busway.Bus.unpin),
+        (busway.sync.Bus.kept, busway.Bus.kept),
+        (busway.sync.Request.reply, busway.Request.reply),
         (busway.sync.Bus.flush, busway.Bus.flush),
         (busway.sync.Bus.rtt, busway.Bus.rtt),
         (busway.sync.Bus.drain, busway.Bus.drain),
@@ -141,6 +150,87 @@ def test_requests_in_threads(bus):
     assert replies == [{"thread": True, "said": said} for said in "abc"]
     with pytest.raises(busway.NoResponders):
         bus.request("meet")
+
+
+def test_fields_rules_and_kept_messages(server, bus):
+    with busway.sync.connect(server.addresses[0], name="feed", fields={"host": "h"}) as feed:
+        feed.post("proc/feed", b"up")
+        feed.pin("config", {"a": 1}, fields={"n": 1})
+        assert [(message.kind, message.fields) for message in bus.kept()] == [
+            ("post", {"host": "h"}),
+            ("pin", {"host": "h", "n": 1}),
+        ]
+        where = {"host": "h*", "n": lambda value: value > 1}
+        with (
+            bus.subscribe("**", where=where, extra={"host", "n"}, notify=True) as some,
+            bus.subscribe("proc/*", watch=True) as presence,
+        ):
+            feed.send("t", b"1", fields={"n": 1})
+            feed.publish("t", b"2", fields={"n": 2})
+            feed.publish_many("t", [b"3", b"4"], fields={"n": 3})
+            feed.publish_many([("t", b"5")], fields={"n": 3, "x": 1})
+            feed.flush()
+            bus.flush()
+            assert [some.recv(timeout=20).kind for _ in range(4)] == ["notify", "publish", "publish", "publish"]
+            assert feed.unpost("proc/feed") is True
+            assert feed.unpin("config") is False
+            assert feed.unpin("config", fields={"n": 1}) is True
+            assert [presence.recv(timeout=20).kind for _ in range(2)] == ["post", "withdrawn"]
+
+
+def test_shared_services_and_many_replies(server, bus):
+    with busway.sync.connect(server.addresses[0], name="other") as other:
+        asked = []
+
+        def ask(message):
+            asked.append(other.info()["name"])  # may block, and use the bus
+            return message.text != "no"
+
+        def several(message):
+            yield "1"
+            yield other.request("$bus/info").topic
+
+        async def one(message):
+            yield "loop"
+
+        with (
+            bus.serve("s", several, shared=True, ask=ask),
+            other.serve("s", one, shared=True, ask=lambda message: True),
+        ):
+            replies = bus.request_all("s", timeout=20, each=20)
+            assert sorted(reply.text for reply in replies) == ["$bus/info", "1", "loop"]
+            assert replies.failed == []
+            with bus.request_many("s", "no", timeout=20, each=20) as many:
+                assert [reply.text for reply in many] == ["loop"]
+            for reply in bus.request_many("s", timeout=20, each=20):
+                assert reply.kind == "reply"
+                break
+            assert bus.request("s", "no", each=20).text == "loop"
+        assert asked
+        with bus.serve("parts") as parts, ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(other.request_all, "parts", timeout=20)
+            request = parts.recv(timeout=20)
+            request.reply(b"1", last=False)
+            request.reply(b"2")
+            assert [reply.payload for reply in asking.result(20)] == [b"1", b"2"]
+        with pytest.raises(busway.NoResponders):
+            bus.request_all("s")
+        with pytest.raises(ValueError, match="shared=True"):
+            bus.serve("s", several, ask=ask)
+        with pytest.raises(TypeError, match="ask must be a function"):
+            bus.serve("s", several, shared=True, ask=7)
+
+
+def test_typed_replies_of_many(bus):
+    def answers(ask):
+        yield Answer(text=ask.name)
+        yield Answer(text=ask.name * 2)
+
+    with bus.serve(Ask, "", answers, shared=True, ask=lambda ask: ask.name != "no"):
+        assert [value.text for _, value in bus.request_all("", Ask(name="x"))] == ["x", "xx"]
+        assert [value.text for _, value in bus.request_many("", Ask(name="x"))] == ["x", "xx"]
+        with pytest.raises(busway.NoResponders):
+            bus.request("", Ask(name="no"))
 
 
 def test_a_handler_may_use_the_bus(bus):

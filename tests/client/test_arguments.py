@@ -25,6 +25,8 @@ import busway.sync
         ({"drain": -1}, "drain must not be negative"),
         ({"drain": float("nan")}, "drain must be a finite"),
         ({"name": 7}, "name must be a str"),
+        ({"fields": ["x"]}, "fields must be a dict or None"),
+        ({"fields": {".x": 1}}, "reserved"),
         ({"tls": True}, "tls must be a busway.TLS"),
         ({"credentials": 7}, "credentials must be"),
         ({"on_error": "log"}, "on_error must be a function"),
@@ -66,6 +68,7 @@ async def test_a_wrong_timeout_sends_nothing_and_leaves_nothing_behind(timeout: 
             for call in (
                 lambda: bus.request("service", b"never", timeout=timeout),
                 lambda: bus.request("service", {"never": 1}, timeout=timeout),
+                lambda: bus.request_all("service", b"never", timeout=timeout),
                 lambda: bus.push("queue", b"never", timeout=timeout),
                 lambda: bus.flush(timeout),
                 lambda: bus.rtt(timeout),
@@ -121,6 +124,8 @@ async def test_subscribe_refuses_by_name(keywords: dict[str, Any], text: str) ->
         (("t", None), {"concurrency": "2"}, "concurrency must be a whole number"),
         (("t", None), {"concurrency": 0}, "concurrency must be above zero"),
         (("t", "handler"), {}, "handler must be a function"),
+        (("t", None), {"shared": True, "ask": "me"}, "ask must be a function"),
+        (("t", None), {"ask": bool}, "ask= needs shared=True"),
     ],
 )
 async def test_serve_refuses_by_name(arguments: Any, keywords: dict[str, Any], text: str) -> None:

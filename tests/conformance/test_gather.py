@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import busway
+from busway.client.core import END
 from busway.client.typed import Protocol
 from tests.support.net import PATIENCE, Net, settle, within
 
@@ -186,6 +187,32 @@ async def test_a_service_without_a_handler_replies_in_parts(net: Net) -> None:
         with pytest.raises(busway.HandlerError, match="no more"):
             await within(plain)
     assert not client._core.pending._held
+
+
+async def test_an_end_after_all_replies_is_no_reply(net: Net) -> None:
+    """Who asked for one gets the last that came."""
+    server, client = await net.connect(), await net.connect()
+    async with server.serve("s") as service:
+        for many in (False, True):
+            asking = asyncio.ensure_future(client.request_all("s") if many else client.request("s"))
+            request = await service.recv(timeout=PATIENCE)
+            await request.reply(b"1", last=False)
+            await request.reply(b"2", last=False)
+            request._answer(b"", END)
+            answer = await within(asking)
+            found = [reply.payload for reply in answer] if isinstance(answer, list) else answer.payload
+            assert found == ([b"1", b"2"] if many else b"2")
+
+
+async def test_the_failure_of_an_exclusive_service_is_one_among_the_failed(net: Net) -> None:
+    server, client = await net.connect(), await net.connect()
+
+    def failing(message: busway.Message) -> str:
+        raise busway.HandlerError("no")
+
+    async with server.serve("s", failing):
+        replies = await client.request_all("s")
+        assert (replies, [str(failed.error) for failed in replies.failed]) == ([], ["no"])
 
 
 @pytest.mark.parametrize("how", ["break", "aclose", "cancel"])

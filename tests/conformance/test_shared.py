@@ -223,6 +223,28 @@ async def test_a_service_that_is_closed_is_not_asked_any_more(net: Net) -> None:
     assert not service._asks
 
 
+async def test_an_ask_ends_with_its_client(net: Net) -> None:
+    one, client = await net.connect("one", reconnect=None), await net.connect()
+    entered, ended = asyncio.Event(), asyncio.Event()
+
+    async def ask(message: busway.Message) -> bool:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return True
+
+    await one.serve("s", says("1"), shared=True, ask=ask)
+    asking = asyncio.ensure_future(client.request("s", timeout=PATIENCE, each=PATIENCE))
+    await within(entered.wait())
+    assert one._core.connection is not None
+    one._core.connection.fail(busway.Disconnected("cut"))
+    await within(ended.wait())
+    with pytest.raises(busway.NoResponders):
+        await within(asking)
+
+
 async def test_asks_wait_for_nobody(net: Net) -> None:
     """One ask that takes its time holds up neither other asks nor requests."""
     server, client = await net.connect(), await net.connect()

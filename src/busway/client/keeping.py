@@ -79,8 +79,7 @@ class Posts:
         self._books[key] = [*self._books.pop(key, ()), post]  # what was posted last stands last
         self._wait_for(post)
         try:
-            # Cancelled or not, what was sent is answered, and the books need the answer.
-            return await asyncio.shield(post.answer)
+            return await post.answer
         finally:
             post.awaited = False
 

@@ -155,7 +155,7 @@ class Service(Part):
 
     def _say_willing(self, connection: Connection, call: int, willing: object) -> None:
         if connection is self._core.connection and not connection.over:
-            self._core.session.accept(call, Code.OK if willing and not self._over else Code.REFUSED)
+            self._core.session.accept(call, Code.OK if willing else Code.REFUSED)
 
     def answer(self, connection: Connection, call: int, payload: bytes | str, *, flags: int = 0, code: int = 0) -> None:
         """Send a reply by the connection its request came by; Disconnected if that is gone."""
