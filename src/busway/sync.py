@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
 from busway.client.sync_parts import Events, Request, Service, Subscription, TypedRequest
+from busway.fields import Fields
 from busway.settings import TLS, Offline, Settings
 
 __all__ = ["Bus", "Events", "Request", "Server", "Service", "Subscription", "TypedRequest", "connect", "serve"]
@@ -24,11 +26,20 @@ __all__ = ["Bus", "Events", "Request", "Server", "Service", "Subscription", "Typ
 class Server:
     """A broker in the process's loop thread; it serves when this is made, until stop() or the end of its `with`."""
 
-    def __init__(self, *addresses: str, name: str, settings: Settings | None, tls: TLS | None) -> None:
+    def __init__(
+        self,
+        *addresses: str,
+        name: str,
+        settings: Settings | None,
+        tls: TLS | None,
+        fields: Fields | None,
+        data: str | PathLike[str] | None,
+    ) -> None:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            return await _serve(*addresses, name=name, settings=settings, tls=tls).start()
+            server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)
+            return await server.start()
 
         try:
             self._inner = self._portal.call(started)
@@ -118,9 +129,16 @@ class Server:
         self.stop()
 
 
-def serve(*addresses: str, name: str = "", settings: Settings | None = None, tls: TLS | None = None) -> Server:
+def serve(
+    *addresses: str,
+    name: str = "",
+    settings: Settings | None = None,
+    tls: TLS | None = None,
+    fields: Fields | None = None,
+    data: str | PathLike[str] | None = None,
+) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    return Server(*addresses, name=name, settings=settings, tls=tls)
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)
 
 
 def connect(
