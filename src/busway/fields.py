@@ -76,7 +76,9 @@ def encode_fields(fields: Fields) -> bytes:
     """The MessagePack of a message's fields; empty for none."""
     if not fields:
         return b""
-    values = {name: value if type(value) in _PLAIN else _plain(name, value) for name, value in fields.items()}
+    values: Mapping[str, object] = fields
+    if type(fields) is not dict or not _PLAIN.issuperset(map(type, fields.values())):
+        values = {name: _plain(name, value) for name, value in fields.items()}
     try:
         encoded = _ENCODER.encode(values)
         check_fields(encoded)

@@ -7,8 +7,8 @@
             print(message.topic, message.payload)
 """
 
-import os
 from collections.abc import Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -44,7 +44,7 @@ class Server:
         settings: Settings | None,
         tls: TLS | None,
         fields: Fields | None,
-        data: str | os.PathLike[str] | None,
+        data: str | PathLike[str] | None,
     ) -> None:
         self._portal = Portal.acquire()
 
@@ -148,7 +148,7 @@ def serve(
     settings: Settings | None = None,
     tls: TLS | None = None,
     fields: Fields | None = None,
-    data: str | os.PathLike[str] | None = None,
+    data: str | PathLike[str] | None = None,
 ) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)

@@ -5,10 +5,14 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import busway
+from busway.errors import Code
+from tests.support import wire
+from tests.support.peer import Peer
 
 
 async def test_serve_as_in_the_t2_document(shell, tmp_path):
@@ -43,6 +47,37 @@ async def test_limits_are_settings(shell):
             await bus.publish("x", bytes(65536))
     done = await serving.end(signal.SIGINT)
     assert (done.code, done.notes) == (130, "")
+
+
+async def test_pins_and_the_guid_are_in_the_data_folder_also_after_a_kill(shell, tmp_path):
+    command = ("serve", "--tcp", "127.0.0.1:0", "--json", "-q", "--data", tmp_path / "data", "-f", "region=eu")
+    serving = await shell.start(*command, "--kept", "1")
+    first = json.loads(await serving.line())
+    async with await Peer.join(SimpleNamespace(**first), 1, "manager") as peer:
+        assert (await peer.keep("config", b"{}", wire.PIN)).code == Code.OK
+        assert (await peer.keep("other", b"{}", wire.PIN)).code == Code.TOO_MANY_KEPT
+        taken = await shell.run(*command)
+        assert (taken.code, "in use by another server" in taken.notes) == (1, True)
+        assert len(taken.notes.splitlines()) == 1
+        await serving.end(signal.SIGKILL)
+    serving = await shell.start(*command)
+    second = json.loads(await serving.line())
+    assert second["guid"] == first["guid"]
+    async with await Peer.join(SimpleNamespace(**second), 2) as peer:
+        assert await peer.subscribe(1, "**") == 1
+        assert [(one.topic, one.payload, one.fields) for one in peer.got] == [("config", b"{}", {"region": "eu"})]
+        shown = await shell.run("info", "--url", second["addresses"][0])
+        assert shown.code == 0
+        assert "pins on disk" in shown.out.decode()
+    await serving.end(signal.SIGTERM)
+
+
+async def test_shared_services_are_shown(shell, server):
+    async with await Peer.join(server, 1, "adder") as peer:
+        assert (await peer.serve(1, "sum", wire.SHARED | wire.ASKS)).code == Code.OK
+        shown = (await shell.run("info")).out.decode()
+        assert "shared services" in shown
+        assert "adder" in shown
 
 
 async def test_the_second_signal_stops_at_once(shell):

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import math
-import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
+from os import PathLike
 from types import NoneType, TracebackType
 from typing import Any, Final, Self
 
@@ -40,13 +40,13 @@ class Server:
         settings: Settings | None = None,
         tls: TLS | None = None,
         fields: Fields | None = None,
-        data: str | os.PathLike[str] | None = None,
+        data: str | PathLike[str] | None = None,
     ) -> None:
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
         check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
         check_type("fields", fields, (Mapping, NoneType), "a dict or None")
-        check_type("data", data, (str, os.PathLike, NoneType), "the path of a folder or None")
+        check_type("data", data, (str, PathLike, NoneType), "the path of a folder or None")
         self._fields = encode_fields(fields or {})
         self._data = None if data is None else DataFolder(data)
         self._pins: Pins | None = None
@@ -233,7 +233,7 @@ def serve(
     settings: Settings | None = None,
     tls: TLS | None = None,
     fields: Fields | None = None,
-    data: str | os.PathLike[str] | None = None,
+    data: str | PathLike[str] | None = None,
 ) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 

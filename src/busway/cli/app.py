@@ -9,6 +9,7 @@ from busway.cli import flags
 from busway.cli.bench import bench
 from busway.cli.doctor import doctor
 from busway.cli.info import info
+from busway.cli.keep import kept, pin, post, unpin
 from busway.cli.pub import pub
 from busway.cli.push import push
 from busway.cli.reply import reply
@@ -18,7 +19,7 @@ from busway.cli.sub import sub
 
 app = typer.Typer(
     name="busway",
-    help="One message bus for Python programs: publish and subscribe, push, request and reply.",
+    help="One message bus for Python programs: publish and subscribe, push, request and reply, keep.",
     epilog="Every flag can be given in the environment: BUSWAY_URL and the like for a connection, else BUSWAY_<VERB>_<FLAG>.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -41,5 +42,5 @@ def root(
     del version  # its callback has done the work
 
 
-for verb in (serve, pub, sub, push, req, reply, info, bench, doctor):
+for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, info, bench, doctor):
     app.command(verb.__name__)(flags.with_environment(verb))

@@ -13,7 +13,28 @@ from busway.cli import values
 
 Topic = Annotated[str, typer.Argument(help="Topic, such as price/eth/eur.", show_default=False)]
 Body = Annotated[str | None, typer.Argument(help="Payload; - reads it from stdin, absent = empty.", show_default=False)]
-File = Annotated[str | None, typer.Option("--file", "-f", help="Read the payload from this file.", metavar="FILE")]
+File = Annotated[str | None, typer.Option("--file", "-F", help="Read the payload from this file.", metavar="FILE")]
+Field = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        "-f",
+        help="A field of the message, repeatable; a value that is JSON is read as such: -f size=5 -f venue=krk.",
+        metavar="NAME=VALUE",
+        show_default=False,
+    ),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        "-w",
+        help="A rule for a field, repeatable. name=value is equal, with * or ? a pattern, a JSON list one of; name alone must be "
+        "there; name=re:REGEX; name=expr:CEL with the field as value; expr:CEL over the whole message.",
+        metavar="NAME=RULE",
+        show_default=False,
+    ),
+]
 Lines = Annotated[bool, typer.Option("--lines", "-l", help="Each line of stdin (or --file) is a message.")]
 Count = Annotated[
     int | None,

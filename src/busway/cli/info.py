@@ -62,12 +62,20 @@ def _show(found: dict[str, Any], url: str) -> None:
     found.pop("connections_left_out", 0)  # told on stderr
     limits = found.pop("limits", {})
     stats = found.pop("stats", {})
+    kept = found.pop("kept", {})
+    store = kept.pop("store", None)
+    shared = found.pop("shared", [])
     found["uptime"] = str(timedelta(seconds=round(found["uptime"])))
     found["time"] = datetime.fromtimestamp(found["time"], UTC).isoformat(" ", "seconds")
     found["asked at"] = url
     terminal.out.print(_pairs("broker", found))
     terminal.out.print(_pairs("limits", limits))
     terminal.out.print(_pairs("counters", stats))
+    terminal.out.print(_pairs("kept messages", kept))
+    if store:
+        terminal.out.print(_pairs("pins on disk", store))
+    if shared:
+        terminal.out.print(_rows("shared services", shared))
     if listed:
         terminal.out.print(
             _rows("connections", [{short: row.get(name) for name, short in _SHORT.items()} for row in listed])

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from busway.cli import flags, terminal
+from busway.cli import address, flags, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
 
@@ -15,6 +15,7 @@ def pub(
     topic: flags.Topic,
     body: flags.Body = None,
     file: flags.File = None,
+    field: flags.Field = None,
     lines: flags.Lines = False,
     count: flags.Repeat = None,
     rate: flags.Rate = None,
@@ -26,10 +27,11 @@ def pub(
 ) -> None:
     """Publish a message to everybody whose subscription matches.
 
-    busway pub price/eth/eur 3012.5
+    busway pub price/eth/eur 3012.5 -f venue=krk
     tail -f app.log | busway pub --lines log/app
     busway pub load/test x --count 1m --rate 50000
     """
+    fields = address.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
 
     async def publish() -> None:
@@ -39,12 +41,12 @@ def pub(
                 # The first one always waits for its answer: a topic that the broker refuses is told before more follow.
                 answered = len(run) if confirm else int(sent == 0)
                 for payload in run[:answered]:
-                    receivers = await bus.publish(topic, payload, confirm=True)
+                    receivers = await bus.publish(topic, payload, fields=fields, confirm=True)
                     if confirm and json:
                         terminal.record({"topic": topic, "receivers": receivers})
                     elif confirm:
                         terminal.data(b"%d\n" % receivers)
-                await bus.publish_many(topic, run[answered:])
+                await bus.publish_many(topic, run[answered:], fields=fields)
                 sent += len(run)
             await bus.flush()
             if json and not confirm:

@@ -1,6 +1,6 @@
 """`busway push`: hand a payload to exactly one consumer."""
 
-from busway.cli import flags, terminal
+from busway.cli import address, flags, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
 
@@ -11,6 +11,7 @@ def push(
     topic: flags.Topic,
     body: flags.Body = None,
     file: flags.File = None,
+    field: flags.Field = None,
     lines: flags.Lines = False,
     count: flags.Repeat = None,
     rate: flags.Rate = None,
@@ -22,6 +23,7 @@ def push(
 
     busway push jobs '{"resize": "cat.png"}'
     """
+    fields = address.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
 
     async def hand_over() -> None:
@@ -30,7 +32,7 @@ def push(
             try:
                 async for run in source.runs():
                     for payload in run:
-                        await bus.push(topic, payload, timeout=timeout)
+                        await bus.push(topic, payload, fields=fields, timeout=timeout)
                         taken += 1
             finally:
                 if json:

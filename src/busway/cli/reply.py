@@ -34,20 +34,35 @@ def reply(
             metavar="CMD",
         ),
     ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", "-s", help="Others may serve the topic too; the broker chooses.")
+    ] = False,
+    ask: Annotated[
+        str | None,
+        typer.Option(
+            "--ask",
+            help="With --shared: this shell command is asked first, as --exec is; exit status 0 = willing.",
+            metavar="CMD",
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Requests worked on at a time.", min=1)] = 16,
     count: flags.Count = None,
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Answer the requests of a topic; only one client may serve it.
+    """Answer the requests of a topic; only one client may serve it, unless all of them share it.
 
     busway reply ping --body pong
+    busway reply where --shared --ask 'grep -q "$(cat)" mine.txt' --body here
     busway reply upper --exec "tr a-z A-Z"
     """
     if sum((echo, body is not None, command is not None)) != 1:
         raise typer.BadParameter("give one of --echo, --body and --exec")
+    if ask is not None and not shared:
+        raise typer.BadParameter("--ask needs --shared: who serves alone is not asked")
     commands = _Command(command or "")
+    asking = None if ask is None else _Ask(ask)
     answer = _echo if echo else _text(body) if body is not None else commands
     note = (lambda _text: None) if quiet else terminal.note
 
@@ -56,7 +71,7 @@ def reply(
             async with link.connect(reconnect=True) as bus:
                 work = _Work(answer, count, json=json)
                 events = bus.events()
-                async with bus.serve(topic, work.handle, concurrency=concurrency):
+                async with bus.serve(topic, work.handle, shared=shared, ask=asking, concurrency=concurrency):
                     note(f"serving {topic} at {bus.url}; Ctrl-C ends")
                     async with asyncio.TaskGroup() as tasks:
                         watching = tasks.create_task(watch(bus, note))
@@ -66,6 +81,8 @@ def reply(
                         refused.cancel()
                     if signals.first.is_set():
                         commands.interrupt()
+                        if asking is not None:
+                            asking.interrupt()
         if signals.interrupted:
             raise terminal.Ended(terminal.INTERRUPTED)
         if not work.done.is_set() and count is not None and not signals.first.is_set():
@@ -166,6 +183,21 @@ class _Command:
         """Ask every command that runs to end, with all that it started; the terminal's Ctrl-C doesn't reach them."""
         for group in self._running:
             _end_group(group, signal.SIGTERM)
+
+
+class _Ask:
+    """Whether this service would take a request: yes if the command ends well."""
+
+    def __init__(self, command: str) -> None:
+        self._run = _Command(command)
+        self.interrupt = self._run.interrupt
+
+    async def __call__(self, message: Message) -> bool:
+        try:
+            await self._run(message)
+        except busway.HandlerError:
+            return False
+        return True
 
 
 def _end_group(group: int, how: signal.Signals) -> None:

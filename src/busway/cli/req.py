@@ -1,12 +1,14 @@
-"""`busway req`: ask the service of a topic and print its reply."""
+"""`busway req`: ask the service of a topic and print its reply, or those of all who serve it."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from busway.cli import flags, terminal, values
+import busway
+from busway.cli import address, flags, terminal, values
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
+from busway.message import Message
 
 
 @linked
@@ -15,25 +17,60 @@ def req(
     topic: flags.Topic,
     body: flags.Body = None,
     file: flags.File = None,
+    field: flags.Field = None,
+    everybody: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="The replies of all who share the topic, as they come, with their names."),
+    ] = False,
     timeout: flags.Timeout = 5.0,
+    each: Annotated[
+        float | None,
+        typer.Option(
+            "--each",
+            help="Time for one of several services; then the next one is tried.",
+            parser=values.duration,
+            metavar="TIME",
+            show_default="the broker's",
+        ),
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", "-r", help="The reply's bytes and nothing else, no newline.")] = False,
     json: flags.Json = False,
 ) -> None:
     """Send a request and print the reply; nobody serves = exit code 4, no reply in time = 3.
 
     busway req sum '[1, 2]' --timeout 2s
+    busway req status --all
     """
     if raw and json:
         raise typer.BadParameter("--raw and --json exclude each other")
     source = Source(body, file, lines=False).checked()
+    more: dict[str, Any] = {"fields": address.fields(field), "timeout": timeout, "each": each}
+
+    def show(reply: Message) -> None:
+        if json:
+            terminal.record(values.as_object(reply))
+        else:
+            name = f"{reply.sender}: ".encode() if everybody and not raw else b""
+            terminal.data(reply.payload if raw else name + reply.payload.removesuffix(b"\n") + b"\n")
 
     async def ask() -> None:
         payload = await source.whole()
         async with link.connect(reconnect=False) as bus:
-            reply = await bus.request(topic, payload, timeout=timeout)
-            if json:
-                terminal.record(values.as_object(reply))
+            if everybody:
+                await gather(bus, payload)
             else:
-                terminal.data(reply.payload if raw else reply.payload.removesuffix(b"\n") + b"\n")
+                show(await bus.request(topic, payload, **more))
+
+    async def gather(bus: busway.Bus, payload: bytes) -> None:
+        replies = bus.request_many(topic, payload, **more)
+        async for reply in replies:
+            show(reply)
+        for failed in replies.failed:
+            if json:
+                terminal.record({"topic": topic, "sender": failed.sender, "error": str(failed.error)})
+            else:
+                terminal.note(f"{failed.sender}: {failed.error}")
+        if replies.failed:
+            raise terminal.Ended(terminal.ERROR)
 
     terminal.run(ask, timed=True)

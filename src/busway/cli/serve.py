@@ -11,32 +11,36 @@ from typing import Annotated, Any
 import typer
 
 import busway
-from busway.cli import flags, terminal, values
+from busway.cli import address, flags, terminal, values
 from busway.settings import DEFAULT_URL, Settings
 
 _LIMITS = "Limits and times"
 _DEFAULTS = Settings()
 
 
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _size(name: str, help: str) -> Any:  # noqa: A002 - typer's own word
     kib = getattr(_DEFAULTS, name) // 1024
     shown = f"{kib}k" if kib % 1024 else f"{kib // 1024}m"
     return typer.Option(
-        f"--{name}", help=help, parser=values.size, metavar="SIZE", show_default=shown, rich_help_panel=_LIMITS
+        _flag(name), help=help, parser=values.size, metavar="SIZE", show_default=shown, rich_help_panel=_LIMITS
     )
 
 
 def _number(name: str, help: str) -> Any:  # noqa: A002
     shown = str(getattr(_DEFAULTS, name))
     return typer.Option(
-        f"--{name}", help=help, parser=values.count, metavar="N", show_default=shown, rich_help_panel=_LIMITS
+        _flag(name), help=help, parser=values.count, metavar="N", show_default=shown, rich_help_panel=_LIMITS
     )
 
 
 def _time(name: str, help: str) -> Any:  # noqa: A002
     shown = f"{getattr(_DEFAULTS, name):g}s"
     return typer.Option(
-        f"--{name}", help=help, parser=values.duration, metavar="TIME", show_default=shown, rich_help_panel=_LIMITS
+        _flag(name), help=help, parser=values.duration, metavar="TIME", show_default=shown, rich_help_panel=_LIMITS
     )
 
 
@@ -65,6 +69,16 @@ def serve(
         typer.Option("--ca", help="PEM file of an authority: clients must show its certificates.", metavar="FILE"),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="Name of this broker, shown to clients.")] = "",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="Folder for what outlives the broker: its pins and its identity.", metavar="FOLDER"
+        ),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--field", "-f", help="A field that every message gets; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
     frame: Annotated[int | None, _size("frame", "Largest frame.")] = None,
     topic: Annotated[int | None, _size("topic", "Longest topic.")] = None,
     fields: Annotated[int | None, _size("fields", "Largest fields of a message.")] = None,
@@ -75,6 +89,12 @@ def serve(
     senders: Annotated[int | None, _number("senders", "Most senders a connection has numbers for.")] = None,
     pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,
     connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
+    kept: Annotated[int | None, _number("kept", "Most kept messages of one client.")] = None,
+    kept_bytes: Annotated[int | None, _size("kept_bytes", "Most bytes of them.")] = None,
+    grace: Annotated[float | None, _time("grace", "How long posts outlive a lost connection.")] = None,
+    provider_timeout: Annotated[
+        float | None, _time("provider_timeout", "Time for one of several services before the next one is tried.")
+    ] = None,
     stall: Annotated[
         float | None, _time("stall", "A full subscriber that takes nothing for so long counts as stuck.")
     ] = None,
@@ -89,6 +109,7 @@ def serve(
 
     busway serve
     busway serve --unix my_bus --tcp 127.0.0.1:8000
+    busway serve --data ./data -f region=eu
     busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
     """
     given = locals()
@@ -105,6 +126,8 @@ def serve(
             name=name,
             settings=Settings(**limits),
             tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
+            fields=address.fields(field),
+            data=data,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -150,8 +173,8 @@ def _announce(server: busway.Server) -> None:
     console = terminal.notes
     named = f" {server.name!r}" if server.name else ""
     console.print(f"[bold]busway {busway.__version__}[/] serves{named} on")
-    for address in server.addresses:
-        console.print(f"  [cyan]{address}[/]")
+    for one in server.addresses:
+        console.print(f"  [cyan]{one}[/]")
     first = server.addresses[0]
     url = "" if DEFAULT_URL in server.addresses else f" --url {first}"
     if first.startswith("tls:"):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import flags, terminal, values
+from busway.cli import address, flags, terminal, values
 from busway.cli.link import Link, linked, watch
 from busway.message import Message
 from busway.settings import Policy
@@ -26,13 +26,25 @@ def sub(
     group: Annotated[
         str, typer.Option("--group", "-g", help="Share the messages with the group's other members.")
     ] = "",
+    where: flags.Where = None,
+    notify: Annotated[
+        bool, typer.Option("--notify", help="Tell on stderr when everything kept has been printed.")
+    ] = False,
+    withdrawn: Annotated[
+        bool, typer.Option("--watch", help="Print posts and pins that are kept no longer, too.")
+    ] = False,
+    listen: Annotated[
+        bool, typer.Option("--listen", help="Copies of pushes and requests too, without taking them.")
+    ] = False,
     count: flags.Count = None,
     seconds: flags.For = None,
     raw: Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")] = False,
     json: flags.Json = False,
     format: Annotated[  # noqa: A002 - the flag's name
         str | None,
-        typer.Option("--format", help="{topic} {payload} {id} {time} {sender} {kind} {missed} {size} {number}"),
+        typer.Option(
+            "--format", help="{topic} {payload} {fields} {id} {time} {sender} {kind} {missed} {size} {number}"
+        ),
     ] = None,
     policy: Annotated[
         Policy, typer.Option("--policy", help="What the broker does when this end is too slow.")
@@ -42,7 +54,7 @@ def sub(
 ) -> None:
     """Print messages as they come; how many were missed is told on stderr.
 
-    busway sub 'price/*/eur'
+    busway sub 'price/*/eur' --where venue=krk
     busway sub '**' --json --for 30s | jq .topic
     busway sub jobs --group workers --format '{time} {payload}'
     """
@@ -52,6 +64,7 @@ def sub(
         render = _renderer(raw=raw, json=json, format=format)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    rules = address.rules(where)
     note = (lambda _text: None) if quiet else terminal.note
     printer = _Printer(render, count, note)
 
@@ -61,7 +74,16 @@ def sub(
             async with contextlib.AsyncExitStack() as stack:
                 bus = await stack.enter_async_context(link.connect(reconnect=True))
                 for pattern in patterns:
-                    one = bus.subscribe(pattern, group=group, policy=policy, echo=not no_echo)
+                    one = bus.subscribe(
+                        pattern,
+                        where=rules,
+                        notify=notify,
+                        watch=withdrawn,
+                        listen=listen,
+                        group=group,
+                        policy=policy,
+                        echo=not no_echo,
+                    )
                     subscriptions.append(await stack.enter_async_context(one))
                 note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
                 try:
@@ -88,6 +110,9 @@ def sub(
 async def _read(subscription: busway.Subscription, printer: "_Printer", earlier: list[str]) -> None:
     """A message that an earlier pattern of the same call matches too is that one's to print."""
     async for batch in subscription.batches():
+        if subscription.notify and any(one.kind == "notify" for one in batch):
+            printer.handed_over(subscription.pattern)
+            batch = [one for one in batch if one.kind != "notify"]  # noqa: PLW2901
         if earlier:
             batch = [one for one in batch if not any(_has(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
         await printer.print(batch)
@@ -129,6 +154,9 @@ class _Printer:
         if self._written == self._count:
             self.done.set()
 
+    def handed_over(self, pattern: str) -> None:
+        self._note(f"everything kept on {pattern} has been printed")
+
     def tell_missed(self, total: int) -> None:
         """What was missed after the last message that could have told it."""
         if total > self._told:
@@ -150,5 +178,11 @@ def _renderer(*, raw: bool, json: bool, format: str | None) -> Render:  # noqa: 
         ).encode("utf-8", "replace")
     before, after = ("\x1b[36m", "\x1b[0m") if terminal.out.is_terminal and not terminal.out.no_color else ("", "")
     return lambda batch, _: "".join(
-        f"{before}{message.topic}{after} {values.readable(message.payload)}\n" for message in batch
+        f"{before}{message.topic}{after} {_marks(message)}{values.readable(message.payload)}\n" for message in batch
     ).encode("utf-8", "replace")
+
+
+def _marks(message: Message) -> str:
+    """What is special about a message: its fields, and that it is none of the plain ones."""
+    kind = f"<{message.kind}> " if message.kind != "publish" else ""
+    return f"{kind}[{address.shown(fields)}] " if (fields := message.fields) else kind

@@ -5,6 +5,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
+from busway.cli.address import shown
 from busway.message import Message
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
@@ -94,6 +95,10 @@ def as_object(message: Message) -> dict[str, Any]:
     except UnicodeDecodeError:
         made["payload_base64"] = base64.b64encode(message.payload).decode()
     made |= {"id": message.id, "time": message.time, "sender": message.sender, "kind": message.kind}
+    if fields := message.fields:
+        made["fields"] = fields
+    if message.kept:
+        made["kept"] = True
     if message.missed:
         made["missed"] = message.missed
     return made
@@ -102,7 +107,7 @@ def as_object(message: Message) -> dict[str, Any]:
 class Format:
     """A --format text such as `{time} {topic} {payload}`. Backslash n and t are a new line and a tab; other braces stay."""
 
-    FIELDS = ("topic", "payload", "id", "time", "sender", "kind", "missed", "size", "number")
+    FIELDS = ("topic", "payload", "fields", "id", "time", "sender", "kind", "missed", "size", "number")
 
     def __init__(self, text: str) -> None:
         for name in _FIELD.findall(text):
@@ -118,6 +123,8 @@ class Format:
     def _value(name: str, message: Message, number: int) -> str:
         if name == "payload":
             return readable(message.payload)
+        if name == "fields":
+            return shown(message.fields)
         if name == "size":
             return str(len(message.payload))
         if name == "number":

@@ -70,7 +70,7 @@ class Subscription(Part):
         self.group = group
         self.policy = policy
         self._rules = rules
-        self._notify = bool(notify)
+        self.notify = bool(notify)
         self._listen = bool(listen)
         # Who asks a predicate can't refuse a push, which was taken by then: so it is no consumer, as one who listens.
         consumer = not (listen or rules.local)
@@ -165,7 +165,7 @@ class Subscription(Part):
             flags=self._flags,
             policy=POLICIES.index(self.policy),
             rules=self._rules.wire,
-            notify=self._notify,
+            notify=self.notify,
         )
         self._core.holding.renew(self._id)
         return number
