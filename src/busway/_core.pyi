@@ -24,6 +24,8 @@ EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, tex
 EVENT_FAIL: int  # broker: (FAIL, conn, code, text): the peer broke the rules; CLOSE is queued, close after flushing
 EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from it until EVENT_RESUME
 EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
+EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
+EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
 EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME
 EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
@@ -78,7 +80,7 @@ class Inbox:
     @property
     def received(self) -> int: ...  # total messages that arrived, dropped ones not counted
     @property
-    def full(self) -> bool: ...  # over its limit and not yet half empty again
+    def full(self) -> bool: ...  # over its limit, and not much room again since
 
 @final
 class Session:
@@ -106,7 +108,7 @@ class Session:
     def unsubscribe(self, sub: int) -> int: ...
     def serve(self, service: int, topic: str) -> int: ...
     def unserve(self, service: int) -> int: ...
-    def hold(self, sub: int, full: bool) -> None: ...  # nothing without a connection
+    def hold(self, sub: int, full: bool, taken: int) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
     def take(self) -> memoryview | None:
@@ -161,6 +163,7 @@ class Engine:
         topics: int,
         senders: int,
         pending: int,
+        patience_ms: int,
         stall_ms: int,
     ) -> Self: ...
     def connect(self, write: Callable[[memoryview], object]) -> int:
@@ -176,6 +179,7 @@ class Engine:
         """pause_writing (False) and resume_writing (True, also flushes) of the transport."""
     def tick(self, now_ms: int) -> list[tuple[Any, ...]] | None:
         """Let time pass: stuck connections are found, blocked publishers released; then flush()."""
+    def waiting(self) -> list[int]: ...  # connections whose publishes are set aside
     def blocked(self) -> bool: ...  # somebody is blocked: tick often
     def idle(self, ticks: int) -> list[int]:
         """Connections that sent nothing during the last `ticks` beats (see beat())."""

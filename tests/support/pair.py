@@ -18,6 +18,7 @@ LIMITS: dict[str, int] = {
     "topics": 65536,
     "senders": 4096,
     "pending": 65536,
+    "patience_ms": 60_000,
     "stall_ms": 500,
 }
 
@@ -44,6 +45,7 @@ class Hub:
         self.closed: dict[int, tuple[int, str]] = {}  # conn -> its own CLOSE
         self.paused: set[int] = set()
         self.yields: list[int] = []
+        self.waiting: list[int] = []
         self.calls: list[tuple[int, int, _core.Message]] = []
         self.clients = 0
         self.welcome: Callable[[int], bytes] = lambda client: msgspec.msgpack.encode({"client": client})
@@ -110,6 +112,8 @@ class Hub:
         elif kind == _core.EVENT_YIELD:
             self.yields.append(conn)
             resumed.append(conn)
+        elif kind == _core.EVENT_WAIT:
+            self.waiting.append(conn)
         elif kind == _core.EVENT_RESUME:
             self.paused.discard(conn)
             resumed.append(conn)

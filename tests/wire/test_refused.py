@@ -141,6 +141,7 @@ def test_unknown_flags_end_the_connection(kind: int, bit: int) -> None:
 
 READ = {wire.frames(vector.data)[0].kind: vector for vector in VECTORS.values() if vector.way == "←"}
 KNOWN = {
+    wire.FLOW: 0x01,
     wire.REPLY: wire.FIELDS | wire.ERROR,
     wire.DELIVER: wire.FIELDS | wire.KEEP,
     wire.OFFER: wire.FIELDS,

@@ -30,6 +30,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),
         Event::Fail { conn, code, text } => (event::FAIL, conn, code, text).into_pyobject(py),
         Event::Pause(conn) => (event::PAUSE, conn).into_pyobject(py),
+        Event::Wait(conn) => (event::WAIT, conn).into_pyobject(py),
         Event::Resume(conn) => (event::RESUME, conn).into_pyobject(py),
         Event::Yield(conn) => (event::YIELD, conn).into_pyobject(py),
     }
@@ -57,7 +58,7 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall_ms))]
+    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, patience_ms, stall_ms))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn new(
         frame: usize,
@@ -69,11 +70,12 @@ impl Engine {
         topics: usize,
         senders: usize,
         pending: usize,
+        patience_ms: u64,
         stall_ms: u64,
     ) -> Self {
-        let stall = stall_ms;
+        let (stall, patience) = (stall_ms, patience_ms);
         let limits =
-            Limits { frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall };
+            Limits { frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, patience, stall };
         let core = Attached(RefCell::new(core::Engine::new(limits)));
         Self { core, writes: Attached::default(), bin: Bin::default() }
     }
@@ -146,6 +148,11 @@ impl Engine {
 
     fn blocked(&self) -> bool {
         self.core().has_blocked()
+    }
+
+    /// Connections that wait with what they publish.
+    fn waiting(&self) -> Vec<u32> {
+        self.core().waiting()
     }
 
     fn idle(&self, ticks: u32) -> Vec<u32> {

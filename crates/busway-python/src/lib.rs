@@ -38,6 +38,8 @@ pub(crate) mod event {
     pub const AWAY: u8 = 15;
     pub const FULL: u8 = 16;
     pub const YIELD: u8 = 17;
+    pub const FLOW: u8 = 25;
+    pub const WAIT: u8 = 26;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -113,6 +115,8 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_AWAY", event::AWAY),
         ("EVENT_FULL", event::FULL),
         ("EVENT_YIELD", event::YIELD),
+        ("EVENT_FLOW", event::FLOW),
+        ("EVENT_WAIT", event::WAIT),
     ] {
         m.add(name, kind)?;
     }

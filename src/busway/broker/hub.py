@@ -47,6 +47,7 @@ class Hub:
             topics=settings.topics,
             senders=settings.senders,
             pending=settings.pending,
+            patience_ms=int(settings.patience * 1000),
             stall_ms=int(settings.stall * 1000),
         )
         self.started = self.loop.time()
@@ -70,6 +71,7 @@ class Hub:
             _core.EVENT_FAIL: _failed,
             _core.EVENT_PAUSE: _paused,
             _core.EVENT_RESUME: _resumed,
+            _core.EVENT_WAIT: _waits,
             _core.EVENT_YIELD: _yielded,
         }
         services.register(self.engine)
@@ -155,6 +157,12 @@ def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
 def _paused(hub: Hub, event: tuple[Any, ...]) -> Events:
     if session := hub.sessions.get(event[1]):
         session.pause()
+    hub.pulse.hurry()
+    return None
+
+
+def _waits(hub: Hub, event: tuple[Any, ...]) -> Events:  # noqa: ARG001, one signature for the table
+    """What it publishes is set aside, for somebody is slow; how long that may last, time tells."""
     hub.pulse.hurry()
     return None
 

@@ -46,7 +46,7 @@ def pub(
                         terminal.data(b"%d\n" % receivers)
                 await bus.publish_many(topic, run[answered:])
                 sent += len(run)
-            await bus.flush()
+            await bus.flush(timeout=None)  # as long as a slow consumer takes
             if json and not confirm:
                 terminal.record({"topic": topic, "messages": sent})
 

@@ -75,8 +75,11 @@ def serve(
     senders: Annotated[int | None, _number("senders", "Most senders a connection has numbers for.")] = None,
     pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,
     connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
+    patience: Annotated[
+        float | None, _time("patience", "Publishers wait no longer for a full subscriber whose consumer takes nothing.")
+    ] = None,
     stall: Annotated[
-        float | None, _time("stall", "A full subscriber that takes nothing for so long counts as stuck.")
+        float | None, _time("stall", "A full subscriber that gives no sign of life for so long counts as stuck.")
     ] = None,
     heartbeat: Annotated[float | None, _time("heartbeat", "Silence before a sign of life is asked for.")] = None,
     handshake: Annotated[float | None, _time("handshake", "Time for a new connection to say who it is.")] = None,

@@ -143,7 +143,7 @@ class Bus(Publisher):
     # Asking.
 
     async def push(self, topic: str, payload: object = b"", *, timeout: float | None = 5.0) -> None:
-        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        """Hand a message to exactly one consumer; NoConsumers if nobody takes it, LimitExceeded if all who could are full."""
         check_timeout("timeout", timeout)
         if type(payload) is not bytes and type(payload) is not str:
             topic, payload = outgoing(topic, payload)
@@ -294,9 +294,9 @@ class Bus(Publisher):
         info: dict[str, Any] = answer.json()
         return info
 
-    async def rtt(self, timeout: float = 5.0) -> float:
-        """Seconds to the broker and back."""
-        check_timeout("timeout", timeout, forever=False)
+    async def rtt(self, timeout: float | None = 5.0) -> float:
+        """Seconds to the broker and back, behind all that was published before."""
+        check_timeout("timeout", timeout)
         core = self._core
         connection = core.usable()
         try:
@@ -305,8 +305,8 @@ class Bus(Publisher):
         except TimeoutError as error:
             raise Timeout(f"no answer of the broker within {timeout:g} s") from error
 
-    async def flush(self, timeout: float = 5.0) -> None:
-        """Return when the broker has handled everything that was published before."""
+    async def flush(self, timeout: float | None = 5.0) -> None:
+        """Return when the broker has handled everything that was published before; None waits as long as it takes."""
         await self.rtt(timeout)
 
     # Life.

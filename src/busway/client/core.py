@@ -54,7 +54,7 @@ class Core:
         self.error: BusError | None = None
         self.events = Announcer()
         self.waiting = Waiting()
-        self.holding = Holding(self.session)
+        self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
         self.subscriptions: dict[int, Subscription] = {}
         self.services: dict[int, Service] = {}
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
@@ -70,6 +70,7 @@ class Core:
         self._table: dict[int, Callable[[Row], None]] = {
             _core.EVENT_READY: self._ready,
             _core.EVENT_FULL: self._full,
+            _core.EVENT_FLOW: self._flow,
             _core.EVENT_REPLY: self._reply,
             _core.EVENT_RESULT: self._result,
             _core.EVENT_CALL: self._call,
@@ -191,8 +192,16 @@ class Core:
 
     def _full(self, event: Row) -> None:
         subscription = self.subscriptions.get(event[1])
-        if subscription is not None and subscription.policy in {"block", "disconnect"}:
+        if subscription is None or subscription.policy not in {"block", "disconnect"}:
+            return
+        if subscription.full:
             self.holding.begin(event[1], subscription)
+        else:  # what filled it has been taken back
+            self.holding.relieve()
+
+    def _flow(self, event: Row) -> None:
+        if self.connection is not None:
+            self.connection.stop(stop=event[1])
 
     def _reply(self, event: Row) -> None:
         _, number, code, message = event
@@ -251,8 +260,8 @@ class Core:
     def _away(self, event: Row) -> None:  # noqa: ARG002, one signature for the table
         self.away = True
         self.open = False
-        self.session.writable(False)
         if self.connection is not None:
+            self.connection.update()
             self.connection.wake()
 
 

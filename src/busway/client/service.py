@@ -74,11 +74,10 @@ class Service(Part):
         check_type("topic", topic, str, "a str")
         check_callable("handler", handler)
         check_count("concurrency", concurrency)
-        super().__init__(core, topic)
+        super().__init__(core, topic, drain)
         self.topic = topic
         self._handler = handler
         self._concurrency = concurrency
-        self._drain = drain
         self._running = 0
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()

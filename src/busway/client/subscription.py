@@ -54,7 +54,7 @@ class Subscription(Part):
         check_count("concurrency", concurrency)
         check_seconds("patience", patience)
         check_type("group", group, str, "a str")
-        super().__init__(core, pattern)
+        super().__init__(core, pattern, drain)
         self.pattern = pattern
         self.group = group
         self.policy = policy
@@ -64,7 +64,6 @@ class Subscription(Part):
         self.handled = handler is not None
         self._handler = handler
         self._concurrency = concurrency
-        self._drain = drain
         self.patience = patience
         self._ready: Iterator[Message] = iter(())
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,7 +137,7 @@ class Subscription(Part):
 
     @property
     def full(self) -> bool:
-        """Over its limit and not yet half empty again."""
+        """Over its limit, and not much room again since."""
         return self._inbox.full
 
     def announce(self) -> int:

@@ -4,6 +4,7 @@
 //! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
 //! `publish` has the way of a message, `calls` requests and pushes, `flow` full outboxes and those who wait for them.
 
+pub(crate) mod aside;
 mod calls;
 mod control;
 mod flow;
@@ -32,6 +33,8 @@ pub struct Limits {
     pub topics: usize,
     pub senders: usize,
     pub pending: usize,
+    /// How long a consumer may take nothing before nobody waits for it, in milliseconds.
+    pub patience: u64,
     /// How long a crowded connection may make no progress before `block` drops, in milliseconds.
     pub stall: u64,
 }
@@ -87,6 +90,8 @@ pub enum Event {
         code: u16,
         text: String,
     },
+    /// It waits for somebody slow: let time pass.
+    Wait(u32),
     /// Read no more from it,
     Pause(u32),
     /// go on with `resume` and read again.
@@ -145,6 +150,8 @@ pub struct Engine {
     events: Vec<Event>,
     now: u64,
     beat: u32,
+    /// What was set aside is being handled.
+    late: bool,
     pub stats: Stats,
     /// Ids of one delivery, put together.
     scratch: Vec<u32>,
@@ -172,6 +179,7 @@ impl Engine {
             events: Vec::new(),
             now: 0,
             beat: 0,
+            late: false,
             stats: Stats::default(),
             scratch: Vec::new(),
         }
@@ -203,11 +211,13 @@ impl Engine {
 
     /// Handles every frame of `data`.
     pub fn feed(&mut self, conn: u32, data: &[u8]) {
-        let beat = self.beat;
+        let (beat, outbox) = (self.beat, self.limits.outbox);
         let Some(this) = self.conn(conn) else { return };
         this.heard = beat;
         this.count.received_bytes += data.len() as u64;
-        if this.waiting || this.blocked_by.is_some() {
+        // A yield, or more set aside than there may be.
+        let stopped = this.blocked_by == Some(conn) || this.aside_bytes() > outbox;
+        if this.waiting || stopped {
             this.splitter.hold(data);
             return;
         }
@@ -219,7 +229,9 @@ impl Engine {
         let Some(this) = self.conn(conn) else { return };
         if !this.waiting {
             this.blocked_by = None;
-            self.run(conn, None);
+            if self.catch_up(conn) {
+                self.run(conn, None);
+            }
         }
     }
 
@@ -308,6 +320,7 @@ impl Engine {
         }
         let s = &self.stats;
         let outbox: usize = self.conns.iter().flatten().map(|conn| conn.outbox.bytes()).sum();
+        let aside: usize = self.conns.iter().flatten().map(|conn| conn.aside_bytes()).sum();
         vec![
             ("connections", (self.conns.len() - self.free.len()) as u64),
             ("connections_opened", s.opened),
@@ -318,6 +331,7 @@ impl Engine {
             ("groups", self.group_names.len() as u64),
             ("pending", self.pending.len() as u64),
             ("outbox_bytes", outbox as u64),
+            ("aside_bytes", aside as u64),
             ("slow_consumers", self.slow().count() as u64),
             ("messages_received", count.received),
             ("received_bytes", count.received_bytes),
@@ -341,6 +355,7 @@ impl Engine {
             ("services", conn.services.len() as u64),
             ("pending", conn.asked.len() as u64),
             ("outbox_bytes", conn.outbox.bytes() as u64),
+            ("aside_bytes", conn.aside_bytes() as u64),
             ("held", conn.held.len() as u64),
             ("messages_received", conn.count.received),
             ("received_bytes", conn.count.received_bytes),

@@ -80,6 +80,9 @@ impl Engine {
 
     pub(super) fn publish(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
+        if self.set_aside(conn, frame) {
+            return Ok((Flow::Go, size));
+        }
         let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
@@ -92,18 +95,23 @@ impl Engine {
         let mut route = self.topics.route(topic, &mut self.index);
         if route.too_complex {
             self.topics.keep(topic, route);
-            self.reject(conn, number_of(frame), &Fault::too_complex());
+            let fault = Fault::too_complex(self.topics.text(topic));
+            self.reject(conn, number_of(frame), &fault);
             return Ok((Flow::Go, size));
         }
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some(crowded) = self.obstacle(&route) {
+            if let Some(crowded) = self.obstacle(conn, &route) {
                 self.topics.keep(topic, route);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.
                     this.count.received -= 1;
                 }
                 self.block(conn, crowded);
-                return Ok((Flow::Wait, 0));
+                if self.late {
+                    return Ok((Flow::Wait, 0));
+                }
+                self.set_aside(conn, frame);
+                return Ok((Flow::Go, size));
             }
         }
         let flags = frame[5] & flag::FIELDS;
@@ -269,7 +277,7 @@ impl Engine {
             return false;
         }
         let plain = passing.kind == kind::DELIVER;
-        let open = if plain && !this.held.is_empty() { Some(self.unheld(to, ids)) } else { None };
+        let open = if plain && !this.held.is_empty() { Some(self.unheld(from, to, ids)) } else { None };
         let ids = open.as_deref().unwrap_or(ids);
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
