@@ -227,7 +227,9 @@ def test_what_is_set_aside_keeps_the_topic_it_was_sent_to() -> None:
         publisher.send(wire.publish(0, b"." * 100, 1))
     publisher.send(wire.publish(0, b"old", 2), wire.topic(0, "late"), wire.publish(0, b"new", 3))
     hub.writing(receiver.conn, True)
-    got = [(said.topic, said.payload) for kind, said in receiver.read() if kind == wire.DELIVER and said.number in (2, 3)]
+    got = [
+        (said.topic, said.payload) for kind, said in receiver.read() if kind == wire.DELIVER and said.number in (2, 3)
+    ]
     assert got == [("t", b"old"), ("late", b"new")]
 
 

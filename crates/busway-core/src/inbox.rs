@@ -122,7 +122,10 @@ impl<T> Inbox<T> {
 
     fn relax(&mut self) {
         let (items, bytes) = (GAP.0.min(self.most_items / 2), GAP.1.min(self.most_bytes / 2));
-        if self.full && self.items.len() <= self.most_items - items.max(1) && self.bytes <= self.most_bytes - bytes.max(1) {
+        if self.full
+            && self.items.len() <= self.most_items - items.max(1)
+            && self.bytes <= self.most_bytes - bytes.max(1)
+        {
             self.full = false;
         }
     }

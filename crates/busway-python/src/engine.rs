@@ -74,8 +74,19 @@ impl Engine {
         stall_ms: u64,
     ) -> Self {
         let (stall, patience) = (stall_ms, patience_ms);
-        let limits =
-            Limits { frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, patience, stall };
+        let limits = Limits {
+            frame,
+            topic,
+            fields,
+            subscriptions,
+            expressions,
+            outbox,
+            topics,
+            senders,
+            pending,
+            patience,
+            stall,
+        };
         let core = Attached(RefCell::new(core::Engine::new(limits)));
         Self { core, writes: Attached::default(), bin: Bin::default() }
     }

@@ -70,7 +70,9 @@ class Part(ABC):
                 async with asyncio.timeout(self._drain):
                     await core.result(self._withdraw())
         except TimeoutError:
-            core.report(Timeout(f"the broker did not answer within {self._drain:g} s"), f"closing the {self.noun}", self.label)
+            core.report(
+                Timeout(f"the broker did not answer within {self._drain:g} s"), f"closing the {self.noun}", self.label
+            )
         except (Disconnected, Rejected):
             pass  # the broker has forgotten it already
         finally:

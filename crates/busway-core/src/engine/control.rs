@@ -94,9 +94,11 @@ impl Engine {
             }
             kind::TOPIC => {
                 // What was set aside goes by the old meaning of the slot.
-                let slot = u32::from_le_bytes(frame.get(8..12).and_then(|slot| slot.try_into().ok()).unwrap_or_default());
+                let slot =
+                    u32::from_le_bytes(frame.get(8..12).and_then(|slot| slot.try_into().ok()).unwrap_or_default());
                 let this = self.conn(conn).filter(|this| this.aside.is_some());
-                if this.is_some_and(|this| this.topics_in.get(slot as usize).is_some_and(|was| *was != Named::Nothing)) {
+                if this.is_some_and(|this| this.topics_in.get(slot as usize).is_some_and(|was| *was != Named::Nothing))
+                {
                     self.events.push(Event::Pause(conn));
                     return Ok(Flow::Wait);
                 }
