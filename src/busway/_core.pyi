@@ -24,6 +24,7 @@ EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, tex
 EVENT_FAIL: int  # broker: (FAIL, conn, code, text): the peer broke the rules; CLOSE is queued, close after flushing
 EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from it until EVENT_RESUME
 EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
+EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
 EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
 EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME

@@ -112,6 +112,8 @@ class Hub:
         elif kind == _core.EVENT_YIELD:
             self.yields.append(conn)
             resumed.append(conn)
+        elif kind == _core.EVENT_READ:
+            self.paused.discard(conn)
         elif kind == _core.EVENT_WAIT:
             self.waiting.append(conn)
         elif kind == _core.EVENT_RESUME:
@@ -119,6 +121,10 @@ class Hub:
             resumed.append(conn)
         else:
             raise AssertionError(f"unknown event {event!r}")
+
+    def waits(self, conn: int) -> bool:
+        """Whether a publisher has to wait."""
+        return conn in self.paused or conn in self.engine.waiting()
 
     def take(self, conn: int) -> bytes:
         data = bytes(self.out[conn])

@@ -77,6 +77,8 @@ pub struct Connection {
     pub waiting: bool,
     /// Waits for this connection, with what it publishes.
     pub blocked_by: Option<u32>,
+    /// It has been blocked for a tick already.
+    pub waited: bool,
     /// What it publishes while it is blocked is set aside, and everything else of it is handled.
     pub aside: Option<Box<Aside>>,
     pub topics_in: Vec<Named>,
@@ -127,6 +129,7 @@ impl Connection {
             splitter: Splitter::default(),
             waiting: false,
             blocked_by: None,
+            waited: false,
             aside: None,
             topics_in: Vec::new(),
             outbox: Outbox::default(),

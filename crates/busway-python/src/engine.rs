@@ -30,6 +30,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),
         Event::Fail { conn, code, text } => (event::FAIL, conn, code, text).into_pyobject(py),
         Event::Pause(conn) => (event::PAUSE, conn).into_pyobject(py),
+        Event::Read(conn) => (event::READ, conn).into_pyobject(py),
         Event::Wait(conn) => (event::WAIT, conn).into_pyobject(py),
         Event::Resume(conn) => (event::RESUME, conn).into_pyobject(py),
         Event::Yield(conn) => (event::YIELD, conn).into_pyobject(py),

@@ -40,6 +40,7 @@ pub(crate) mod event {
     pub const YIELD: u8 = 17;
     pub const FLOW: u8 = 25;
     pub const WAIT: u8 = 26;
+    pub const READ: u8 = 27;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -117,6 +118,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_YIELD", event::YIELD),
         ("EVENT_FLOW", event::FLOW),
         ("EVENT_WAIT", event::WAIT),
+        ("EVENT_READ", event::READ),
     ] {
         m.add(name, kind)?;
     }

@@ -167,7 +167,7 @@ impl Driver {
             }
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
-            Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Pause(_) => {}
+            Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Read(_) | Event::Pause(_) => {}
         }
     }
 }

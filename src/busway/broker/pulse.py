@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 BEATS: Final = 3
 """Beats in one heartbeat; a client is pinged after one heartbeat of silence and closed after three."""
-TICK: Final = 0.05
+TICK: Final = 0.02
 
 
 class Pulse:

@@ -1,12 +1,15 @@
 //! Publishers that wait: their publishes are set aside and all else of their connection is handled, since others may wait for
-//! just that, and one of them may wait for this one's word.
+//! just that, and one of them may wait for this one's word. Only while an outbox is crowded, which mostly is over in a moment,
+//! nothing of them is read at first.
 
 use super::{Engine, Event};
 use crate::frame::{flag, kind, Writer};
 use crate::split::Splitter;
 
 /// Bytes set aside from which on the client is told to stop; short waits are not worth a word.
-const AHEAD: usize = 1 << 20;
+const AHEAD: usize = 256 << 10;
+/// Bytes set aside above which its connection is not read.
+const MOST: usize = 4 << 20;
 
 /// What a publisher has sent and must wait.
 #[derive(Debug, Default)]
@@ -20,23 +23,44 @@ impl Aside {
     pub fn bytes(&self) -> usize {
         self.frames.len()
     }
+
+    pub fn is_full(&self) -> bool {
+        self.bytes() > MOST
+    }
 }
 
 impl Engine {
     /// Keeps a frame for later if those before it wait.
     pub(super) fn set_aside(&mut self, conn: u32, frame: &[u8]) -> bool {
-        let limit = self.limits.outbox;
         let Some(aside) = self.conn(conn).and_then(|this| this.aside.as_mut()) else { return false };
         aside.frames.hold(frame);
-        let bytes = aside.bytes();
-        if bytes > AHEAD && !std::mem::replace(&mut aside.told, true) {
+        let full = aside.is_full();
+        if aside.bytes() > AHEAD && !std::mem::replace(&mut aside.told, true) {
             self.flow(conn, flag::STOP);
         }
-        if bytes > limit {
+        if full {
             // A client that goes on publishing although it was told not to.
             self.events.push(Event::Pause(conn));
         }
         true
+    }
+
+    /// A tick has passed: those who were blocked before it already are read again.
+    pub(super) fn read_on(&mut self) {
+        for by in self.slow().collect::<Vec<_>>() {
+            let waiters = self.conn(by).map_or_else(Vec::new, |this| this.waiters.clone());
+            for conn in waiters {
+                let Some(this) = self.conn(conn).filter(|this| this.blocked_by == Some(by) && this.aside.is_none())
+                else {
+                    continue;
+                };
+                if std::mem::replace(&mut this.waited, true) {
+                    this.aside = Some(Box::default());
+                    self.events.push(Event::Read(conn));
+                    self.run(conn, None);
+                }
+            }
+        }
     }
 
     /// FLOW: whether the client shall publish.

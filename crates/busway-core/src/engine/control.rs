@@ -412,7 +412,7 @@ impl Engine {
         self.crowded.retain(|&other| other != conn);
         self.holding.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
-        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) | Event::Wait(other) | Event::Yield(other) if *other == conn));
+        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) | Event::Wait(other) | Event::Read(other) | Event::Yield(other) if *other == conn));
         if self.sessions.get(&gone.who.session) == Some(&conn) {
             self.sessions.remove(&gone.who.session);
         }

@@ -50,23 +50,21 @@ impl Engine {
 
     /// A connection that must have room before a message of this route may pass. Nobody waits for a full subscription of
     /// its own: who should empty it, may be the one who publishes.
-    pub(super) fn obstacle(&self, from: u32, route: &Route) -> Option<u32> {
+    pub(super) fn obstacle(&self, from: u32, route: &Route) -> Option<(u32, bool)> {
         let open = |to: u32| self.conns.get(to as usize).and_then(Option::as_ref).filter(|to| to.state == State::Open);
         let holds = |to: u32, policy: u8, ids: &[u32]| {
-            open(to).is_some_and(|this| {
-                (policy == policy::BLOCK && this.crowded && !this.stuck)
-                    || (to != from
-                        && !this.held.is_empty()
-                        && ids.iter().any(|id| this.held.get(id).is_some_and(Hold::blocks)))
-            })
+            let this = open(to)?;
+            let blocks = |id: &u32| this.held.get(id).is_some_and(Hold::blocks);
+            let held = to != from && !this.held.is_empty() && ids.iter().any(blocks);
+            (held || (policy == policy::BLOCK && this.crowded && !this.stuck)).then_some((to, held))
         };
         let wants = |to: u32, echo: bool| to != from || echo;
-        let mut alone = route.targets.iter().filter(|target| {
-            let range = target.from..target.to;
-            (!target.picky || range.clone().any(|i| wants(target.conn, route.echo[i])))
-                && holds(target.conn, target.policy, &route.ids[range])
+        let alone = route.targets.iter().find_map(|target| {
+            let mut range = target.from..target.to;
+            let found = holds(target.conn, target.policy, &route.ids[range.clone()])?;
+            (!target.picky || range.any(|i| wants(target.conn, route.echo[i]))).then_some(found)
         });
-        alone.next().map(|target| target.conn).or_else(|| {
+        alone.or_else(|| {
             let free = |m: &&Member| open(m.conn).is_some_and(|this| !this.crowded && !this.held.contains_key(&m.id));
             // A group holds up only when nobody in it has room.
             route.teams.iter().find_map(|team| {
@@ -74,7 +72,7 @@ impl Engine {
                 if members.clone().any(|m| free(&m)) {
                     return None;
                 }
-                members.find(|m| holds(m.conn, m.policy, &[m.id])).map(|member| member.conn)
+                members.find_map(|m| holds(m.conn, m.policy, &[m.id]))
             })
         })
     }
@@ -131,19 +129,20 @@ impl Engine {
         open
     }
 
-    /// Sets aside what a connection publishes until `slow` has room.
-    pub(super) fn block(&mut self, conn: u32, slow: u32) {
+    /// Lets a connection wait until `slow` has room; if that may last, what it publishes is set aside.
+    pub(super) fn block(&mut self, conn: u32, slow: u32, lasts: bool) {
         let late = self.late;
         if let Some(this) = self.conn(slow) {
             this.waiters.push(conn);
         }
         if let Some(this) = self.conn(conn) {
             this.blocked_by = Some(slow);
-            if !late {
+            if lasts && !late {
                 this.aside = Some(Box::default());
             }
+            let read = lasts || late;
+            self.events.push(if read { Event::Wait(conn) } else { Event::Pause(conn) });
         }
-        self.events.push(Event::Wait(conn));
     }
 
     /// Stops a connection that made much work, until everybody else had a turn.
@@ -257,5 +256,6 @@ impl Engine {
                 self.release(conn);
             }
         }
+        self.read_on();
     }
 }

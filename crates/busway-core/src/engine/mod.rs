@@ -92,6 +92,8 @@ pub enum Event {
     },
     /// It waits for somebody slow: let time pass.
     Wait(u32),
+    /// Read again; only its publishes wait.
+    Read(u32),
     /// Read no more from it,
     Pause(u32),
     /// go on with `resume` and read again.
@@ -211,12 +213,12 @@ impl Engine {
 
     /// Handles every frame of `data`.
     pub fn feed(&mut self, conn: u32, data: &[u8]) {
-        let (beat, outbox) = (self.beat, self.limits.outbox);
+        let beat = self.beat;
         let Some(this) = self.conn(conn) else { return };
         this.heard = beat;
         this.count.received_bytes += data.len() as u64;
-        // A yield, or more set aside than there may be.
-        let stopped = this.blocked_by == Some(conn) || this.aside_bytes() > outbox;
+        let aside = this.aside.as_ref().is_some_and(|aside| !aside.is_full()) && this.blocked_by != Some(conn);
+        let stopped = this.blocked_by.is_some() && !aside;
         if this.waiting || stopped {
             this.splitter.hold(data);
             return;
@@ -229,6 +231,7 @@ impl Engine {
         let Some(this) = self.conn(conn) else { return };
         if !this.waiting {
             this.blocked_by = None;
+            this.waited = false;
             if self.catch_up(conn) {
                 self.run(conn, None);
             }

@@ -100,18 +100,15 @@ impl Engine {
             return Ok((Flow::Go, size));
         }
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some(crowded) = self.obstacle(conn, &route) {
+            if let Some((slow, held)) = self.obstacle(conn, &route) {
                 self.topics.keep(topic, route);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.
                     this.count.received -= 1;
                 }
-                self.block(conn, crowded);
-                if self.late {
-                    return Ok((Flow::Wait, 0));
-                }
-                self.set_aside(conn, frame);
-                return Ok((Flow::Go, size));
+                self.block(conn, slow, held);
+                let aside = !self.late && self.set_aside(conn, frame);
+                return Ok(if aside { (Flow::Go, size) } else { (Flow::Wait, 0) });
             }
         }
         let flags = frame[5] & flag::FIELDS;
