@@ -34,6 +34,9 @@ EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service 
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: int  # client: (ASK, service, call, message)
+EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
+EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
+EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
 EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME
 EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
@@ -96,7 +99,7 @@ class Inbox:
     @property
     def received(self) -> int: ...  # total messages that arrived, dropped ones not counted
     @property
-    def full(self) -> bool: ...  # over its limit and not yet half empty again
+    def full(self) -> bool: ...  # over its limit, and not much room again since
 
 @final
 class Session:
@@ -148,7 +151,7 @@ class Session:
     def unsubscribe(self, sub: int) -> int: ...
     def serve(self, service: int, topic: str, flags: int = 0) -> int: ...
     def unserve(self, service: int) -> int: ...
-    def hold(self, sub: int, full: bool) -> None: ...  # nothing without a connection
+    def hold(self, sub: int, full: bool, taken: int) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
     def take(self) -> memoryview | None:
@@ -224,6 +227,7 @@ class Engine:
         topics: int,
         senders: int,
         pending: int,
+        patience_ms: int,
         stall_ms: int,
         defaults: bytes | None = None,
     ) -> Self: ...
@@ -240,6 +244,7 @@ class Engine:
         """pause_writing (False) and resume_writing (True, also flushes) of the transport."""
     def tick(self, now_ms: int) -> list[tuple[Any, ...]] | None:
         """Let time pass: stuck connections are found, blocked publishers released; then flush()."""
+    def waiting(self) -> list[int]: ...  # connections whose publishes are set aside
     def blocked(self) -> bool: ...  # somebody is blocked: tick often
     def idle(self, ticks: int) -> list[int]:
         """Connections that sent nothing during the last `ticks` beats (see beat())."""

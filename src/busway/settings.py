@@ -97,6 +97,7 @@ class Settings:
     senders: int = 4096
     pending: int = 65_536
     connections: int = 65_536
+    patience: float = 30.0
     stall: float = 0.5
     heartbeat: float = 15.0
     handshake: float = 5.0

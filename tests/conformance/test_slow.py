@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import busway
-from tests.support.net import PATIENCE, Net, gather, rest, settle
+from tests.support.net import PATIENCE, Net, gather, rest, settle, until
 
 pytestmark = pytest.mark.both_loops
 
@@ -341,3 +341,127 @@ async def test_after_a_reconnect_a_full_subscription_is_still_held(net: Net) -> 
         await publisher.publish("t", b"waits")
         await gather(full, 10)
         assert [message.payload for message in await gather(full, 1)] == [b"waits"]
+
+
+async def test_back_pressure_passes_through_a_relay(net: Net) -> None:
+    """Source, relay, slow sink: the source is slowed down to the sink, and all of them miss nothing."""
+    await net.serve(stall=0.25)
+    source, relay, sink = await net.connect(), await net.connect(), await net.connect()
+    count = 150
+    got: list[int] = []
+    all_there = asyncio.Event()
+
+    async def slowly(message: busway.Message) -> None:
+        await asyncio.sleep(0.005)  # the work that makes it slow
+        got.append(int(message.payload))
+        if len(got) == count:
+            all_there.set()
+
+    async with (
+        sink.subscribe("out", limit=5, handler=slowly) as last,
+        relay.subscribe("in", limit=5, handler=lambda message: relay.publish("out", message.payload)) as middle,
+    ):
+        for number in range(count):
+            await source.publish("in", str(number))
+        async with asyncio.timeout(PATIENCE):
+            await all_there.wait()
+        assert got == list(range(count))
+        assert (middle.missed, last.missed) == (0, 0)
+
+
+async def test_only_the_publishes_of_a_publisher_wait(net: Net) -> None:
+    """Its services answer, its requests and subscriptions go on, and it can leave."""
+    await net.serve(stall=60)
+    slow, publisher, other = await net.connect(), await net.connect(), await net.connect()
+    async with (
+        slow.subscribe("full", limit=5, patience=PATIENCE) as full,
+        other.serve("theirs", lambda message: b"ok"),
+        publisher.serve("mine", lambda message: b"ok"),
+    ):
+        await publisher.publish_many("full", [b""] * 5)
+        await settle(publisher, slow)
+        many = asyncio.ensure_future(publisher.publish_many("full", [bytes(64 << 10)] * 20))
+        await until(lambda: publisher._core.connection and publisher._core.connection.stopped)
+        assert (await other.request("mine", timeout=PATIENCE)).payload == b"ok"
+        assert (await publisher.request("theirs", timeout=PATIENCE)).payload == b"ok"
+        async with publisher.subscribe("new") as new:
+            await other.publish("new", b"x")
+            assert [message.payload for message in await gather(new, 1)] == [b"x"]
+        publishing = asyncio.ensure_future(publisher.publish("full", b"waits here"))
+        confirmed = asyncio.ensure_future(publisher.publish("full", b"and here", confirm=True))
+        await settle(other)
+        assert not publishing.done()
+        assert not confirmed.done()
+        got = [message.payload for message in await gather(full, 27)]
+        assert sorted(got, key=len) == [b""] * 5 + [b"and here", b"waits here"] + [bytes(64 << 10)] * 20
+        assert await many == 20
+        await publishing
+        assert await confirmed == 1
+
+
+async def test_a_handler_may_publish_to_its_own_full_subscription(net: Net) -> None:
+    await net.serve(stall=0.25)
+    bus = await net.connect()
+    done = asyncio.Event()
+    seen = 0
+
+    async def again(message: busway.Message) -> None:
+        nonlocal seen
+        seen += 1
+        if seen < 300:
+            await bus.publish("t", b"")
+        elif seen == 320:
+            done.set()
+
+    async with bus.subscribe("t", limit=5, handler=again) as subscription:
+        for _ in range(21):
+            await bus.publish("t", b"")
+        async with asyncio.timeout(PATIENCE):
+            await done.wait()
+        assert subscription.missed == 0
+
+
+async def test_no_echo_means_no_waiting_for_oneself(net: Net) -> None:
+    await net.serve(stall=60)
+    one, two = await net.connect(), await net.connect()
+    async with one.subscribe("chat", echo=False, limit=5, patience=PATIENCE) as mine:
+        await two.publish_many("chat", [b""] * 5)
+        await settle(two, one)
+        assert await one.publish("chat", b"mine", confirm=True) == 0
+        assert (mine.pending, mine.missed) == (5, 0)
+
+
+async def test_a_group_waits_although_the_publisher_is_a_member_without_echo(net: Net) -> None:
+    await net.serve(stall=60)
+    publisher, worker = await net.connect(), await net.connect()
+    async with (
+        publisher.subscribe("jobs", group="g", echo=False),
+        worker.subscribe("jobs", group="g", limit=5, patience=PATIENCE) as jobs,
+    ):
+        await publisher.publish_many("jobs", [str(number) for number in range(30)])
+        assert [int(message.payload) for message in await gather(jobs, 30)] == list(range(30))
+        assert jobs.missed == 0
+
+
+async def test_a_server_that_stops_delivers_what_held_publishers_have_sent(net: Net) -> None:
+    server = await net.serve(stall=60, drain=PATIENCE)
+    slow, publisher = await net.connect(reconnect=None), await net.connect(reconnect=None)
+    subscription = await slow.subscribe("t", limit=5, patience=PATIENCE)
+    await publisher.publish_many("t", [str(number) for number in range(30)])
+    stopping = asyncio.ensure_future(server.stop())
+    got = [int(message.payload) for message in await gather(subscription, 30)]
+    assert got == list(range(30))
+    await stopping
+
+
+async def test_the_broker_bounds_the_patience_of_a_subscription(net: Net) -> None:
+    await net.serve(stall=60, patience=0.2)
+    stuck, publisher, quick = await net.connect(), await net.connect(), await net.connect()
+    async with stuck.subscribe("t", limit=5, patience=1e6) as never, quick.subscribe("t") as others:
+        await publisher.publish_many("t", [b""] * 5)
+        await settle(publisher, stuck)
+        await publisher.publish_many("t", [b""] * 5)
+        assert len(await gather(others, 10)) == 10
+        await settle(publisher, stuck)
+        assert never.missed + never.pending == 10
+        assert never.missed > 0

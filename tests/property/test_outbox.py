@@ -59,7 +59,7 @@ def test_received_and_missed_make_all_in_order(policies: list[int], turns: list[
         for _ in range(count):
             publisher.send(wire.publish(0, b"%d." % published + b"x" * size, published + 1))
             published += 1
-            if publisher.conn in hub.paused:
+            if hub.waits(publisher.conn):
                 now = stalled(hub, now)
             assert hub.engine.pending(receiver.conn) <= 8192 + 2 * 800 + 100 * len(subs)
         stream.read()
@@ -149,7 +149,7 @@ def test_messages_that_may_be_dropped_between_ones_that_may_not(seed: int) -> No
             publisher.send(wire.publish(slot, payload, 1))
             numbers[2] += 1
             numbers[1] += slot == 0
-            if publisher.conn in hub.paused:
+            if hub.waits(publisher.conn):
                 now = stalled(hub, now)
         assert hub.engine.pending(receiver.conn) <= (512 << 10) + 10_000
         hub.writing(receiver.conn, True)
@@ -178,31 +178,87 @@ def test_block_holds_back_who_publishes_there_and_nobody_else() -> None:
     other = Raw(hub, 3)
     other.send(wire.topic(0, "u"))
     sent = 0
-    while publisher.conn not in hub.paused:
+    while not hub.waits(publisher.conn):
         sent += 1
         publisher.send(wire.publish(0, b"%d." % (sent - 1) + b"." * 100, sent))
         assert sent < 1000
-    # Paused; what was under way in the same read waits, too.
-    publisher.send(wire.publish(0, b"%d." % sent, sent + 1), wire.ping(5))
-    assert publisher.read() == []
+    publisher.send(wire.publish(0, b"%d." % sent, sent + 1), wire.ping(5), wire.request(0, b"", 99))
+    assert publisher.read() == []  # for a moment nothing of it is read
     other.send(wire.publish(0, b"", 1), wire.ping(6))
     assert other.read() == [(wire.PONG, 6)]
-    assert hub.paused == {publisher.conn}
     hub.tick(10)
-    hub.tick(900)
-    assert hub.paused == {publisher.conn}
-    hub.writing(receiver.conn, True)
+    hub.tick(30)
+    # It lasts: its publishes wait, and what stands for their end; everything else of it goes on.
     assert not hub.paused
+    assert [(kind, one.number) for kind, one in publisher.read()] == [(wire.REPLY, 99)]
+    hub.tick(900)
+    assert hub.engine.waiting() == [publisher.conn]
+    hub.writing(receiver.conn, True)
+    assert hub.engine.waiting() == []
     assert publisher.read() == [(wire.PONG, 5)]
+    assert hub.engine.stats()["aside_bytes"] == 0
     stream = Stream(receiver, [2])
     stream.read()
     assert (stream.received, stream.missed) == ({2: sent + 1}, {2: 0})
 
 
+def test_a_client_that_goes_on_publishing_is_told_to_stop_and_then_not_read_any_more() -> None:
+    limit = 4 << 20
+    hub = Hub(outbox=4096, stall_ms=10**9)
+    ((receiver, publisher),) = full(hub, BLOCK)
+    sent, told = 0, 0
+    while not hub.waits(publisher.conn):
+        sent += 1
+        publisher.send(wire.publish(0, b"%d." % (sent - 1) + b"." * 100, sent))
+    hub.tick(10)
+    hub.tick(30)
+    while publisher.conn not in hub.paused:
+        sent += 1
+        publisher.send(wire.publish(0, b"%d." % (sent - 1) + b"." * 10_000, sent))
+        told += [kind for kind, _ in publisher.read()].count(wire.FLOW)
+        assert sent < 1000
+    assert told == 1
+    assert limit < hub.engine.stats()["aside_bytes"] < limit + 22_000
+    hub.writing(receiver.conn, True)
+    assert not hub.paused
+    assert publisher.read() == [(wire.FLOW, b"\0\0")]
+    stream = Stream(receiver, [2])
+    stream.read()
+    assert (stream.received, stream.missed) == ({2: sent}, {2: 0})
+
+
+def test_what_is_set_aside_keeps_the_topic_it_was_sent_to() -> None:
+    hub = Hub(outbox=4096, stall_ms=10**9)
+    ((receiver, publisher),) = full(hub, BLOCK)
+    receiver.send(wire.subscribe(9, 9, "late", policy=2))
+    while not hub.waits(publisher.conn):
+        publisher.send(wire.publish(0, b"." * 100, 1))
+    publisher.send(wire.publish(0, b"old", 2), wire.topic(0, "late"), wire.publish(0, b"new", 3))
+    hub.writing(receiver.conn, True)
+    got = [
+        (said.topic, said.payload) for kind, said in receiver.read() if kind == wire.DELIVER and said.number in (2, 3)
+    ]
+    assert got == [("t", b"old"), ("late", b"new")]
+
+
+def test_what_a_connection_that_ends_had_set_aside_is_counted_as_dropped() -> None:
+    hub = Hub(outbox=4096, stall_ms=10**9)
+    ((_, publisher),) = full(hub, BLOCK)
+    while not hub.waits(publisher.conn):
+        publisher.send(wire.publish(0, b"." * 100, 1))
+    hub.tick(10)
+    hub.tick(30)
+    before = hub.engine.stats()["messages_dropped"]
+    publisher.send(wire.publish(0, b"", 2), wire.publish(0, b"", 3))
+    hub.disconnect(publisher.conn)
+    assert hub.engine.stats()["messages_dropped"] == before + 3
+    assert hub.engine.stats()["aside_bytes"] == 0
+
+
 def test_a_blocked_publisher_is_released_when_the_consumer_goes() -> None:
     hub = Hub(outbox=4096, stall_ms=10**9)
     ((receiver, publisher),) = full(hub, BLOCK)
-    while publisher.conn not in hub.paused:
+    while not hub.waits(publisher.conn):
         publisher.send(wire.publish(0, b"." * 100, 1))
     publisher.send(wire.ping(5))
     hub.disconnect(receiver.conn)
@@ -213,7 +269,7 @@ def test_a_blocked_publisher_is_released_when_the_consumer_goes() -> None:
 def test_a_blocked_publisher_is_released_when_the_subscription_ends() -> None:
     hub = Hub(outbox=4096, stall_ms=10**9)
     ((receiver, publisher),) = full(hub, BLOCK)
-    while publisher.conn not in hub.paused:
+    while not hub.waits(publisher.conn):
         publisher.send(wire.publish(0, b"." * 100, 1))
     receiver.send(wire.unsubscribe(2, 9))
     publisher.send(wire.ping(5))
@@ -239,7 +295,7 @@ def test_many_consumers_with_all_policies(seed: int) -> None:
         for _ in range(choose.randint(1, 10)):
             publisher.send(wire.publish(0, b"%d." % published + b"." * choose.randint(0, 400), published))
             published += 1
-            if publisher.conn in hub.paused:
+            if hub.waits(publisher.conn):
                 now = stalled(hub, now)
         choose.choice(streams).read()
     for consumer, stream in zip(consumers, streams, strict=True):

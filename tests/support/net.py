@@ -62,7 +62,9 @@ class Net:
 
     async def serve(self, **settings: Any) -> busway.Server:
         """Start the server with these settings."""
-        server = busway.serve(*self.addresses(), settings=busway.Settings(**settings), tls=self.server_tls())
+        more = {name: settings.pop(name) for name in ("fields", "data") if name in settings}
+        chosen = busway.Settings(**settings)
+        server = busway.serve(*self.addresses(), settings=chosen, tls=self.server_tls(), **more)
         self.server = await self.stack.enter_async_context(server)
         return self.server
 

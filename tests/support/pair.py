@@ -18,6 +18,7 @@ LIMITS: dict[str, int] = {
     "topics": 65536,
     "senders": 4096,
     "pending": 65536,
+    "patience_ms": 60_000,
     "stall_ms": 500,
 }
 
@@ -54,6 +55,7 @@ class Hub:
         self.paused: set[int] = set()
         self.yields: list[int] = []
         self.others: list[tuple[Any, ...]] = []
+        self.waiting: list[int] = []
         self.calls: list[tuple[int, int, _core.Message]] = []
         self.clients = 0
         self.welcome: Callable[[int], bytes] = lambda client: msgspec.msgpack.encode({"client": client})
@@ -125,11 +127,19 @@ class Hub:
         elif kind == _core.EVENT_YIELD:
             self.yields.append(conn)
             resumed.append(conn)
+        elif kind == _core.EVENT_READ:
+            self.paused.discard(conn)
+        elif kind == _core.EVENT_WAIT:
+            self.waiting.append(conn)
         elif kind == _core.EVENT_RESUME:
             self.paused.discard(conn)
             resumed.append(conn)
         else:
             raise AssertionError(f"unknown event {event!r}")
+
+    def waits(self, conn: int) -> bool:
+        """Whether a publisher has to wait."""
+        return conn in self.paused or conn in self.engine.waiting()
 
     def take(self, conn: int) -> bytes:
         data = bytes(self.out[conn])

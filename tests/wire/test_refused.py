@@ -144,6 +144,7 @@ READ = {wire.frames(vector.data)[0].kind: vector for vector in VECTORS.values() 
 KNOWN = {
     wire.REPLY: wire.FIELDS | wire.ERROR | wire.PARTIAL | wire.END,
     wire.DELIVER: 0xFF,
+    wire.FLOW: 0x01,
     wire.OFFER: wire.FIELDS,
     wire.CALL: wire.FIELDS,
     wire.ASK: wire.FIELDS,

@@ -160,8 +160,6 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
     ("unserve",): (ALICE, 3, lambda made: made.unserve(1)),
     ("topic-eth", "push"): (BOB, 6, sends_topic_first(wire.PUSH, "price/eth", b"job")),
     ("unsubscribe",): (ALICE, 4, lambda made: made.unsubscribe(1)),
-    ("hold",): (ALICE, 0, lambda made: made.hold(1, True)),
-    ("hold-end",): (ALICE, 0, lambda made: made.hold(1, False)),
     ("subscribe-rules",): (
         ALICE,
         0,
@@ -187,6 +185,8 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
     ),
     ("accept-ask",): (ALICE, 0, lambda made: made.accept((1 << 63) | 1, 0)),
     ("reply-part",): (ALICE, 0, lambda made: made.reply(1, b"3", flags=wire.PARTIAL)),
+    ("hold",): (ALICE, 0, lambda made: made.hold(1, True, 5)),
+    ("hold-end",): (ALICE, 0, lambda made: made.hold(1, False, 6)),
     ("ping",): (BOB, 0, lambda made: made.ping(0x1122334455667788)),
     ("close",): (BOB, 0, lambda made: made.close(9, "bye")),
 }
@@ -245,6 +245,8 @@ READS: dict[str, tuple[Any, ...]] = {
     "pong": (_core.EVENT_PONG, 0x1122334455667788),
     "missed": (_core.EVENT_MISSED, 2, 1000),
     "away": (_core.EVENT_AWAY,),
+    "flow-stop": (_core.EVENT_FLOW, True),
+    "flow-go": (_core.EVENT_FLOW, False),
     "close-down": (_core.EVENT_CLOSE, 9, "stopping"),
 }
 

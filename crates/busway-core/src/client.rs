@@ -178,9 +178,9 @@ impl Outgoing {
     }
 
     /// Whether there is no room for a subscription's messages.
-    pub fn hold(&mut self, sub: u32, full: bool) {
+    pub fn hold(&mut self, sub: u32, full: bool, taken: u64) {
         let flags = if full { flag::FULL } else { 0 };
-        Writer::new(&mut self.out, kind::HOLD, flags).u16(0).u32(sub).end();
+        Writer::new(&mut self.out, kind::HOLD, flags).u16(0).u32(sub).u64(taken).end();
     }
 
     /// PING or PONG.
@@ -207,6 +207,7 @@ pub enum Incoming<'a> {
     Ping(u64),
     Pong(u64),
     Away,
+    Flow { stop: bool },
     Topic { slot: u32, text: &'a str },
     Sender { slot: u32, session: u64, name: &'a str },
     Deliver(Delivery<'a>),
@@ -249,6 +250,7 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::DELIVER => !0,
         kind::OFFER | kind::CALL | kind::ASK => flag::FIELDS,
         kind::REPLY => flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END,
+        kind::FLOW => flag::STOP,
         _ => 0,
     };
     if flags & !allowed != 0 {
@@ -302,6 +304,10 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::PING => Incoming::Ping(parts.u64()?),
         kind::PONG => Incoming::Pong(parts.u64()?),
         kind::AWAY => Incoming::Away,
+        kind::FLOW => {
+            parts.u16()?;
+            Incoming::Flow { stop: flags & flag::STOP != 0 }
+        }
         _ => return Err(Fault::protocol(format!("unknown frame kind {kind:#04x}"))),
     })
 }

@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
+use crate::engine::aside::Aside;
 use crate::frame::policy;
 use crate::numbers::Numbers;
 use crate::outbox::Outbox;
@@ -49,16 +50,21 @@ pub struct Counters {
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
     pub policy: u8,
+    /// What its consumer had taken when it was last heard of.
+    pub taken: u64,
     /// When its word was first seen to be due; None: it came since time was last looked at.
     pub since: Option<u64>,
-    /// Not heard of for too long: `block` drops.
+    /// The same for its consumer taking something.
+    pub idle: Option<u64>,
+    /// Not heard of for too long, or its consumer takes nothing: `block` drops.
+    pub silent: bool,
     pub stuck: bool,
 }
 
 impl Hold {
     /// Whether publishers must wait for it.
     pub fn blocks(&self) -> bool {
-        self.policy == policy::BLOCK && !self.stuck
+        self.policy == policy::BLOCK && !self.stuck && !self.silent
     }
 }
 
@@ -69,8 +75,12 @@ pub struct Connection {
     pub splitter: Splitter,
     /// A control frame is with the driver: nothing is handled until it is answered.
     pub waiting: bool,
-    /// Waits for room in this connection's outbox.
+    /// Waits for this connection, with what it publishes.
     pub blocked_by: Option<u32>,
+    /// It has been blocked for a tick already.
+    pub waited: bool,
+    /// What it publishes while it is blocked is set aside, and everything else of it is handled.
+    pub aside: Option<Box<Aside>>,
     pub topics_in: Vec<Named>,
 
     pub outbox: Outbox,
@@ -109,6 +119,10 @@ pub struct Connection {
 }
 
 impl Connection {
+    pub fn aside_bytes(&self) -> usize {
+        self.aside.as_ref().map_or(0, |aside| aside.bytes())
+    }
+
     pub fn new(topics: usize, senders: usize, beat: u32) -> Self {
         Self {
             state: State::New,
@@ -116,6 +130,8 @@ impl Connection {
             splitter: Splitter::default(),
             waiting: false,
             blocked_by: None,
+            waited: false,
+            aside: None,
             topics_in: Vec::new(),
             outbox: Outbox::default(),
             writable: true,

@@ -15,6 +15,7 @@ pub mod kind {
     pub const PING: u8 = 0x04;
     pub const PONG: u8 = 0x05;
     pub const AWAY: u8 = 0x06;
+    pub const FLOW: u8 = 0x07;
     pub const TOPIC: u8 = 0x08;
     pub const SENDER: u8 = 0x09;
     pub const PUBLISH: u8 = 0x10;
@@ -67,6 +68,7 @@ pub mod flag {
     pub const ASKS: u8 = 0x02;
     // HOLD
     pub const FULL: u8 = 0x01;
+    pub const STOP: u8 = 0x01;
 }
 
 pub mod policy {
@@ -131,8 +133,10 @@ impl Fault {
         Self { code, text: text.into() }
     }
 
-    pub fn too_complex() -> Self {
-        let text = "too many patterns or regular expressions are subscribed to compare the topic with; use a shorter one, or fewer wildcards";
+    pub fn too_complex(topic: &str) -> Self {
+        let text = format!(
+            "{topic:?} has to be compared with too many patterns or regular expressions; use a shorter topic, or fewer wildcards"
+        );
         Self::new(code::TOO_COMPLEX, text)
     }
 

@@ -9,6 +9,9 @@ use crate::frame::policy;
 /// What may be on its way, in messages and bytes, when the broker hears that there is no room: outbox and sockets.
 const ON_ITS_WAY: (usize, usize) = (1 << 20, 32 << 20);
 
+/// How much room makes it not full any more, in messages and bytes; half of it if that is less.
+const GAP: (usize, usize) = (2048, 2 << 20);
+
 #[derive(Debug)]
 pub struct Inbox<T> {
     /// Item, its size, and how many went missing right before it.
@@ -54,7 +57,7 @@ impl<T> Inbox<T> {
         self.bytes
     }
 
-    /// Over its limit and not yet half empty again.
+    /// Over its limit, and not much room again since.
     pub fn is_full(&self) -> bool {
         self.full
     }
@@ -118,7 +121,11 @@ impl<T> Inbox<T> {
     }
 
     fn relax(&mut self) {
-        if self.full && self.items.len() <= self.most_items / 2 && self.bytes <= self.most_bytes / 2 {
+        let (items, bytes) = (GAP.0.min(self.most_items / 2), GAP.1.min(self.most_bytes / 2));
+        if self.full
+            && self.items.len() <= self.most_items - items.max(1)
+            && self.bytes <= self.most_bytes - bytes.max(1)
+        {
             self.full = false;
         }
     }

@@ -20,6 +20,8 @@ pub enum Pending {
         body: Box<[u8]>,
         /// Connections that refused or ended.
         tried: Vec<u32>,
+        /// One of them had no room.
+        full: bool,
     },
 }
 

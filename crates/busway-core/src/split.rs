@@ -59,6 +59,10 @@ impl Splitter {
         self.at == self.held.len()
     }
 
+    pub fn len(&self) -> usize {
+        self.held.len() - self.at
+    }
+
     /// Keeps bytes without looking at them.
     pub fn hold(&mut self, data: &[u8]) {
         self.held.extend_from_slice(data);
@@ -67,8 +71,14 @@ impl Splitter {
     /// Forgets what was handled; an idle connection keeps no large buffer.
     fn tidy(&mut self) {
         if !self.is_empty() {
-            self.held.drain(..self.at);
-        } else if self.held.capacity() > IDLE {
+            // Not each time: moving the rest costs as much as it is long.
+            if self.at > self.held.len() / 2 {
+                self.held.drain(..self.at);
+                self.at = 0;
+            }
+            return;
+        }
+        if self.held.capacity() > IDLE {
             self.held = Vec::new();
         } else {
             self.held.clear();

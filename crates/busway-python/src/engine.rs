@@ -60,6 +60,8 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),
         Event::Fail { conn, code, text } => (event::FAIL, conn, code, text).into_pyobject(py),
         Event::Pause(conn) => (event::PAUSE, conn).into_pyobject(py),
+        Event::Read(conn) => (event::READ, conn).into_pyobject(py),
+        Event::Wait(conn) => (event::WAIT, conn).into_pyobject(py),
         Event::Resume(conn) => (event::RESUME, conn).into_pyobject(py),
         Event::Yield(conn) => (event::YIELD, conn).into_pyobject(py),
     }
@@ -99,7 +101,7 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall_ms, defaults = None))]
+    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, patience_ms, stall_ms, defaults = None))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn new(
         py: Python<'_>,
@@ -112,12 +114,24 @@ impl Engine {
         topics: usize,
         senders: usize,
         pending: usize,
+        patience_ms: u64,
         stall_ms: u64,
         defaults: Option<&[u8]>,
     ) -> PyResult<Self> {
-        let stall = stall_ms;
-        let limits =
-            Limits { frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, stall };
+        let (stall, patience) = (stall_ms, patience_ms);
+        let limits = Limits {
+            frame,
+            topic,
+            fields,
+            subscriptions,
+            expressions,
+            outbox,
+            topics,
+            senders,
+            pending,
+            patience,
+            stall,
+        };
         let mut core = core::Engine::new(limits);
         let fields = Fields::read(defaults.unwrap_or_default()).map_err(|fault| raised(py, &fault))?;
         core.defaults = fields.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -192,6 +206,11 @@ impl Engine {
 
     fn blocked(&self) -> bool {
         self.core().has_blocked()
+    }
+
+    /// Connections that wait with what they publish.
+    fn waiting(&self) -> Vec<u32> {
+        self.core().waiting()
     }
 
     fn idle(&self, ticks: u32) -> Vec<u32> {

@@ -59,7 +59,7 @@ impl Inbox {
         self.messages().received
     }
 
-    /// Over its limit and not yet half empty again.
+    /// Over its limit, and not much room again since.
     #[getter]
     fn full(&self) -> bool {
         self.messages().is_full()

@@ -19,6 +19,7 @@ pub enum Event {
     Close(u16, String),
     Pong(u64),
     Away,
+    Flow(bool),
     Ready(u32),
     Full(u32),
     Missed(u32, u64),
@@ -40,6 +41,7 @@ impl Event {
             Self::Close(code, text) => (event::CLOSE, code, text).into_pyobject(py),
             Self::Pong(token) => (event::PONG, token).into_pyobject(py),
             Self::Away => (event::AWAY,).into_pyobject(py),
+            Self::Flow(stop) => (event::FLOW, stop).into_pyobject(py),
             Self::Ready(sub) => (event::READY, sub).into_pyobject(py),
             Self::Full(sub) => (event::FULL, sub).into_pyobject(py),
             Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
@@ -194,18 +196,21 @@ impl Arrivals {
     fn offered(&mut self, py: Python<'_>, out: &mut Outgoing, delivery: &Delivery) -> Checked<()> {
         let message = self.message(py, kind::OFFER, delivery)?;
         let id = delivery.id();
-        let taken = self.inboxes.get(&id).is_some_and(|inbox| {
+        let answer = self.inboxes.get(&id).map_or(code::REFUSED, |inbox| {
             let mut messages = inbox.borrow_mut();
-            if messages.is_empty() {
+            let (waiting, full) = (!messages.is_empty(), messages.is_full());
+            if !(messages.has_room() && messages.push(delivery.body.payload.len(), || message)) {
+                return code::TOO_MANY_PENDING;
+            }
+            if !waiting {
                 self.events.push(Event::Ready(id));
             }
-            let taken = messages.has_room() && messages.push(delivery.body.payload.len(), || message);
-            if taken && messages.is_full() {
+            if messages.is_full() && !full {
                 self.events.push(Event::Full(id));
             }
-            taken
+            code::OK
         });
-        out.answer_offer(delivery.answer, if taken { code::OK } else { code::REFUSED });
+        out.answer_offer(delivery.answer, answer);
         Ok(())
     }
 
@@ -246,12 +251,18 @@ impl Arrivals {
             }
             Incoming::Withdraw { sub, session, number } => {
                 if let Some(inbox) = self.inboxes.get(&sub) {
-                    inbox.borrow_mut().withdraw(|message| is(message, session, number));
+                    let mut messages = inbox.borrow_mut();
+                    let full = messages.is_full();
+                    messages.withdraw(|message| is(message, session, number));
+                    if messages.is_full() != full {
+                        self.events.push(Event::Full(sub));
+                    }
                 }
             }
             Incoming::Ping(token) => out.beat(kind::PONG, token),
             Incoming::Pong(token) => self.events.push(Event::Pong(token)),
             Incoming::Away => self.events.push(Event::Away),
+            Incoming::Flow { stop } => self.events.push(Event::Flow(stop)),
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));
                 // The limits it tells must hold for the frames behind it.

@@ -47,6 +47,9 @@ pub(crate) mod event {
     pub const CANCEL: u8 = 22;
     pub const ACCEPT: u8 = 23;
     pub const ANSWER: u8 = 24;
+    pub const FLOW: u8 = 25;
+    pub const WAIT: u8 = 26;
+    pub const READ: u8 = 27;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -129,6 +132,9 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_CANCEL", event::CANCEL),
         ("EVENT_ACCEPT", event::ACCEPT),
         ("EVENT_ANSWER", event::ANSWER),
+        ("EVENT_FLOW", event::FLOW),
+        ("EVENT_WAIT", event::WAIT),
+        ("EVENT_READ", event::READ),
     ] {
         m.add(name, kind)?;
     }

@@ -384,10 +384,10 @@ impl Session {
         self.checked(py, |state| Ok(state.out.end(kind::UNSERVE, service)))
     }
 
-    fn hold(&self, py: Python<'_>, sub: u32, full: bool) -> PyResult<()> {
+    fn hold(&self, py: Python<'_>, sub: u32, full: bool, taken: u64) -> PyResult<()> {
         self.checked(py, |state| {
             if state.open {
-                state.out.hold(sub, full);
+                state.out.hold(sub, full, taken);
             }
             Ok(())
         })

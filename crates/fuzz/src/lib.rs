@@ -19,6 +19,7 @@ const LIMITS: Limits = Limits {
     topics: 4,
     senders: 2,
     pending: 4,
+    patience: 500,
     stall: 50,
 };
 const CLIENTS: usize = 4;
@@ -87,7 +88,16 @@ impl Driver {
         for i in 0..CLIENTS {
             self.replace(i);
         }
-        let kept = ["subscriptions", "services", "groups", "pending", "outbox_bytes", "slow_consumers", "topics"];
+        let kept = [
+            "subscriptions",
+            "services",
+            "groups",
+            "pending",
+            "outbox_bytes",
+            "aside_bytes",
+            "slow_consumers",
+            "topics",
+        ];
         let left: Vec<_> = self.engine.totals().into_iter().filter(|(name, _)| kept.contains(name)).collect();
         let (topics, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(|(name, _)| *name == "topics");
         assert_eq!(topics, [("topics", 1)], "topics besides the broker's own are left");
@@ -214,7 +224,7 @@ impl Driver {
             Event::Cancel { .. } | Event::Accept { .. } => {}
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
-            Event::Close { .. } | Event::Fail { .. } | Event::Pause(_) => {}
+            Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Read(_) | Event::Pause(_) => {}
         }
     }
 }

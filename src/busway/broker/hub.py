@@ -60,6 +60,7 @@ class Hub:
             topics=settings.topics,
             senders=settings.senders,
             pending=settings.pending,
+            patience_ms=int(settings.patience * 1000),
             stall_ms=int(settings.stall * 1000),
             defaults=fields or None,
         )
@@ -94,6 +95,8 @@ class Hub:
             _core.EVENT_FAIL: _failed,
             _core.EVENT_PAUSE: _paused,
             _core.EVENT_RESUME: _resumed,
+            _core.EVENT_WAIT: _waits,
+            _core.EVENT_READ: _read,
             _core.EVENT_YIELD: _yielded,
         }
         services.register(self.engine)
@@ -193,6 +196,19 @@ def _paused(hub: Hub, event: tuple[Any, ...]) -> Events:
     if session := hub.sessions.get(event[1]):
         session.pause()
     hub.pulse.hurry()
+    return None
+
+
+def _waits(hub: Hub, event: tuple[Any, ...]) -> Events:  # noqa: ARG001, one signature for the table
+    """What it publishes is set aside, for somebody is slow; how long that may last, time tells."""
+    hub.pulse.hurry()
+    return None
+
+
+def _read(hub: Hub, event: tuple[Any, ...]) -> Events:
+    """It still has to wait, but only with its publishes."""
+    if session := hub.sessions.get(event[1]):
+        session.resume()
     return None
 
 

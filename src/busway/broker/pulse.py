@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 BEATS: Final = 3
 """Beats in one heartbeat; a client is pinged after one heartbeat of silence and closed after three."""
-TICK: Final = 0.05
+TICK: Final = 0.02
 
 
 class Pulse:
@@ -76,6 +76,8 @@ class Pulse:
             # One that is paused is silent because nobody reads it; the handshake has a deadline of its own.
             if session is not None and session.accepted and not session.paused:
                 session.close(Code.IDLE, f"nothing heard for {hub.settings.heartbeat * 3:g} s")
+        for conn in hub.engine.waiting():  # its own PING waits with what it published
+            hub.engine.ping(conn, 0)
         for conn in hub.engine.idle(BEATS):
             session = hub.sessions.get(conn)
             if session is not None and session.accepted and not session.closing:

@@ -187,7 +187,8 @@ class Server:
         while hub.sessions:
             stats = hub.engine.stats()
             quiet, arrived = arrived == stats["received_bytes"], stats["received_bytes"]
-            if quiet and not stats["pending"] and not hub.sharing.asking.pending and _written(hub):
+            still = stats["pending"] or stats["aside_bytes"] or hub.sharing.asking.pending
+            if quiet and not still and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:
                 log.warning("not everything flowed out in time")
@@ -220,9 +221,9 @@ class Server:
 
 
 def _written(hub: Hub) -> bool:
-    """Whether nothing waits in an outbox or a transport."""
+    """Whether nothing waits in an outbox or a transport, and nobody is held up with more."""
     return all(
-        hub.engine.pending(conn) == 0 and session.transport.get_write_buffer_size() == 0
+        hub.engine.pending(conn) == 0 and session.transport.get_write_buffer_size() == 0 and not session.paused
         for conn, session in hub.sessions.items()
     )
 

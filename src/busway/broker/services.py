@@ -151,7 +151,9 @@ def stats(hub: "Hub") -> dict[str, Any]:
 
 def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
     session = hub.sessions[conn]
-    state = "closing" if session.closing else "paused" if session.paused else "open" if session.accepted else "new"
+    figures = hub.engine.connection(conn)
+    slowed = session.paused or figures["aside_bytes"]
+    state = "closing" if session.closing else "slowed" if slowed else "open" if session.accepted else "new"
     return {
         "client": session.client,
         "name": session.name,
@@ -159,7 +161,7 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
         "peer": session.peer(),
         "peer_name": session.peer_name(),
         "state": state,
-        **hub.engine.connection(conn),
+        **figures,
     }
 
 

@@ -21,6 +21,7 @@ _SHORT = {
     "messages_received": "in",
     "messages_delivered": "out",
     "outbox_bytes": "waiting",
+    "held": "held",
     "messages_dropped": "dropped",
 }
 """What a screen has room for; --json has everything."""

@@ -48,7 +48,7 @@ def pub(
                         terminal.data(b"%d\n" % receivers)
                 await bus.publish_many(topic, run[answered:], fields=fields)
                 sent += len(run)
-            await bus.flush()
+            await bus.flush(timeout=None)  # as long as a slow consumer takes
             if json and not confirm:
                 terminal.record({"topic": topic, "messages": sent})
 

@@ -95,8 +95,11 @@ def serve(
     provider_timeout: Annotated[
         float | None, _time("provider_timeout", "Time for one of several services before the next one is tried.")
     ] = None,
+    patience: Annotated[
+        float | None, _time("patience", "Publishers wait no longer for a full subscriber whose consumer takes nothing.")
+    ] = None,
     stall: Annotated[
-        float | None, _time("stall", "A full subscriber that takes nothing for so long counts as stuck.")
+        float | None, _time("stall", "A full subscriber that gives no sign of life for so long counts as stuck.")
     ] = None,
     heartbeat: Annotated[float | None, _time("heartbeat", "Silence before a sign of life is asked for.")] = None,
     handshake: Annotated[float | None, _time("handshake", "Time for a new connection to say who it is.")] = None,

@@ -153,9 +153,9 @@ class Bus(Publisher, Asking, Keeping, Receiving):
         info: dict[str, Any] = answer.json()
         return info
 
-    async def rtt(self, timeout: float = 5.0) -> float:
-        """Seconds to the broker and back."""
-        check_timeout("timeout", timeout, forever=False)
+    async def rtt(self, timeout: float | None = 5.0) -> float:
+        """Seconds to the broker and back, behind all that was published before."""
+        check_timeout("timeout", timeout)
         core = self._core
         connection = core.usable()
         try:
@@ -164,8 +164,8 @@ class Bus(Publisher, Asking, Keeping, Receiving):
         except TimeoutError as error:
             raise Timeout(f"no answer of the broker within {timeout:g} s") from error
 
-    async def flush(self, timeout: float = 5.0) -> None:
-        """Return when the broker has handled everything that was published before."""
+    async def flush(self, timeout: float | None = 5.0) -> None:
+        """Return when the broker has handled everything that was published before; None waits as long as it takes."""
         await self.rtt(timeout)
 
     # Life.

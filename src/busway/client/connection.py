@@ -29,6 +29,8 @@ class Connection(asyncio.BufferedProtocol):
         self.url = url
         self.greeted = False
         self.paused = False
+        self.stopped = False
+        """The broker wants no publishes now: somebody who gets them is slow."""
         self.unwritten = 0
         """Bytes that the transport had not given to the system when it was last written to."""
         self.over = False
@@ -74,13 +76,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.paused = True
-        if not self.over:
-            self._session.writable(False)
+        self.update()
 
     def resume_writing(self) -> None:
         self.paused = False
-        if not self.over and self._core.open:
-            self._session.writable(True)
+        self.update()
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,9 +110,20 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(view)
             self.unwritten = self.transport.get_write_buffer_size()
 
-    async def room(self) -> None:
-        """Return when the transport takes more, or when the connection is over."""
-        if self.paused and not self.over:
+    def stop(self, *, stop: bool) -> None:
+        """Publish no more, or go on."""
+        self.stopped = stop
+        self.update()
+        self.wake()
+
+    def update(self) -> None:
+        """Tell the session whether publishes may go out."""
+        if not self.over:
+            self._session.writable(self._core.open and not self.paused and not self.stopped)
+
+    async def room(self, *, publish: bool = False) -> None:
+        """Return when there is room, for a publish or for anything else, or when the connection is over."""
+        while (self.paused or (publish and self.stopped)) and not self.over and self._core.connection is self:
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(future)
             await future

@@ -73,7 +73,7 @@ class Core:
         self.error: BusError | None = None
         self.events = Announcer()
         self.waiting = Waiting()
-        self.holding = Holding(self.session)
+        self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
         self.subscriptions: dict[int, Subscription] = {}
         self.services: dict[int, Service] = {}
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
@@ -91,6 +91,7 @@ class Core:
         self._table: dict[int, Callable[[Row], None]] = {
             _core.EVENT_READY: self._ready,
             _core.EVENT_FULL: self._full,
+            _core.EVENT_FLOW: self._flow,
             _core.EVENT_REPLY: self._reply,
             _core.EVENT_RESULT: self._result,
             _core.EVENT_CALL: self._call,
@@ -221,8 +222,16 @@ class Core:
 
     def _full(self, event: Row) -> None:
         subscription = self.subscriptions.get(event[1])
-        if subscription is not None and subscription.policy in {"block", "disconnect"}:
+        if subscription is None or subscription.policy not in {"block", "disconnect"}:
+            return
+        if subscription.full:
             self.holding.begin(event[1], subscription)
+        else:  # what filled it has been taken back
+            self.holding.relieve()
+
+    def _flow(self, event: Row) -> None:
+        if self.connection is not None:
+            self.connection.stop(stop=event[1])
 
     def _reply(self, event: Row) -> None:
         _, number, code, flags, message = event
@@ -295,8 +304,8 @@ class Core:
     def _away(self, event: Row) -> None:  # noqa: ARG002, one signature for the table
         self.away = True
         self.open = False
-        self.session.writable(False)
         if self.connection is not None:
+            self.connection.update()
             self.connection.wake()
 
 

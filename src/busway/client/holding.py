@@ -5,6 +5,7 @@ however slowly, is waited for; one that takes none for its patience is not, and 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ class _Hold:
         self.taken = subscription.taken
         self.since = now
 
-    def works(self, now: float) -> bool:
-        if (taken := self.subscription.taken) != self.taken:
+    def works(self, now: float, *, stopped: bool) -> bool:
+        """Whether its consumer takes messages, or may be unable to since its own publishes have to wait."""
+        if (taken := self.subscription.taken) != self.taken or stopped:
             self.taken = taken
             self.since = now
         return now - self.since < self.subscription.patience
@@ -33,8 +35,9 @@ class _Hold:
 class Holding:
     """The full subscriptions of one client."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: "Session", stopped: Callable[[], bool]) -> None:
         self._session = session
+        self._stopped = stopped
         self._holds: dict[int, _Hold] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -44,7 +47,7 @@ class Holding:
     def begin(self, number: int, subscription: "Subscription") -> None:
         """This subscription has no room."""
         self._holds[number] = _Hold(subscription, asyncio.get_running_loop().time())
-        self._session.hold(number, True)
+        self._session.hold(number, True, subscription.taken)
         self._arm()
 
     def relieve(self) -> None:
@@ -52,7 +55,7 @@ class Holding:
         for number, hold in list(self._holds.items()):
             if not hold.subscription.full:
                 del self._holds[number]
-                self._session.hold(number, False)
+                self._session.hold(number, False, hold.subscription.taken)
 
     def forget(self, number: int) -> None:
         """This subscription is over."""
@@ -60,8 +63,8 @@ class Holding:
 
     def renew(self, number: int) -> None:
         """A new connection knows the subscription now, but not that it is full."""
-        if number in self._holds:
-            self._session.hold(number, True)
+        if (hold := self._holds.get(number)) is not None:
+            self._session.hold(number, True, hold.subscription.taken)
 
     def stop(self) -> None:
         self._holds.clear()
@@ -75,8 +78,9 @@ class Holding:
 
     def _again(self) -> None:
         self._timer = None
+        stopped = self._stopped()
         now = asyncio.get_running_loop().time()
         for number, hold in self._holds.items():
-            if hold.works(now):
-                self._session.hold(number, True)
+            if hold.works(now, stopped=stopped):
+                self._session.hold(number, True, hold.taken)
         self._arm()

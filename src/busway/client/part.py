@@ -19,11 +19,12 @@ class Part(ABC):
     handled: bool
     """Whether closing it has to wait for somebody's function."""
 
-    def __init__(self, core: Core, label: str) -> None:
+    def __init__(self, core: Core, label: str, drain: float) -> None:
         self.label = label
         self.live = False
         """Registered, and to be restored after a reconnect."""
         self._core = core
+        self._drain = drain
         self._id = 0
         self._started = False
         self._over = False
@@ -66,7 +67,12 @@ class Part(ABC):
         self.live = False
         try:
             if core.connection is not None and core.connection.greeted:
-                await core.result(self._withdraw())
+                async with asyncio.timeout(self._drain):
+                    await core.result(self._withdraw())
+        except TimeoutError:
+            core.report(
+                Timeout(f"the broker did not answer within {self._drain:g} s"), f"closing the {self.noun}", self.label
+            )
         except (Disconnected, Rejected):
             pass  # the broker has forgotten it already
         finally:

@@ -194,7 +194,8 @@ class Life:
             except BusError as refused:  # another server may have other limits
                 core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=refused))
         core.open = True
-        core.session.writable(core.connection is not None and not core.connection.paused)
+        if core.connection is not None:
+            core.connection.update()
         if expired := core.waiting.take_expired():
             log.warning("%d buffered messages grew too old", expired)
             error = Timeout(f"{expired} messages waited too long for a connection")

@@ -75,8 +75,8 @@ class Sender:
         """Write what waits; return in a later turn of the loop, when the transport takes more."""
         connection = self._core.usable()
         connection.flush()
-        if connection.paused:
-            await connection.room()
+        if connection.paused or connection.stopped:
+            await connection.room(publish=True)
         else:
             await asyncio.sleep(0)
 
@@ -95,8 +95,8 @@ class Sender:
         """Send a frame that is answered, and wait for the answer."""
         core = self._core
         connection = core.usable()
-        if connection.paused:
-            await connection.room()
+        if connection.paused or (connection.stopped and kind == PUBLISH):
+            await connection.room(publish=kind == PUBLISH)
             connection = core.usable()
         number = core.session.send(kind, topic, data, flags=flags, aux=aux, each=each, fields=fields)
         pending = core.pending

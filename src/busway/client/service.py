@@ -103,13 +103,12 @@ class Service(Part):
         if ask is not None and not shared:
             raise ValueError("ask= needs shared=True: only one of several services is asked whether it is willing")
         check_count("concurrency", concurrency)
-        super().__init__(core, topic)
+        super().__init__(core, topic, drain)
         self.topic = topic
         self.shared = bool(shared)
         self._handler = handler
         self._willing = ask
         self._concurrency = concurrency
-        self._drain = drain
         self._running = 0
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()

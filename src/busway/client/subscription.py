@@ -65,7 +65,7 @@ class Subscription(Part):
         check_type("group", group, str, "a str")
         if rules.local:
             _check_local(rules, group)
-        super().__init__(core, pattern)
+        super().__init__(core, pattern, drain)
         self.pattern = pattern
         self.group = group
         self.policy = policy
@@ -80,7 +80,6 @@ class Subscription(Part):
         self.handled = handler is not None
         self._handler = handler
         self._concurrency = concurrency
-        self._drain = drain
         self.patience = patience
         self._ready: Iterator[Message] = iter(())
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,7 +153,7 @@ class Subscription(Part):
 
     @property
     def full(self) -> bool:
-        """Over its limit and not yet half empty again."""
+        """Over its limit, and not much room again since."""
         return self._inbox.full
 
     def announce(self) -> int:

@@ -257,11 +257,11 @@ class Bus(Asking, Closing):
         """What the broker tells of itself, its counters and its connections."""
         return self._portal.call(self._inner.info)
 
-    def rtt(self, timeout: float = 5.0) -> float:
+    def rtt(self, timeout: float | None = 5.0) -> float:
         """Seconds to the broker and back."""
         return self._portal.call(lambda: self._inner.rtt(timeout))
 
-    def flush(self, timeout: float = 5.0) -> None:
+    def flush(self, timeout: float | None = 5.0) -> None:
         """Return when the broker has handled everything that was published before."""
         self._portal.call(lambda: self._inner.flush(timeout))
 

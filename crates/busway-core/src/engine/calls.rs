@@ -62,9 +62,9 @@ impl Engine {
         };
         self.stats.pushes += 1;
         self.copy(conn, topic, frame, flag::PUSHED);
-        let (flags, body, tried) = (frame[5] & flag::FIELDS, frame[HEAD..].into(), Vec::new());
+        let (flags, body, tried, full) = (frame[5] & flag::FIELDS, frame[HEAD..].into(), Vec::new(), false);
         let (consumer, sub) = (u32::MAX, 0);
-        let offer = Pending::Offer { origin: conn, number, consumer, sub, topic, flags, body, tried };
+        let offer = Pending::Offer { origin: conn, number, consumer, sub, topic, flags, body, tried, full };
         let id = self.pending.next_id();
         self.topics.use_again(topic);
         if let Some(this) = self.conn(conn) {
@@ -77,7 +77,9 @@ impl Engine {
 
     /// Offers a push to the next consumer that has not been tried.
     fn offer(&mut self, id: u64, mut pending: Pending) {
-        let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried } = &mut pending else { return };
+        let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried, full } = &mut pending else {
+            return;
+        };
         let (from, topic) = (*origin, *topic);
         let route = self.topics.route(topic, &mut self.index);
         let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
@@ -87,7 +89,7 @@ impl Engine {
         self.widen(topic, route, narrowed);
         self.push_turn = self.push_turn.wrapping_add(1);
         let limit = self.limits.outbox;
-        let (mut choice, mut full) = (None, false);
+        let mut choice = None;
         for i in 0..takers.len() {
             let taker = takers[self.push_turn.wrapping_add(i) % takers.len()];
             let Some(this) = self.conn(taker.conn) else { continue };
@@ -96,7 +98,7 @@ impl Engine {
                 continue;
             }
             if this.outbox.bytes() >= limit || this.held.contains_key(&taker.id) {
-                full = true;
+                *full = true;
                 continue;
             }
             if !this.crowded {
@@ -106,11 +108,11 @@ impl Engine {
             choice = choice.or(Some(taker));
         }
         let Some(taker) = choice else {
-            let number = *number;
+            let (number, full) = (*number, *full);
             self.end_offer(&pending);
             self.done(from, number);
             if too_complex {
-                self.reject(from, number, &Fault::too_complex());
+                self.reject(from, number, &Fault::too_complex(self.topics.text(topic)));
             } else if full {
                 self.result(from, number, code::TOO_MANY_PENDING, 0, "the consumers do not keep up");
             } else {
@@ -135,9 +137,10 @@ impl Engine {
             self.events.push(Event::Accept { conn, call: id & !DRIVEN, code });
             return Ok(());
         }
-        let Some(pending) = self.answered(id, conn) else { return Ok(()) };
-        if let Pending::Call { .. } = pending {
-            return Err(self.wrong_answer(id, conn, pending));
+        let Some(mut pending) = self.answered(id, conn) else { return Ok(()) };
+        match &mut pending {
+            Pending::Call { .. } => return Err(self.wrong_answer(id, conn, pending)),
+            Pending::Offer { full, .. } => *full |= code == code::TOO_MANY_PENDING,
         }
         if code != code::OK {
             self.offer(id, pending);

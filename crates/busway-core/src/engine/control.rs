@@ -40,7 +40,8 @@ impl Engine {
 
     pub(super) fn answered_by_driver(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
-            let more = std::mem::take(&mut this.waiting) && !this.splitter.is_empty();
+            let left = !this.splitter.is_empty() || this.aside.is_some();
+            let more = std::mem::take(&mut this.waiting) && left;
             if self.index.expressions.steps >= ENOUGH {
                 self.let_others(conn);
             } else if more {
@@ -95,10 +96,24 @@ impl Engine {
                 parts.u16()?;
                 self.cancel(conn, parts.u64()?);
             }
-            kind::TOPIC => self.name_topic(conn, parts)?,
+            kind::TOPIC => {
+                // What was set aside goes by the old meaning of the slot.
+                let slot =
+                    u32::from_le_bytes(frame.get(8..12).and_then(|slot| slot.try_into().ok()).unwrap_or_default());
+                let this = self.conn(conn).filter(|this| this.aside.is_some());
+                if this.is_some_and(|this| this.topics_in.get(slot as usize).is_some_and(|was| *was != Named::Nothing))
+                {
+                    self.events.push(Event::Pause(conn));
+                    return Ok(Flow::Wait);
+                }
+                self.name_topic(conn, parts)?;
+            }
             kind::PING => {
                 let token = parts.u64()?;
-                self.beat_frame(conn, kind::PONG, token);
+                // It says that all before it is done, so it waits with what waits.
+                if !self.set_aside(conn, frame) {
+                    self.beat_frame(conn, kind::PONG, token);
+                }
             }
             kind::PONG => {
                 parts.u64()?;
@@ -129,8 +144,8 @@ impl Engine {
             }
             kind::HOLD => {
                 parts.u16()?;
-                let sub = parts.u32()?;
-                self.hold_subscription(conn, sub, flags & flag::FULL != 0);
+                let (sub, taken) = (parts.u32()?, parts.u64()?);
+                self.hold_subscription(conn, sub, flags & flag::FULL != 0, taken);
             }
             kind::CLOSE => {
                 let (code, text) = (parts.u16()?, parts.rest_text()?.into());
@@ -148,7 +163,7 @@ impl Engine {
         self.beat_frame(conn, kind::PING, token);
     }
 
-    fn beat_frame(&mut self, conn: u32, kind: u8, token: u64) {
+    pub(super) fn beat_frame(&mut self, conn: u32, kind: u8, token: u64) {
         self.put(conn, |out| {
             Writer::new(out, kind, 0).u64(token).end();
         });
@@ -413,11 +428,12 @@ impl Engine {
         let Some(mut gone) = self.conns.get_mut(conn as usize).and_then(Option::take) else { return };
         self.free.push(conn);
         self.stats.closed += 1;
+        gone.count.dropped += self.forget_aside(gone.aside.take());
         add(&mut self.stats.count, &gone.count);
         self.crowded.retain(|&other| other != conn);
         self.holding.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
-        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) | Event::Yield(other) if *other == conn));
+        self.events.retain(|event| !matches!(event, Event::Pause(other) | Event::Resume(other) | Event::Wait(other) | Event::Read(other) | Event::Yield(other) if *other == conn));
         if self.sessions.get(&gone.who.session) == Some(&conn) {
             self.sessions.remove(&gone.who.session);
         }

@@ -8,7 +8,7 @@
 use super::{Engine, Event};
 use crate::connection::{Hold, State};
 use crate::frame::{code, policy, Fault};
-use crate::route::Route;
+use crate::route::{Member, Route};
 
 impl Engine {
     /// Appends a frame that must not be dropped.
@@ -48,27 +48,37 @@ impl Engine {
         }
     }
 
-    /// A connection that must have room before a message of this route may pass.
-    pub(super) fn obstacle(&self, route: &Route) -> Option<u32> {
-        let conn = |conn: u32| self.conns.get(conn as usize).and_then(Option::as_ref);
+    /// A connection that must have room before a message of this route may pass. Nobody waits for a full subscription of
+    /// its own: who should empty it, may be the one who publishes.
+    pub(super) fn obstacle(&self, from: u32, route: &Route) -> Option<(u32, bool)> {
+        let open = |to: u32| self.conns.get(to as usize).and_then(Option::as_ref).filter(|to| to.state == State::Open);
         let holds = |to: u32, policy: u8, ids: &[u32]| {
-            conn(to).filter(|this| this.state == State::Open).is_some_and(|this| {
-                (policy == policy::BLOCK && this.crowded && !this.stuck)
-                    || (!this.held.is_empty() && ids.iter().any(|id| this.held.get(id).is_some_and(Hold::blocks)))
-            })
+            let this = open(to)?;
+            let blocks = |id: &u32| this.held.get(id).is_some_and(Hold::blocks);
+            let held = to != from && !this.held.is_empty() && ids.iter().any(blocks);
+            (held || (policy == policy::BLOCK && this.crowded && !this.stuck)).then_some((to, held))
         };
-        let free = |to: u32, id: u32| conn(to).is_some_and(|this| !this.crowded && !this.held.contains_key(&id));
-        let mut alone = route.targets.iter().filter(|t| holds(t.conn, t.policy, &route.ids[t.from..t.to]));
-        alone.next().map(|target| target.conn).or_else(|| {
+        let wants = |to: u32, echo: bool| to != from || echo;
+        let alone = route.targets.iter().find_map(|target| {
+            let mut range = target.from..target.to;
+            let found = holds(target.conn, target.policy, &route.ids[range.clone()])?;
+            (!target.picky || range.any(|i| wants(target.conn, route.echo[i]))).then_some(found)
+        });
+        alone.or_else(|| {
+            let free = |m: &&Member| open(m.conn).is_some_and(|this| !this.crowded && !this.held.contains_key(&m.id));
             // A group holds up only when nobody in it has room.
-            let packed = route.teams.iter().filter(|team| !team.members.iter().any(|m| free(m.conn, m.id)));
-            let mut waits = packed.filter_map(|team| team.members.iter().find(|m| holds(m.conn, m.policy, &[m.id])));
-            waits.next().map(|member| member.conn)
+            route.teams.iter().find_map(|team| {
+                let mut members = team.members.iter().filter(|m| wants(m.conn, m.echo));
+                if members.clone().any(|m| free(&m)) {
+                    return None;
+                }
+                members.find_map(|m| holds(m.conn, m.policy, &[m.id]))
+            })
         })
     }
 
     /// HOLD: a client has no room for a subscription, still has none while its consumer works, or has room again.
-    pub(super) fn hold_subscription(&mut self, conn: u32, sub: u32, yes: bool) {
+    pub(super) fn hold_subscription(&mut self, conn: u32, sub: u32, yes: bool, taken: u64) {
         let Some(key) = self.conn(conn).and_then(|this| this.subs.get(&sub).copied()) else { return };
         if !yes {
             self.let_go(conn, sub);
@@ -80,7 +90,10 @@ impl Engine {
             self.holding.push(conn);
         }
         if let Some(this) = self.conn(conn) {
-            this.held.insert(sub, Hold { policy, since: None, stuck: false });
+            let new = Hold { policy, taken, since: None, idle: None, silent: false, stuck: false };
+            let hold = this.held.entry(sub).or_insert(new);
+            // Heard of, but a consumer that takes nothing is still the same.
+            *hold = if hold.taken == taken { Hold { since: None, silent: false, ..*hold } } else { new };
         }
     }
 
@@ -97,9 +110,11 @@ impl Engine {
     }
 
     /// Those of a delivery's subscriptions that can be served although some of the connection are held.
-    pub(super) fn unheld(&mut self, to: u32, ids: &[u32]) -> Vec<u32> {
+    pub(super) fn unheld(&mut self, own: bool, to: u32, ids: &[u32]) -> Vec<u32> {
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
-        let (held, open): (Vec<u32>, Vec<u32>) = ids.iter().partition(|id| this.held.contains_key(id));
+        let own = |hold: &Hold| own && hold.blocks();
+        let (held, open): (Vec<u32>, Vec<u32>) =
+            ids.iter().partition(|id| this.held.get(id).is_some_and(|hold| !own(hold)));
         if let Some(id) = held.iter().find(|id| this.held.get(id).is_some_and(|hold| hold.policy == policy::DISCONNECT))
         {
             let text = format!("subscription {id} of this client is full");
@@ -114,15 +129,20 @@ impl Engine {
         open
     }
 
-    /// Stops a connection until `crowded` has room.
-    pub(super) fn block(&mut self, conn: u32, crowded: u32) {
-        if let Some(this) = self.conn(crowded) {
+    /// Lets a connection wait until `slow` has room; if that may last, what it publishes is set aside.
+    pub(super) fn block(&mut self, conn: u32, slow: u32, lasts: bool) {
+        let late = self.late;
+        if let Some(this) = self.conn(slow) {
             this.waiters.push(conn);
         }
         if let Some(this) = self.conn(conn) {
-            this.blocked_by = Some(crowded);
+            this.blocked_by = Some(slow);
+            if lasts && !late {
+                this.aside = Some(Box::default());
+            }
+            let read = lasts || late;
+            self.events.push(if read { Event::Wait(conn) } else { Event::Pause(conn) });
         }
-        self.events.push(Event::Pause(conn));
     }
 
     /// Stops a connection that made much work, until everybody else had a turn.
@@ -220,20 +240,22 @@ impl Engine {
     /// held subscription that was not heard of for so long.
     pub fn tick(&mut self, now: u64) {
         self.now = now;
-        let stall = self.limits.stall;
+        let (stall, patience) = (self.limits.stall, self.limits.patience);
         for conn in self.slow().collect::<Vec<_>>() {
             let Some(this) = self.conn(conn).filter(|this| !this.waiters.is_empty()) else { continue };
-            let over = |since: &mut Option<u64>, stuck: &mut bool| {
-                let due = now.saturating_sub(*since.get_or_insert(now)) >= stall;
+            let over = |since: &mut Option<u64>, stuck: &mut bool, most: u64| {
+                let due = now.saturating_sub(*since.get_or_insert(now)) >= most;
                 due && !std::mem::replace(stuck, true)
             };
-            let mut free = this.crowded && over(&mut this.progress, &mut this.stuck);
+            let mut free = this.crowded && over(&mut this.progress, &mut this.stuck, stall);
             for hold in this.held.values_mut() {
-                free |= over(&mut hold.since, &mut hold.stuck);
+                free |= over(&mut hold.since, &mut hold.silent, stall);
+                free |= over(&mut hold.idle, &mut hold.stuck, patience);
             }
             if free {
                 self.release(conn);
             }
         }
+        self.read_on();
     }
 }

@@ -4,6 +4,7 @@
 //! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
 //! `publish` has the way of a message, `calls` requests and pushes, `flow` full outboxes and those who wait for them.
 
+pub(crate) mod aside;
 mod calls;
 mod control;
 pub mod copies;
@@ -35,6 +36,8 @@ pub struct Limits {
     pub topics: usize,
     pub senders: usize,
     pub pending: usize,
+    /// How long a consumer may take nothing before nobody waits for it, in milliseconds.
+    pub patience: u64,
     /// How long a crowded connection may make no progress before `block` drops, in milliseconds.
     pub stall: u64,
 }
@@ -125,6 +128,10 @@ pub enum Event {
         code: u16,
         text: String,
     },
+    /// It waits for somebody slow: let time pass.
+    Wait(u32),
+    /// Read again; only its publishes wait.
+    Read(u32),
     /// Read no more from it,
     Pause(u32),
     /// go on with `resume` and read again.
@@ -196,6 +203,8 @@ pub struct Engine {
     events: Vec<Event>,
     now: u64,
     beat: u32,
+    /// What was set aside is being handled.
+    late: bool,
     pub stats: Stats,
     /// Ids of one delivery, put together.
     scratch: Vec<u32>,
@@ -228,6 +237,7 @@ impl Engine {
             events: Vec::new(),
             now: 0,
             beat: 0,
+            late: false,
             stats: Stats::default(),
             scratch: Vec::new(),
             wanted: Vec::new(),
@@ -266,7 +276,9 @@ impl Engine {
         let Some(this) = self.conn(conn) else { return };
         this.heard = beat;
         this.count.received_bytes += data.len() as u64;
-        if this.waiting || this.blocked_by.is_some() {
+        let aside = this.aside.as_ref().is_some_and(|aside| !aside.is_full()) && this.blocked_by != Some(conn);
+        let stopped = this.blocked_by.is_some() && !aside;
+        if this.waiting || stopped {
             this.splitter.hold(data);
             return;
         }
@@ -278,7 +290,11 @@ impl Engine {
         let Some(this) = self.conn(conn) else { return };
         if !this.waiting {
             this.blocked_by = None;
-            self.run(conn, None);
+            this.waited = false;
+            // A message that is to be kept may have gone to the driver meanwhile.
+            if self.catch_up(conn) && self.conn(conn).is_some_and(|this| !this.waiting) {
+                self.run(conn, None);
+            }
         }
     }
 
@@ -370,6 +386,7 @@ impl Engine {
         }
         let s = &self.stats;
         let outbox: usize = self.conns.iter().flatten().map(|conn| conn.outbox.bytes()).sum();
+        let aside: usize = self.conns.iter().flatten().map(|conn| conn.aside_bytes()).sum();
         vec![
             ("connections", (self.conns.len() - self.free.len()) as u64),
             ("connections_opened", s.opened),
@@ -380,6 +397,7 @@ impl Engine {
             ("groups", self.group_names.len() as u64),
             ("pending", self.pending.len() as u64),
             ("outbox_bytes", outbox as u64),
+            ("aside_bytes", aside as u64),
             ("slow_consumers", self.slow().count() as u64),
             ("messages_received", count.received),
             ("received_bytes", count.received_bytes),
@@ -405,6 +423,7 @@ impl Engine {
             ("services", conn.services.len() as u64),
             ("pending", conn.asked.len() as u64),
             ("outbox_bytes", conn.outbox.bytes() as u64),
+            ("aside_bytes", conn.aside_bytes() as u64),
             ("held", conn.held.len() as u64),
             ("messages_received", conn.count.received),
             ("received_bytes", conn.count.received_bytes),

@@ -102,6 +102,9 @@ impl Engine {
 
     pub(super) fn publish(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
+        if self.set_aside(conn, frame) {
+            return Ok((Flow::Go, size));
+        }
         let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM | LIVES)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
@@ -117,21 +120,23 @@ impl Engine {
         let mut route = self.topics.route(topic, &mut self.index);
         if route.too_complex {
             self.topics.keep(topic, route);
-            self.reject(conn, number_of(frame), &Fault::too_complex());
+            let fault = Fault::too_complex(self.topics.text(topic));
+            self.reject(conn, number_of(frame), &fault);
             return Ok((Flow::Go, size));
         }
         let flags = frame[5] & flag::FIELDS;
         let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
         let mut narrowed = self.narrow(conn, &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some(crowded) = self.obstacle(narrowed.as_ref().unwrap_or(&route)) {
+            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route)) {
                 self.widen(topic, route, narrowed);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.
                     this.count.received -= 1;
                 }
-                self.block(conn, crowded);
-                return Ok((Flow::Wait, 0));
+                self.block(conn, slow, held);
+                let aside = !self.late && self.set_aside(conn, frame);
+                return Ok(if aside { (Flow::Go, size) } else { (Flow::Wait, 0) });
             }
         }
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
@@ -340,7 +345,7 @@ impl Engine {
             return false;
         }
         let plain = passing.kind == kind::DELIVER;
-        let open = if plain && !this.held.is_empty() { Some(self.unheld(to, ids)) } else { None };
+        let open = if plain && !this.held.is_empty() { Some(self.unheld(from.is(to), to, ids)) } else { None };
         let ids = open.as_deref().unwrap_or(ids);
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
