@@ -322,3 +322,23 @@ async def test_a_long_stream_of_replies_arrives_whole(net: Net) -> None:
         for topic in ("s", "t"):
             sizes = [len(reply.payload) async for reply in client.request_many(topic, timeout=PATIENCE, each=PATIENCE)]
             assert sizes == [1000] * 2000
+
+
+async def test_replies_that_nobody_takes_are_bounded(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("busway.client.replies._MOST", 10)
+    server, client = await net.connect(), await net.connect()
+    async with server.serve("s") as service:
+        replies = client.request_many("s", timeout=PATIENCE)
+        first = asyncio.ensure_future(anext(replies))
+        request = await service.recv(timeout=PATIENCE)
+        await request.reply(b"0", last=False)
+        assert (await within(first)).payload == b"0"
+        for number in range(1, 30):
+            await request.reply(str(number), last=False)
+        await settle(server, client)
+        taken = []
+        with pytest.raises(busway.LimitExceeded):
+            async for reply in replies:
+                taken.append(int(reply.text))
+        assert taken == list(range(1, 12))
+        assert not client._core.gathering
