@@ -1,10 +1,12 @@
 //! The native engine of Busway: everything that is done once per message.
 //!
 //! No sockets, no clock, no randomness: bytes go in, bytes and events come out. The modules stand in the order in which
-//! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `index` (who subscribed),
-//! `numbers` (slots of topics and senders), `outbox` (bounded output), `engine` with `route` and `pending` (the broker's
+//! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `index` with
+//! `expressions` (who subscribed),
+//! `numbers` (slots of topics and senders), `outbox` and `aside` (what waits), `engine` with `route` and `pending` (the broker's
 //! side), `client` and `inbox` (the client's side).
 
+mod aside;
 pub mod client;
 mod connection;
 pub mod engine;

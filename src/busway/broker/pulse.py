@@ -1,4 +1,4 @@
-"""The broker's clock: signs of life of the clients, and a faster tick while a full outbox blocks publishers."""
+"""The broker's clock: signs of life of the clients, and a faster tick while somebody slow makes publishers wait."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
