@@ -37,6 +37,20 @@ class Medians:
             raise KeyError((work, system, value))
         return median(found)
 
+    def ratio(self, work: str, value: str, ours: str, theirs: str) -> float:
+        """The median of what ours is of theirs in each repeat: a slow minute hits both sides of a ratio alike."""
+        each = [
+            {
+                s.repeat: s.values[value]
+                for s in self._samples
+                if (s.work, s.system) == (work, system) and value in s.values
+            }
+            for system in (ours, theirs)
+        ]
+        if not each[0].keys() & each[1].keys():
+            raise KeyError((work, ours, theirs, value))
+        return median(each[0][repeat] / each[1][repeat] for repeat in each[0].keys() & each[1].keys())
+
     def whole(self, work: str, system: str, value: str) -> dict[str, float]:
         """All figures of one repeat, the one with the median of `value`."""
         found = {s.values[value]: s.values for s in self._samples if s.work == work and s.system == system}
@@ -48,11 +62,9 @@ class Medians:
 
 def judge(samples: list[Sample]) -> list[Goal]:
     """The goals whose parts were measured in this run."""
-    of = Medians(samples).get
+    medians = Medians(samples)
+    of, ratio = medians.get, medians.ratio
     tcp, single, unix = "busway-tcp batch", "busway-tcp single", "busway-unix batch"
-
-    def ratio(work: str, value: str, ours: str, theirs: str) -> float:
-        return of(work, ours, value) / of(work, theirs, value)
 
     def rows() -> Iterator[tuple[str, Callable[[], float], float, bool, str]]:
         rate, cpu = "rate", "broker_cpu_per_million"

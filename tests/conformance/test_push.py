@@ -107,17 +107,22 @@ async def test_a_push_passes_a_full_consumer_by(net: Net) -> None:
             assert (full.pending, free.pending) == (5, 21)
 
 
+async def push_too_late(pusher: busway.Bus, consumer: busway.Bus) -> None:
+    """A push that is cancelled before its consumer reads of it."""
+    assert consumer._core.connection is not None
+    transport = consumer._core.connection.transport
+    transport.pause_reading()
+    with pytest.raises(busway.Timeout):
+        await pusher.push("jobs", b"too late", timeout=0.05)
+    await pusher.flush()
+    transport.resume_reading()
+    await settle(consumer)
+
+
 async def test_a_push_that_nobody_waits_for_any_more_is_taken_back(net: Net) -> None:
     pusher, consumer = await net.connect(), await net.connect()
     async with consumer.subscribe("jobs") as jobs:
-        assert consumer._core.connection is not None
-        transport = consumer._core.connection.transport
-        transport.pause_reading()
-        with pytest.raises(busway.Timeout):
-            await pusher.push("jobs", b"too late", timeout=0.05)
-        await pusher.flush()
-        transport.resume_reading()
-        await settle(consumer)
+        await push_too_late(pusher, consumer)
         assert jobs.pending == 0
         await pusher.push("jobs", b"in time")
         assert await payloads(jobs, 1) == [b"in time"]
@@ -127,14 +132,7 @@ async def test_a_push_that_was_taken_back_leaves_room(net: Net) -> None:
     """It filled the queue for a moment; nobody may go on waiting for that."""
     pusher, consumer = await net.connect(), await net.connect()
     async with consumer.subscribe("jobs", limit=1) as jobs:
-        assert consumer._core.connection is not None
-        transport = consumer._core.connection.transport
-        transport.pause_reading()
-        with pytest.raises(busway.Timeout):
-            await pusher.push("jobs", b"too late", timeout=0.05)
-        await pusher.flush()
-        transport.resume_reading()
-        await settle(consumer)
+        await push_too_late(pusher, consumer)
         await pusher.push("jobs", b"in time")
         assert await payloads(jobs, 1) == [b"in time"]
         await settle(consumer)

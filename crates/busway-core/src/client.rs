@@ -242,6 +242,42 @@ impl Delivery<'_> {
     }
 }
 
+/// One of the deliveries without fields to one subscription that come behind each other with the same head: kind, flags,
+/// slots and subscription.
+pub struct Run<'a> {
+    pub size: usize,
+    pub time: i64,
+    pub number: u64,
+    pub payload: &'a [u8],
+}
+
+impl<'a> Run<'a> {
+    const HEAD: usize = 20;
+    const BODY: usize = Self::HEAD + 16;
+
+    /// What the frames of a run have in common, if this can begin one.
+    #[inline]
+    pub fn head(frame: &[u8]) -> Option<u128> {
+        let head = frame.get(4..)?.first_chunk()?;
+        let plain = head[0] == kind::DELIVER && head[1] & !flag::KEEP == 0 && head[2..4] == [1, 0];
+        plain.then(|| u128::from_le_bytes(*head))
+    }
+
+    /// The next one, if it is whole and nothing about it needs another look.
+    #[inline]
+    pub fn next(head: u128, data: &'a [u8], limit: usize) -> Option<Self> {
+        let first = data.first_chunk::<{ Run::BODY }>()?;
+        let size = u32::from_le_bytes(*first.first_chunk()?) as usize + 4;
+        if u128::from_le_bytes(*first[4..].first_chunk()?) != head || size < Self::BODY || size > limit {
+            return None;
+        }
+        let payload = data.get(Self::BODY..size)?;
+        let time = i64::from_le_bytes(*first[Self::HEAD..].first_chunk()?);
+        let number = u64::from_le_bytes(*first[Self::HEAD + 8..].first_chunk()?);
+        Some(Self { size, time, number, payload })
+    }
+}
+
 /// Reads one whole frame.
 pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
     let (kind, flags) = (frame[4], frame[5]);
@@ -310,4 +346,30 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         }
         _ => return Err(Fault::protocol(format!("unknown frame kind {kind:#04x}"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deliver(out: &mut Vec<u8>, flags: u8, sub: u32, payload: &[u8]) {
+        Writer::new(out, kind::DELIVER, flags).u16(1).u32(3).u32(4).u32(sub).u64(9).u64(7).bytes(payload).end();
+    }
+
+    #[test]
+    fn a_run_ends_where_anything_differs() {
+        let mut data = Vec::new();
+        for (flags, sub) in [(0, 1), (0, 1), (0, 2), (flag::FIELDS, 1)] {
+            deliver(&mut data, flags, sub, b"abc");
+        }
+        let size = data.len() / 4;
+        let head = Run::head(&data[..size]).unwrap();
+        let run = Run::next(head, &data[size..], 100).unwrap();
+        assert_eq!((run.size, run.time, run.number, run.payload), (size, 9, 7, &b"abc"[..]));
+        for (from, to, limit) in [(2, 4, 100), (3, 4, 100), (1, 2, size - 1)] {
+            assert!(Run::next(head, &data[from * size..to * size], limit).is_none());
+        }
+        assert!((0..size).all(|cut| Run::next(head, &data[size..size + cut], 100).is_none()));
+        assert!(Run::head(&data[3 * size..]).is_none());
+    }
 }

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-use crate::engine::aside::Aside;
+use crate::aside::Aside;
 use crate::frame::policy;
 use crate::numbers::Numbers;
 use crate::outbox::Outbox;
@@ -56,8 +56,9 @@ pub struct Hold {
     pub since: Option<u64>,
     /// The same for its consumer taking something.
     pub idle: Option<u64>,
-    /// Not heard of for too long, or its consumer takes nothing: `block` drops.
+    /// Not heard of for too long: `block` drops.
     pub silent: bool,
+    /// Its consumer has taken nothing for too long: `block` drops.
     pub stuck: bool,
 }
 

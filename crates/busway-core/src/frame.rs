@@ -147,6 +147,12 @@ impl Fault {
 
 pub type Checked<T> = Result<T, Fault>;
 
+/// Takes the kind alone: a reference to `Parts` would keep it in memory, and each message would wait for its stores.
+#[cold]
+fn short(kind: u8) -> Fault {
+    Fault::protocol(format!("frame of kind {kind:#04x} is too short"))
+}
+
 /// Reads the parts of one frame in order; every length is checked.
 pub struct Parts<'a> {
     rest: &'a [u8],
@@ -155,23 +161,22 @@ pub struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// `frame` is a whole frame; reading begins after kind and flags.
+    #[inline]
     pub fn of(frame: &'a [u8]) -> Self {
         Self { rest: &frame[6..], kind: frame[4] }
     }
 
+    #[inline]
     fn cut<const N: usize>(&mut self) -> Checked<[u8; N]> {
-        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else { return Err(self.short()) };
+        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else { return Err(short(self.kind)) };
         self.rest = rest;
         Ok(*head)
     }
 
-    fn short(&self) -> Fault {
-        Fault::protocol(format!("frame of kind {:#04x} is too short", self.kind))
-    }
-
+    #[inline]
     pub fn bytes(&mut self, size: usize) -> Checked<&'a [u8]> {
         if size > self.rest.len() {
-            return Err(self.short());
+            return Err(short(self.kind));
         }
         let (head, rest) = self.rest.split_at(size);
         self.rest = rest;
@@ -182,14 +187,17 @@ impl<'a> Parts<'a> {
         self.cut::<1>().map(|b| b[0])
     }
 
+    #[inline]
     pub fn u16(&mut self) -> Checked<u16> {
         self.cut().map(u16::from_le_bytes)
     }
 
+    #[inline]
     pub fn u32(&mut self) -> Checked<u32> {
         self.cut().map(u32::from_le_bytes)
     }
 
+    #[inline]
     pub fn u64(&mut self) -> Checked<u64> {
         self.cut().map(u64::from_le_bytes)
     }
@@ -232,6 +240,8 @@ impl<'a> Body<'a> {
         Self::read(Parts { rest: bytes, kind: 0 }, flags)
     }
 
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub fn read(mut parts: Parts<'a>, flags: u8) -> Checked<Self> {
         let time = parts.u64()?.cast_signed();
         let number = parts.u64()?;

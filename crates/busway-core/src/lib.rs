@@ -2,10 +2,11 @@
 //!
 //! No sockets, no clock, no randomness: bytes go in, bytes and events come out. The modules stand in the order in which
 //! a message meets them: `frame` (what bytes mean), `split` (where frames end), `topic` and `pattern` (what matches), `packed`,
-//! `fields`, `rules` with `glob` and `expression` (what a message is about, and who wants it), `index` (who subscribed),
-//! `numbers` (slots of topics and senders), `outbox` (bounded output), `engine` with `route` and `pending` (the broker's
+//! `fields`, `rules` with `glob` and `expression` (what a message is about, and who wants it), `index` with `expressions`
+//! (who subscribed), `numbers` (slots of topics and senders), `outbox` and `aside` (what waits), `engine` with `route` and `pending` (the broker's
 //! side), `client` and `inbox` (the client's side).
 
+mod aside;
 pub mod client;
 mod choice;
 mod connection;

@@ -1,6 +1,6 @@
 //! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
 
-use busway_core::client::{read, Delivery, Incoming, Outgoing};
+use busway_core::client::{read, Delivery, Incoming, Outgoing, Run};
 use busway_core::frame::{code, flag, kind, Body, Checked, Fault};
 use busway_core::split::Flow;
 use pyo3::prelude::*;
@@ -132,17 +132,47 @@ impl Arrivals {
         (self.inboxes.remove(&sub), self.seen.remove(&sub))
     }
 
-    fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Message> {
+    fn slots(&self, delivery: &Delivery) -> Checked<(&Py<PyString>, &Sender)> {
         let topic = self.topics.get(delivery.topic as usize).and_then(Option::as_ref);
         let from = self.senders.get(delivery.sender as usize).and_then(Option::as_ref);
-        let (Some(topic), Some(from)) = (topic, from) else {
-            return Err(Fault::protocol("delivery with a slot that was not filled"));
-        };
+        topic.zip(from).ok_or_else(|| Fault::protocol("delivery with a slot that was not filled"))
+    }
+
+    fn message(&self, py: Python<'_>, frame: u8, delivery: &Delivery) -> Checked<Message> {
+        let (topic, from) = self.slots(delivery)?;
         let Body { time, number, payload, fields } = delivery.body;
         let fields = (!fields.is_empty()).then(|| PyBytes::new(py, fields).into_any().unbind());
         let flags = delivery.flags;
         make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })
             .map_err(|_| Fault::protocol("no memory for a message"))
+    }
+
+    /// Puts the plain deliveries that come right behind one with the same head into the same inbox, without looking
+    /// everything up again. How many bytes that was.
+    fn follow(&mut self, py: Python<'_>, first: &Delivery, head: u128, rest: &[u8]) -> Checked<usize> {
+        let id = first.id();
+        let Some(inbox) = self.inboxes.get(&id) else { return Ok(0) };
+        let (topic, from) = self.slots(first)?;
+        let mut messages = inbox.borrow_mut();
+        let (waiting, full) = (!messages.is_empty(), messages.is_full());
+        let (mut at, mut dropped) = (0, 0);
+        let (frame, flags) = (kind::DELIVER, first.flags);
+        while let Some(Run { size, time, number, payload }) = Run::next(head, &rest[at..], self.limit) {
+            let message = make(py, &Parts { topic, from, time, number, frame, flags, fields: None, payload })
+                .map_err(|_| Fault::protocol("no memory for a message"))?;
+            dropped += u64::from(!messages.push(payload.len(), || message));
+            at += size;
+        }
+        if !waiting && !messages.is_empty() {
+            self.events.push(Event::Ready(id));
+        }
+        if dropped > 0 {
+            missed(&mut self.events, id, dropped);
+        }
+        if messages.is_full() && !full {
+            self.events.push(Event::Full(id));
+        }
+        Ok(at)
     }
 
     /// Puts a message into the inboxes of its subscriptions.
@@ -158,7 +188,7 @@ impl Arrivals {
             let mut messages = inbox.borrow_mut();
             let (waiting, full) = (!messages.is_empty(), messages.is_full());
             if !messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
-                missed(&mut self.events, id);
+                missed(&mut self.events, id, 1);
             } else if !waiting {
                 self.events.push(Event::Ready(id));
             }
@@ -214,10 +244,16 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Handles one frame; an answer it needs goes to `out`.
-    pub fn frame(&mut self, py: Python<'_>, out: &mut Outgoing, frame: &[u8]) -> Checked<Flow> {
+    /// Handles the frame that `data` begins with, and more of the same behind it; an answer it needs goes to `out`. Tells how
+    /// many bytes are done.
+    pub fn frame(&mut self, py: Python<'_>, out: &mut Outgoing, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
+        let (frame, rest) = data.split_at(size);
         match read(frame)? {
-            Incoming::Deliver(delivery) => self.deliver(py, &delivery)?,
+            Incoming::Deliver(delivery) => {
+                self.deliver(py, &delivery)?;
+                let more = Run::head(frame).map(|head| self.follow(py, &delivery, head, rest)).transpose()?;
+                return Ok((Flow::Go, size + more.unwrap_or(0)));
+            }
             Incoming::Offer(delivery) => self.offered(py, out, &delivery)?,
             Incoming::Call(delivery) => {
                 let message = self.message(py, kind::CALL, &delivery)?;
@@ -233,7 +269,7 @@ impl Arrivals {
                 } else {
                     self.asked.get(&number).map(|topic| topic.clone_ref(py))
                 };
-                let Some(topic) = topic else { return Ok(Flow::Go) };
+                let Some(topic) = topic else { return Ok((Flow::Go, size)) };
                 let message = self.replied(py, &topic, number, flags, fields, payload);
                 let message = message.map_err(|_| Fault::protocol("a reply with fields that are none"))?;
                 self.events.push(Event::Reply(number, code, flags, message));
@@ -266,7 +302,7 @@ impl Arrivals {
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));
                 // The limits it tells must hold for the frames behind it.
-                return Ok(Flow::Stop);
+                return Ok((Flow::Stop, size));
             }
             Incoming::Close { code, text } => self.events.push(Event::Close(code, text.into())),
             Incoming::Result { code, number, value, text } => {
@@ -274,15 +310,15 @@ impl Arrivals {
                 self.events.push(Event::Result(number, code, value, text.into()));
             }
         }
-        Ok(Flow::Go)
+        Ok((Flow::Go, size))
     }
 }
 
 /// One event tells of a whole run of dropped messages.
-fn missed(events: &mut Vec<Event>, id: u32) {
+fn missed(events: &mut Vec<Event>, id: u32, more: u64) {
     match events.last_mut() {
-        Some(Event::Missed(sub, count)) if *sub == id => *count += 1,
-        _ => events.push(Event::Missed(id, 1)),
+        Some(Event::Missed(sub, count)) if *sub == id => *count += more,
+        _ => events.push(Event::Missed(id, more)),
     }
 }
 

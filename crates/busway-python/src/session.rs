@@ -437,7 +437,7 @@ impl Session {
             with_buffer(data, Some(size), |bytes| {
                 let State { out, arrivals, .. } = state;
                 let limit = arrivals.limit;
-                let mut each = |data: &[u8], size: usize| Ok((arrivals.frame(py, out, &data[..size])?, size));
+                let mut each = |data: &[u8], size: usize| arrivals.frame(py, out, data, size);
                 let mut go = splitter.feed(bytes, limit, &mut each);
                 while matches!(go, Ok(false)) {
                     go = splitter.again(limit, &mut each);

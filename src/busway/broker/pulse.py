@@ -1,4 +1,4 @@
-"""The broker's clock: signs of life, a fast tick while a full outbox blocks publishers, an alarm for what runs out of time."""
+"""The broker's clock: signs of life, a tick while somebody slow makes publishers wait, an alarm for what is due."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final

@@ -3,31 +3,9 @@
 //! nothing of them is read at first.
 
 use super::{Engine, Event};
+use crate::aside::Aside;
 use crate::frame::{flag, kind, Writer};
-use crate::split::Splitter;
-
-/// Bytes set aside from which on the client is told to stop; short waits are not worth a word.
-const AHEAD: usize = 256 << 10;
-/// Bytes set aside above which its connection is not read.
-const MOST: usize = 4 << 20;
-
-/// What a publisher has sent and must wait.
-#[derive(Debug, Default)]
-pub struct Aside {
-    frames: Splitter,
-    /// FLOW with STOP was sent.
-    told: bool,
-}
-
-impl Aside {
-    pub fn bytes(&self) -> usize {
-        self.frames.len()
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.bytes() > MOST
-    }
-}
+use crate::split::Flow;
 
 impl Engine {
     /// Keeps a frame for later if those before it wait.
@@ -35,7 +13,7 @@ impl Engine {
         let Some(aside) = self.conn(conn).and_then(|this| this.aside.as_mut()) else { return false };
         aside.frames.hold(frame);
         let full = aside.is_full();
-        if aside.bytes() > AHEAD && !std::mem::replace(&mut aside.told, true) {
+        if aside.tell() {
             self.flow(conn, flag::STOP);
         }
         if full {
@@ -111,7 +89,7 @@ impl Engine {
         if let Some(mut aside) = aside {
             let _ = aside.frames.again(self.limits.frame, &mut |data: &[u8], size: usize| {
                 lost += u64::from(data[4] == kind::PUBLISH);
-                Ok((crate::split::Flow::Go, size))
+                Ok((Flow::Go, size))
             });
         }
         lost

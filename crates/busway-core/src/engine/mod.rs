@@ -2,9 +2,10 @@
 //!
 //! A driver gives it bytes with `feed` and takes bytes with `next_output`. Frames that need a decision (HELLO, SUBSCRIBE,
 //! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
-//! `publish` has the way of a message, `calls` requests and pushes, `flow` full outboxes and those who wait for them.
+//! `publish` has the way of a message, `calls` requests and pushes, `flow` full outboxes and those who wait for them,
+//! `aside` what those have sent meanwhile.
 
-pub(crate) mod aside;
+mod aside;
 mod calls;
 mod control;
 pub mod copies;
