@@ -604,7 +604,8 @@ def test_exactly_one_answer_and_one_at_work_whatever_happens(steps) -> None:
         elif what in ("reply", "part", "error"):
             if call := model.pick(model.at_work, which):
                 if what == "part":
-                    model.limits[call] = now + 2.0
+                    if model.limits[call] > now:  # too late, it is of no interest any more
+                        model.limits[call] = now + 2.0
                 else:
                     model.at_work.remove(call)
                 flags = {"reply": 0, "part": PARTIAL, "error": ERROR}[what]

@@ -62,7 +62,9 @@ class Net:
 
     async def serve(self, **settings: Any) -> busway.Server:
         """Start the server with these settings."""
-        more = {name: settings.pop(name) for name in ("fields", "data") if name in settings}
+        # A number is the limit of the fields' bytes, anything else the server's own fields.
+        own = [name for name in ("fields", "data") if name in settings and not isinstance(settings[name], int)]
+        more = {name: settings.pop(name) for name in own}
         chosen = busway.Settings(**settings)
         server = busway.serve(*self.addresses(), settings=chosen, tls=self.server_tls(), **more)
         self.server = await self.stack.enter_async_context(server)
@@ -115,6 +117,12 @@ async def settle(*buses: busway.Bus) -> None:
 async def rest(subscription: busway.Subscription) -> list[busway.Message]:
     """What has arrived and was not taken yet."""
     return [await subscription.recv(timeout=PATIENCE) for _ in range(subscription.pending)]
+
+
+async def arrived(subscription: busway.Subscription) -> list[busway.Message]:
+    """What has arrived, of a subscription that ends with this: only taking tells what its predicates refuse."""
+    await subscription.close()
+    return [message async for message in subscription]
 
 
 async def until(condition: Callable[[], object], tick: Callable[[], Awaitable[object]] | None = None) -> None:
