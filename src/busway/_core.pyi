@@ -34,6 +34,7 @@ EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service 
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: int  # client: (ASK, service, call, message)
+EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that watches what is kept has ended
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
 EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again

@@ -32,6 +32,8 @@ pub struct Subscription {
     pub echo: bool,
     /// Gets copies of pushes and requests, and is never asked to take one.
     pub listen: bool,
+    /// The driver keeps something for it and hears of its end.
+    pub told: bool,
     /// Node of the trie, or place among the expressions.
     home: u32,
     pub expression: bool,
@@ -43,7 +45,8 @@ impl Subscription {
     pub const ALONE: u32 = NONE;
 
     pub fn new(conn: u32, id: u32, group: u32, policy: u8, echo: bool, listen: bool) -> Self {
-        Self { conn, id, group, policy, echo, listen, home: NONE, expression: false, next: NONE, prev: NONE }
+        let (home, next, prev) = (NONE, NONE, NONE);
+        Self { conn, id, group, policy, echo, listen, told: false, home, expression: false, next, prev }
     }
 }
 
@@ -340,8 +343,10 @@ mod tests {
     fn what_is_removed_leaves_nothing_behind() {
         let mut index = Index::default();
         let patterns = ["a/b", "a/*", "a/**", "**/b", "re:a/.", "a/b", "re:a/.", ""];
-        let keys: Vec<_> =
-            patterns.iter().map(|text| index.insert(text, Subscription::new(0, 0, NONE, 0, true, false), None).unwrap()).collect();
+        let keys: Vec<_> = patterns
+            .iter()
+            .map(|text| index.insert(text, Subscription::new(0, 0, NONE, 0, true, false), None).unwrap())
+            .collect();
         let mut found = Vec::new();
         assert!(index.matches("a/b", &mut found));
         found.sort_unstable();

@@ -7,8 +7,8 @@
 //! side), `client` and `inbox` (the client's side).
 
 mod aside;
-pub mod client;
 mod choice;
+pub mod client;
 mod connection;
 pub mod engine;
 mod expression;

@@ -1,7 +1,7 @@
 //! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
 
-use crate::frame::policy;
 use crate::choice::Choice;
+use crate::frame::policy;
 use crate::index::{Index, Subscription};
 
 /// One connection that gets each message, with its subscriptions.

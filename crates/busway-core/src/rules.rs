@@ -313,7 +313,9 @@ fn rule(bytes: &[u8]) -> Checked<(&str, Name, Test)> {
     let (Some(text), Some(op)) = (text_of(name), text_of(op)) else {
         return Err(fault("name and op of a rule are text"));
     };
-    let at = |reason: String| fault(format!("rule for {text:?}: {reason}"));
+    let at = |reason: String| {
+        fault(if text.is_empty() { format!("the expression: {reason}") } else { format!("rule for {text:?}: {reason}") })
+    };
     let name = match text {
         ".id" => Name::Sender,
         ".ts" => Name::Time,

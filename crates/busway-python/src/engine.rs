@@ -2,9 +2,9 @@
 
 use std::cell::{RefCell, RefMut};
 
-use busway_core::engine::{self as core, Event, Limits};
 use busway_core::client::{read, Incoming};
 use busway_core::engine::copies::{Kept, DRIVEN};
+use busway_core::engine::{self as core, Event, Limits};
 use busway_core::fields::Fields;
 use busway_core::frame::{kind, Body, HEAD};
 use pyo3::prelude::*;
@@ -27,6 +27,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Serve { conn, service, number, topic, flags } => {
             (event::SERVE, conn, service, number, topic, flags).into_pyobject(py)
         }
+        Event::Unsubscribe { conn, sub } => (event::UNSUBSCRIBE, conn, sub).into_pyobject(py),
         Event::Unserve { conn, service, topic } => (event::UNSERVE, conn, service, topic).into_pyobject(py),
         Event::Keep { conn, topic, frame } => {
             let Body { time, number, fields, payload } = body_of(&frame);

@@ -47,9 +47,7 @@ impl Event {
             Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
             Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
             Self::Ask(service, call, message) => (event::ASK, service, call, message).into_pyobject(py),
-            Self::Reply(number, code, flags, message) => {
-                (event::REPLY, number, code, flags, message).into_pyobject(py)
-            }
+            Self::Reply(number, code, flags, message) => (event::REPLY, number, code, flags, message).into_pyobject(py),
             Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
         }
     }

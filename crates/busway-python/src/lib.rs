@@ -50,6 +50,7 @@ pub(crate) mod event {
     pub const FLOW: u8 = 25;
     pub const WAIT: u8 = 26;
     pub const READ: u8 = 27;
+    pub const UNSUBSCRIBE: u8 = 28;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -127,6 +128,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_YIELD", event::YIELD),
         ("EVENT_ASK", event::ASK),
         ("EVENT_UNSERVE", event::UNSERVE),
+        ("EVENT_UNSUBSCRIBE", event::UNSUBSCRIBE),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),

@@ -321,9 +321,7 @@ impl Session {
     ) -> PyResult<()> {
         self.write(py, |state| {
             let out = &mut state.out;
-            with_bytes(payload, |bytes| {
-                out.reply(call, code, flags, fields, bytes).map_err(|fault| raised(py, &fault))
-            })
+            with_bytes(payload, |bytes| out.reply(call, code, flags, fields, bytes).map_err(|fault| raised(py, &fault)))
         })
     }
 

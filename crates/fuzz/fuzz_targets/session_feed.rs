@@ -3,13 +3,20 @@
 //! The first byte is the size of the pieces, the second the limits of an inbox.
 #![no_main]
 
-use busway_core::client::{read, Incoming, Limits, More, Outgoing};
+use busway_core::client::{read, Incoming, Limits, More, Outgoing, Run};
 use busway_core::frame::kind;
 use busway_core::inbox::Inbox;
 use busway_core::split::{Flow, Splitter};
 use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 4096;
+
+/// What is read the short way is what would be read the long way.
+fn same(frame: &[u8], next: &Run, before: &Incoming) {
+    let (Ok(Incoming::Deliver(this)), Incoming::Deliver(before)) = (read(frame), before) else { panic!("no delivery") };
+    assert_eq!((this.topic, this.sender, this.id()), (before.topic, before.sender, before.id()));
+    assert_eq!((this.body.time, this.body.number, this.body.payload), (next.time, next.number, next.payload));
+}
 
 /// Everything the frames said, and whether it ended in a fault.
 fn run(data: &[u8], size: usize, inbox: &mut Inbox<Vec<u8>>) -> (Vec<String>, bool) {
@@ -25,6 +32,9 @@ fn run(data: &[u8], size: usize, inbox: &mut Inbox<Vec<u8>>) -> (Vec<String>, bo
             inbox.miss(count % (1 << 40));
         }
         said.push(format!("{incoming:?}"));
+        if let Some(next) = Run::head(&data[..size]).and_then(|head| Run::next(head, &data[size..], LIMIT)) {
+            same(&data[size..size + next.size], &next, &incoming);
+        }
         Ok((Flow::Go, size))
     };
     let fault = data.chunks(size).any(|chunk| splitter.feed(chunk, LIMIT, &mut each).is_err());

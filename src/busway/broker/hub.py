@@ -83,6 +83,7 @@ class Hub:
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
             _core.EVENT_SUBSCRIBE: admission.subscribe,
+            _core.EVENT_UNSUBSCRIBE: keeping.unsubscribe,
             _core.EVENT_SERVE: admission.serve,
             _core.EVENT_UNSERVE: sharing.unserve,
             _core.EVENT_KEEP: keeping.keep,

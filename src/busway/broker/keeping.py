@@ -184,3 +184,7 @@ def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:
 
 def keep(hub: "Hub", event: tuple[Any, ...]) -> None:
     hub.keeping.keep(event)
+
+
+def unsubscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.keeping.box.unwatch(*event[1:])

@@ -32,6 +32,7 @@ UNKEEP: Final = 0x20
 """Take the kept message with the same key back."""
 
 _EVERYTHING: Final = 2**40
+_ENDING: Final = 5.0
 
 Key: TypeAlias = tuple[str, bytes]
 """A topic, and fields in an order of their own."""
@@ -196,7 +197,7 @@ class Keeping:
         """The posts and pins that match and are kept now, in the order they came."""
         room = _EVERYTHING
         rules = compile_where(where)
-        subscription = await Subscription(self._core, pattern, rules=rules, limit=room, limit_bytes=room)
+        subscription = await Subscription(self._core, pattern, rules=rules, limit=room, limit_bytes=room, drain=_ENDING)
         await subscription.close()
         found = [message async for batch in subscription.batches() for message in batch if message.kept]
         if subscription.missed:

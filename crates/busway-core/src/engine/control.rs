@@ -6,8 +6,8 @@ use crate::connection::{Named, State, Who};
 use crate::expressions::ENOUGH;
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Parts, Writer, MAGIC};
 use crate::index::Subscription;
-use crate::rules::Rules;
 use crate::pattern::PREFIX;
+use crate::rules::Rules;
 use crate::split::Flow;
 use crate::topic;
 
@@ -285,7 +285,9 @@ impl Engine {
         let rules = if rules.is_empty() { None } else { Some(Box::new(Rules::compile(rules)?)) };
         let (echo, listen) = (flags & flag::NO_ECHO == 0, flags & flag::LISTEN != 0);
         let group = if group.is_empty() { Subscription::ALONE } else { self.use_group(group) };
-        match self.index.insert(pattern, Subscription::new(conn, sub, group, policy, echo, listen), rules) {
+        let mut subscription = Subscription::new(conn, sub, group, policy, echo, listen);
+        subscription.told = flags & flag::WATCH != 0;
+        match self.index.insert(pattern, subscription, rules) {
             Ok(key) => {
                 if let Some(this) = self.conn(conn) {
                     this.subs.insert(sub, key);
@@ -338,9 +340,12 @@ impl Engine {
         match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
             Some(key) => {
                 self.let_go(conn, sub);
-                let expression = self.index.get(key).expression;
+                let (expression, told) = (self.index.get(key).expression, self.index.get(key).told);
                 if let Some(this) = self.conn(conn) {
                     this.expressions -= usize::from(expression);
+                }
+                if told {
+                    self.events.push(Event::Unsubscribe { conn, sub });
                 }
                 self.drop_subscription(key);
                 self.result(conn, number, code::OK, 0, "");

@@ -99,13 +99,8 @@ impl Engine {
         }
         let topic = self.topics.use_text(topic);
         let kind = if ask { kind::ASK } else { kind::CALL };
-        let passing = Passing {
-            kind,
-            flags: frame[5] & flag::FIELDS,
-            topic,
-            answer: Some(call | DRIVEN),
-            body: &frame[HEAD..],
-        };
+        let passing =
+            Passing { kind, flags: frame[5] & flag::FIELDS, topic, answer: Some(call | DRIVEN), body: &frame[HEAD..] };
         let taken = self.deliver(From::Conn(origin), conn, passing, &[service], 0, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken

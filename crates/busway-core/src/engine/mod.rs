@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 
 use crate::connection::{Connection, Counters, State};
 use crate::expressions::ENOUGH;
-use crate::frame::{code, kind, Checked, Fault, Writer};
 use crate::fields::Pair;
+use crate::frame::{code, kind, Checked, Fault, Writer};
 use crate::index::{Index, Subscription};
 use crate::outbox::Pool;
 use crate::pending::Table;
@@ -67,6 +67,11 @@ pub enum Event {
         pattern: String,
         group: String,
         rules: Vec<u8>,
+    },
+    /// A subscription for which the driver keeps something has ended.
+    Unsubscribe {
+        conn: u32,
+        sub: u32,
     },
     Serve {
         conn: u32,
@@ -144,7 +149,10 @@ pub enum Event {
 #[derive(Debug, Clone, Copy)]
 enum Service {
     Internal,
-    Client { conn: u32, id: u32 },
+    Client {
+        conn: u32,
+        id: u32,
+    },
     /// So many serve it; who they are, the driver knows.
     Shared(u32),
 }
