@@ -35,6 +35,30 @@ EXPECTED = {
     "reconnect.py": ["event: lost", "event: resumed", "server: second", "written while offline"],
     "slow_consumer.py": ["first message that is left: 900", "missed before it: 900", "still waiting: 99"],
     "blocking.py": ["price/eth/eur 3012.5\nprice/btc/eur 61000\nprice/btc/eur 61001\nsum: 6\n"],
+    "addresses.py": [
+        "pattern: stock hdb, fx hstat\nfunction: stock hdb, fx hstat\nlist: stock hdb, fx hstat\n",
+        "extra by name: stock hdb\nextra by function: fx hstat\nsender: fx hstat\npayload: fx hstat\n",
+        "refused: ",
+    ],
+    "kept_messages.py": [
+        "kept: post state: ready\nkept: pin schema: trade(time, sym, price)\nthat was everything\n",
+        "live: busy\nwithdrawn: state of hdb\n",
+        "after a restart: pin schema: trade(time, sym, price)\nunpinned: True\nleft: 0\n",
+    ],
+    "server_list.py": ["tried 2 servers, found srv3\n", "{'region': 'emea', 'host': 'gamma'}"],
+    "shared_services.py": [
+        "17: breaker closed\n21: transformer at 71 °C\n99: nobody is willing ",
+        "north has 17\nnorth has 18\nsouth has 21\n",
+        "3 replies, failed: [('control', 'no connection to the field')]\n",
+        "seen: request scada/device 17\nseen: request scada/device 21\nseen: request scada/device 99\n",
+    ],
+    "trading_day.py": [
+        "manager: hdb-1 is here already, it is started; so I start ticker, hdb-2, gateway\n",
+        "(hdb-2, inited, is killed)\n",
+        "manager: the post of hdb-2 was withdrawn, its process ended by signal 9; I start it again\n",
+        "manager: all are up again\n",
+        "kept for tomorrow: the configuration of ticker, hdb-1, hdb-2, gateway\n",
+    ],
     "mutual_tls.py": ["the broker knows this client as sensor-7.example.org", "without a certificate: "],
 }
 

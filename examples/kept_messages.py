@@ -1,0 +1,40 @@
+"""Send, post and pin: what a later subscriber gets, when it has everything, and how it learns that somebody has gone."""
+
+import tempfile
+
+import busway
+
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        async with busway.serve(data=folder) as server, server.connect(name="monitor") as monitor:
+            hdb = await server.connect(name="hdb", fields={"proc": "hdb"})
+            await hdb.send("state", "starting")  # for those who are here: nobody
+            await hdb.post("state", "started")  # kept while this client is here
+            await hdb.post("state", "ready")  # the same topic and fields: takes the place of the last
+            await hdb.pin("schema", "trade(time, sym, price)")  # kept until it is unpinned
+
+            # What is kept comes first, then the notification. `watch` asks to be told what goes.
+            async with monitor.subscribe("**", where={"proc": busway.ANY}, notify=True, watch=True) as world:
+                async for message in world:
+                    if message.kind == "notify":
+                        print("that was everything")
+                        break
+                    print(f"kept: {message.kind} {message.topic}: {message.text}")
+
+                await hdb.post("state", "busy")
+                print("live:", (await world.recv(timeout=5)).text)
+
+                await hdb.close()
+                message = await world.recv(timeout=5)
+                print(f"{message.kind}: {message.topic} of {message.sender}")
+
+        # Another server on the same folder: the post went with its client, the pin is here.
+        async with busway.serve(data=folder) as server, server.connect(name="hdb", fields={"proc": "hdb"}) as hdb:
+            for message in await hdb.kept():
+                print(f"after a restart: {message.kind} {message.topic}: {message.text}")
+            print("unpinned:", await hdb.unpin("schema"))
+            print("left:", len(await hdb.kept()))
+
+
+busway.run(main())
