@@ -116,9 +116,9 @@ class Session:
     def writable(self, yes: bool) -> None:
         """Back pressure of the transport: while False publish() and publish_many() take nothing."""
     def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any
-    def publish(self, topic: str, payload: bytes | str, fields: bytes = b"") -> Coroutine[Any, Any, None] | None:
+    def publish(self, topic: str, payload: bytes | str, fields: bytes = ...) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
-    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = b"") -> int:
+    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ...) -> int:
         """Encode from payloads[start] on; the index of the first that was not taken."""
     def send(
         self,
@@ -129,12 +129,12 @@ class Session:
         flags: int = 0,
         aux: int = 0,
         each: int = 0,
-        fields: bytes = b"",
+        fields: bytes = ...,
         number: int = 0,
         time: int = 0,
     ) -> int:
         """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
-    def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = b"") -> None: ...
+    def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = ...) -> None: ...
     def accept(self, call: int, code: int) -> None: ...  # the answer to an ASK
     def cancel(self, number: int) -> None: ...
     def hello(self, map_bytes: bytes) -> None: ...
@@ -146,7 +146,7 @@ class Session:
         group: str = "",
         flags: int = 0,
         policy: int = 0,
-        rules: bytes = b"",
+        rules: bytes = ...,
         notify: bool = False,
     ) -> int: ...  # notify: a message of kind "notify" follows the kept ones
     def unsubscribe(self, sub: int) -> int: ...
@@ -209,7 +209,7 @@ class Publisher:
         connection, if not what connect() was told.
         """
 
-Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
+_Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
 """Client number, session and name of the sender, flags, topic, body."""
 
 @final
@@ -264,10 +264,10 @@ class Engine:
         pattern: str,
         group: str,
         rules: bytes,
-        handed: list[Kept] | None,
+        handed: list[_Kept] | None,
     ) -> int:
         """Add it, hand over what is kept for it, and queue the RESULT; its code."""
-    def hand(self, conn: int, subs: list[int], message: Kept) -> bool:
+    def hand(self, conn: int, subs: list[int], message: _Kept) -> bool:
         """Give one connection a kept message, or the word that it is gone."""
     def publish(self, conn: int, topic: str, frame: bytes) -> int:
         """Send a message that is kept to those who subscribed to it now; how many connections."""
@@ -308,7 +308,7 @@ def check_pattern(pattern: str) -> str:
 class Selection:
     """What a subscription asks for, to hold it against messages that are kept; raises as a SUBSCRIBE would be refused."""
 
-    def __new__(cls, pattern: str, rules: bytes = b"") -> Self: ...
+    def __new__(cls, pattern: str, rules: bytes = ...) -> Self: ...
     @property
     def literal(self) -> str | None: ...  # the one topic it can mean, if it has no wildcards
     def covers(self, topic: str) -> bool: ...

@@ -49,7 +49,7 @@ impl Choice {
                     for (_, value) in rules.equalities() {
                         add(&mut values, value);
                     }
-                    let shape = choice.shape(rules.equalities().iter().map(|(name, _)| &**name));
+                    let shape = choice.shape(rules.equalities());
                     shape.table.entry(values.into()).or_default().push(key);
                 }
             }
@@ -57,11 +57,12 @@ impl Choice {
         choice
     }
 
-    fn shape<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut Shape {
-        let same = |shape: &Shape| shape.names.iter().map(|name| &**name).eq(names.clone());
+    fn shape(&mut self, equalities: &[(Box<str>, Box<[u8]>)]) -> &mut Shape {
+        let names = equalities.iter().map(|(name, _)| name);
+        let same = |shape: &Shape| shape.names.iter().eq(names.clone());
         let at = self.shapes.iter().position(same).unwrap_or(self.shapes.len());
         if at == self.shapes.len() {
-            self.shapes.push(Shape { names: names.clone().map(Box::from).collect(), table: HashMap::new() });
+            self.shapes.push(Shape { names: names.cloned().collect(), table: HashMap::new() });
         }
         &mut self.shapes[at]
     }

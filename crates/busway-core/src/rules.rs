@@ -313,9 +313,8 @@ fn rule(bytes: &[u8]) -> Checked<(&str, Name, Test)> {
     let (Some(text), Some(op)) = (text_of(name), text_of(op)) else {
         return Err(fault("name and op of a rule are text"));
     };
-    let at = |reason: String| {
-        fault(if text.is_empty() { format!("the expression: {reason}") } else { format!("rule for {text:?}: {reason}") })
-    };
+    let what = if text.is_empty() { "the expression".into() } else { format!("rule for {text:?}") };
+    let at = |reason: String| fault(format!("{what}: {reason}"));
     let name = match text {
         ".id" => Name::Sender,
         ".ts" => Name::Time,

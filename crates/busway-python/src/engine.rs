@@ -261,7 +261,7 @@ impl Engine {
         self.core().publish_kept(conn, topic, frame)
     }
 
-    /// Lets a connection go on that was held up by EVENT_KEEP.
+    /// Lets a connection go on that was held up by `EVENT_KEEP`.
     fn settle(&self, conn: u32) {
         self.core().settle_held(conn);
     }

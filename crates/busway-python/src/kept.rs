@@ -38,8 +38,14 @@ impl Seen {
     /// It has ended: what was known and not handed over again is gone.
     pub fn end(&mut self) -> Vec<Message> {
         let round = self.round;
-        let gone = self.known.extract_if(|_, known| known.round != round);
-        gone.filter_map(|(_, known)| known.message).collect()
+        let mut gone = Vec::new();
+        self.known.retain(|_, known| {
+            if known.round != round {
+                gone.extend(known.message.take());
+            }
+            known.round == round
+        });
+        gone
     }
 
     /// Whether a post or pin is known already; if not, it is from now on.
