@@ -2,6 +2,7 @@
 #![no_main]
 
 use busway_core::index::{Index, Subscription};
+use busway_core::pattern::PREFIX;
 use busway_core::topic::{check, fragments, has_wildcard, meet, Fragment};
 use libfuzzer_sys::fuzz_target;
 
@@ -41,7 +42,10 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(meet(a, b), expected, "{a:?} {b:?}");
     assert_eq!(meet(b, a), expected, "{b:?} {a:?}");
 
-    // The index says the same, and forgets.
+    // The index says the same, and forgets. A subscription that begins like this is a regular expression to it.
+    if a.starts_with(PREFIX) {
+        return;
+    }
     let mut index = Index::default();
     let key = index.insert(a, Subscription::new(1, 2, Subscription::ALONE, 0, true, false), None).expect("checked");
     let other =
