@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import busway
-from tests.support.net import PATIENCE, Net, gather, payloads, settle, until
+from tests.support.net import PATIENCE, Net, arrived, gather, payloads, settle, until
 
 pytestmark = pytest.mark.both_loops
 
@@ -20,12 +20,6 @@ async def events(net: Net) -> tuple[busway.Bus, busway.Bus, busway.Bus]:
         await net.connect("two", fields={"asset": "fx", "proc": "hstat"}),
         await net.connect("three", fields={"asset": "fx", "proc": "rdb"}),
     )
-
-
-async def arrived(subscription: busway.Subscription) -> list[busway.Message]:
-    """What has arrived and is taken; how many these are is known when the predicates have been asked."""
-    await subscription.close()
-    return [message async for message in subscription]
 
 
 async def matched(net: Net, where: Any, sent: list[dict[str, Any]], **more: Any) -> list[int]:
