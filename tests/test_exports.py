@@ -9,7 +9,7 @@ PUBLIC = """
     ANY TLS Buffer Bus BusError Caller Closed ConnectFailed DataFailed Disconnected Event EventStream Expr Failed Forbidden Forked Gathering
     HandlerError InvalidFields InvalidPattern InvalidRule InvalidTopic LimitExceeded ListenFailed LocalProtocolError
     Message NoConsumers NoResponders Offline PayloadError Policy Protocol ProtocolError Received Rejected RemoteProtocolError Replies Request Server Service ServiceError
-    ServiceGone ServiceTaken Settings SlowConsumer Subscription Timeout TypedRequest TypedService TypedSubscription
+    ServiceGone ServiceTaken Settings SlowConsumer StoreFailed Subscription Timeout TypedRequest TypedService TypedSubscription
     __version__ connect expr matches protocol run serve
 """
 

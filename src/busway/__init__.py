@@ -34,6 +34,7 @@ from busway.errors import (
     ServiceGone,
     ServiceTaken,
     SlowConsumer,
+    StoreFailed,
     Timeout,
 )
 from busway.fields import ANY, Expr, expr
@@ -88,6 +89,7 @@ __all__ = [
     "ServiceTaken",
     "Settings",
     "SlowConsumer",
+    "StoreFailed",
     "Subscription",
     "Timeout",
     "TypedRequest",

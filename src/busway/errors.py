@@ -9,6 +9,7 @@
     │   └── ConnectFailed           none of the servers could be reached
     ├── ListenFailed                a server can't listen on this address
     ├── DataFailed                  a server can't use this data folder
+    ├── StoreFailed                 the broker could not store it (a full disk, a database that is gone): try again later
     ├── Timeout                     (also TimeoutError) it took too long
     ├── NoResponders                nobody serves this topic
     │   └── NoConsumers             nobody took the push
@@ -65,6 +66,7 @@ class Code(IntEnum):
     DUPLICATE = 31
     UNKNOWN = 32
     TOO_MANY_KEPT = 33
+    STORE_FAILED = 34
     NO_RESPONDERS = 40
     SERVICE_TAKEN = 41
     SERVICE_GONE = 42
@@ -116,6 +118,10 @@ class ListenFailed(BusError):
 
 class DataFailed(BusError):
     pass
+
+
+class StoreFailed(BusError):
+    default = Code.STORE_FAILED
 
 
 class Timeout(BusError, TimeoutError):
@@ -242,6 +248,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.DUPLICATE: Rejected,
     Code.UNKNOWN: Rejected,
     Code.TOO_MANY_KEPT: LimitExceeded,
+    Code.STORE_FAILED: StoreFailed,
     Code.NO_RESPONDERS: NoResponders,
     Code.SERVICE_TAKEN: ServiceTaken,
     Code.SERVICE_GONE: ServiceGone,

@@ -373,9 +373,9 @@ class TestData:
 
         monkeypatch.setattr(pins_module.os, "pwrite", full)
         refused = await alice.keep("t", b"", PIN)
-        assert refused.code == Code.REFUSED
+        assert refused.code == Code.STORE_FAILED
         assert "No space left on device" in refused.text
-        assert (await alice.keep("old", b"", PIN | UNKEEP)).code == Code.REFUSED
+        assert (await alice.keep("old", b"", PIN | UNKEEP)).code == Code.STORE_FAILED
         assert (await alice.keep("t", b"", POST)).code == Code.OK
         assert (await bob.take(wire.DELIVER)).flags == POST
         monkeypatch.undo()

@@ -111,6 +111,7 @@ codes! {
     DUPLICATE = 31, true;
     UNKNOWN = 32, true;
     TOO_MANY_KEPT = 33, true;
+    STORE_FAILED = 34, true;
     NO_RESPONDERS = 40, true;
     SERVICE_TAKEN = 41, true;
     SERVICE_GONE = 42, true;

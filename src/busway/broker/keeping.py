@@ -106,7 +106,7 @@ class Keeping:
             if error is not None:
                 if here:
                     text = f"the broker can't write its pins: {error.strerror or error}"
-                    hub.engine.refuse(conn, number, Code.REFUSED, text)
+                    hub.engine.refuse(conn, number, Code.STORE_FAILED, text)
             elif flags & UNKEEP:
                 self._take_back(conn if here else None, number, flags, message)
             else:
