@@ -108,6 +108,10 @@ def judge(samples: list[Sample]) -> list[Goal]:
             "B",
         )
         yield "rate kept with 100,000 of them", lambda: of("subscriptions", "busway-tcp", "kept"), 0.8, True, "x"
+        yield "rate kept with 10,000 rules on three fields", lambda: of("rules", "busway-tcp", "kept"), 0.5, True, "x"
+        yield "a glob, ns", lambda: of("rules", "busway-tcp", "glob"), 1000, False, "ns"
+        yield "a list of 1,000, ns", lambda: of("rules", "busway-tcp", "list"), 1000, False, "ns"
+        yield "the dearest CEL expression, ns", lambda: of("rules", "busway-tcp", "cel"), 10_000, False, "ns"
         yield "KiB of an idle connection", lambda: of("idle", "busway-tcp", "bytes_each") / 1024, 16, False, "KiB"
         yield (
             "stuck subscriber: broker memory, MiB",

@@ -22,6 +22,7 @@ class Load(msgspec.Struct, frozen=True):
     mode: str = ""  # for systems with more than one way to do it
     window: int = 1  # requests in flight
     count: int = 0  # of subscriptions, connections or topics, where the work is about them
+    fields: dict[str, str] = {}  # of each message, and what a subscriber asks for
 
     @property
     def payload(self) -> bytes:

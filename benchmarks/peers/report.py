@@ -17,6 +17,7 @@ TITLES = {
     "request": "Request and reply, one after the other",
     "inflight": "Request and reply, 64 in flight",
     "subscriptions": "100,000 wildcard subscriptions",
+    "rules": "10,000 subscriptions with rules on three fields, one of which matches",
     "idle": "5,000 idle connections",
     "slow": "A subscriber stopped under full load",
 }
@@ -49,6 +50,13 @@ COLUMNS = {
         ("with 100,000", "rate_with_many", 1, ",.0f"),
         ("1,000 topics: with one", "rate_with_one_many_topics", 1, ",.0f"),
         ("with 100,000", "rate_with_many_many_topics", 1, ",.0f"),
+    ),
+    "rules": (
+        ("messages/s with one", "rate_with_one", 1, ",.0f"),
+        ("with 10,000", "rate_with_many", 1, ",.0f"),
+        ("glob ns", "glob", 1, ",.0f"),
+        ("list of 1,000 ns", "list", 1, ",.0f"),
+        ("CEL ns, the dearest", "cel", 1, ",.0f"),
     ),
     "idle": (("bytes each", "bytes_each", 1, ",.0f"),),
     "slow": (

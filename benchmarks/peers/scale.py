@@ -9,11 +9,14 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from benchmarks.rules import costs
+
 from .load import Load
 from .process import Process, Stage, stage
 from .work import SETTLE, Values, Work, deliver_on, finish
 
 SUBSCRIPTIONS = 100_000
+RULES = 10_000
 CONNECTIONS = 5_000
 TOPICS = 1_000
 
@@ -45,6 +48,28 @@ def _rates(on: Stage, load: Load) -> tuple[float, float]:
     one = deliver_on(on, load, subscribers=1, copies=1, pattern="line/**")
     many = deliver_on(on, replace(load, count=TOPICS), subscribers=1, copies=1, pattern="line/**")
     return one["rate"], many["rate"]
+
+
+def rules(name: str, load: Load) -> Values:
+    """10,000 subscriptions on one topic with rules on three fields, of which one matches; and what single rules cost."""
+    with stage(name) as on:
+        fields = {"venue": "krk", "symbol": "ETH-EUR", "side": "buy"}
+        load = replace(load, url=on.url, topic="price/eth", fields=fields)
+        one = deliver_on(on, load, subscribers=1, copies=1)["rate"]
+        holder = on.start("hold", replace(load, count=RULES))
+        holder.hear("ready", 30)
+        holder.say("go")
+        holder.hear("held", 120)
+        many = deliver_on(on, load, subscribers=1, copies=1)["rate"]
+        cost = costs(20_000)
+        return {
+            "rate_with_one": one,
+            "rate_with_many": many,
+            "kept": many / one,
+            "glob": cost["glob"],
+            "list": cost["one of 1,000"],
+            "cel": max(value for what, value in cost.items() if what.startswith("CEL")),
+        }
 
 
 def idle(name: str, load: Load) -> Values:
@@ -113,4 +138,4 @@ def _count_at(samples: list[tuple[float, int]], moment: float) -> float:
     return samples[-1][1] if moment > samples[-1][0] else samples[0][1]
 
 
-SCALE: dict[str, Work] = {"subscriptions": subscriptions, "idle": idle, "slow": slow}
+SCALE: dict[str, Work] = {"subscriptions": subscriptions, "rules": rules, "idle": idle, "slow": slow}

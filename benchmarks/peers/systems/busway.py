@@ -6,7 +6,7 @@ Two ways: `batch` is publish_many() with batches(), `single` one awaited publish
 import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import busway
 from benchmarks.peers.load import CHUNK, Load
@@ -41,7 +41,7 @@ class Busway(System):
     def publish(self, load: Load, control: Control) -> None:
         async def work() -> None:
             async with busway.connect(load.url) as bus:
-                topic, payload = load.topic, load.payload
+                topic, payload, fields = load.topic, load.payload, load.fields or None
                 control.ready_to_go()
                 if load.mode == "single":
                     for chunk in control.chunks(load):
@@ -54,7 +54,7 @@ class Busway(System):
                 else:
                     payloads = [payload] * CHUNK
                     for _ in control.chunks(load):
-                        await bus.publish_many(topic, payloads)
+                        await bus.publish_many(topic, payloads, fields=fields)
                 await bus.flush(timeout=60)
                 control.published()
 
@@ -62,7 +62,11 @@ class Busway(System):
 
     def subscribe(self, load: Load, control: Control) -> None:
         async def work() -> None:
-            async with busway.connect(load.url) as bus, bus.subscribe(load.topic, group=load.group) as messages:
+            where = load.fields or None
+            async with (
+                busway.connect(load.url) as bus,
+                bus.subscribe(load.topic, group=load.group, where=where) as messages,
+            ):
                 control.ready()
                 count = 0
                 with control.counting(load) as tally:
@@ -103,17 +107,20 @@ class Busway(System):
         run(control, work())
 
     def hold(self, load: Load, control: Control) -> None:
-        """Have `load.count` wildcard subscriptions, none of which matches what is published."""
+        """Have `load.count` subscriptions, none of which matches what is published: by its topic, or by its fields."""
+
+        def wanted(number: int) -> dict[str, Any]:
+            if not load.fields:
+                return {"pattern": f"plant/{number}/*/temperature"}
+            return {"pattern": load.topic, "where": {name: f"{value}{number}" for name, value in load.fields.items()}}
 
         async def work() -> None:
             async with busway.connect(load.url) as bus:
                 control.ready_to_go()
                 held = []
                 for begin in range(0, load.count, CHUNK):
-                    patterns = [
-                        f"plant/{number}/*/temperature" for number in range(begin, min(begin + CHUNK, load.count))
-                    ]
-                    held += await asyncio.gather(*(_entered(bus.subscribe(pattern)) for pattern in patterns))
+                    some = range(begin, min(begin + CHUNK, load.count))
+                    held += await asyncio.gather(*(_entered(bus.subscribe(**wanted(number))) for number in some))
                 control.tell(held=len(held))
                 await forever()
 
