@@ -38,7 +38,7 @@ impl Engine {
         let topic = self.topics.use_text(topic);
         let mut route = self.topics.route(topic, &mut self.index);
         let flags = frame[5] & (flag::FIELDS | LIVES);
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let mut narrowed = self.narrow(conn, &passing, &route);
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
         self.widen(topic, route, narrowed);
@@ -57,7 +57,7 @@ impl Engine {
             return false;
         }
         let topic = self.topics.use_text(kept.topic);
-        let passing = Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body };
+        let passing = Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body, place: None };
         let from = From::Kept(kept.client, kept.session, kept.name);
         let taken = self.append(from, conn, passing, subs, policy::BLOCK, &mut u32::MAX.clone());
         self.topics.unuse(topic);
@@ -71,7 +71,7 @@ impl Engine {
         }
         let route = self.topics.route(topic, &mut self.index);
         let flags = frame[5] & flag::FIELDS | mark;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let narrowed = self.narrow(conn, &passing, &route);
         let way = narrowed.as_ref().unwrap_or(&route);
         let from = From::Conn(conn);
@@ -100,7 +100,7 @@ impl Engine {
         let topic = self.topics.use_text(topic);
         let kind = if ask { kind::ASK } else { kind::CALL };
         let passing =
-            Passing { kind, flags: frame[5] & flag::FIELDS, topic, answer: Some(call | DRIVEN), body: &frame[HEAD..] };
+            Passing { kind, flags: frame[5] & flag::FIELDS, topic, answer: Some(call | DRIVEN), body: &frame[HEAD..], place: None };
         let taken = self.deliver(From::Conn(origin), conn, passing, &[service], 0, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken

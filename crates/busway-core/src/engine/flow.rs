@@ -107,6 +107,7 @@ impl Engine {
             self.holding.retain(|&other| other != conn);
         }
         self.release(conn);
+        self.tell_room(conn);
     }
 
     /// Those of a delivery's subscriptions that can be served although some of the connection are held.
@@ -221,6 +222,7 @@ impl Engine {
                 self.crowded.retain(|&other| other != conn);
                 self.release(conn);
             }
+            self.tell_room(conn);
             return Some((conn, bytes));
         }
     }

@@ -11,9 +11,11 @@ mod control;
 pub mod copies;
 mod flow;
 mod publish;
+pub mod streams;
 
 use rustc_hash::FxHashMap;
 
+use self::streams::Stream;
 use crate::connection::{Connection, Counters, State};
 use crate::expressions::ENOUGH;
 use crate::fields::Pair;
@@ -67,6 +69,8 @@ pub enum Event {
         pattern: String,
         group: String,
         rules: Vec<u8>,
+        /// From where it wants stored messages, MessagePack.
+        since: Vec<u8>,
     },
     /// A subscription for which the driver keeps something has ended.
     Unsubscribe {
@@ -91,6 +95,25 @@ pub enum Event {
         conn: u32,
         topic: String,
         frame: Vec<u8>,
+    },
+    /// A subscription fell behind on a stream, from this record on.
+    Behind {
+        conn: u32,
+        sub: u32,
+        stream: u32,
+        offset: u64,
+    },
+    /// There may be room again for subscriptions that are behind.
+    Room(u32),
+    /// More of a stream is safe; for a stream that the driver follows.
+    Stored(u32),
+    /// Frames about channels: kind, id, number, the rest.
+    Channel {
+        conn: u32,
+        kind: u8,
+        id: u32,
+        number: u64,
+        rest: Vec<u8>,
     },
     /// A request to a shared service.
     Request {
@@ -222,6 +245,13 @@ pub struct Engine {
     narrowed: Box<Route>,
     /// Fields that every message gets.
     pub defaults: Vec<Pair>,
+    streams: Vec<Option<Box<Stream>>>,
+    /// What a client is told of each stream: the broker's guid and its name.
+    stream_names: Vec<Box<[u8]>>,
+    /// Streams with records that were not handed to their writer.
+    touched: Vec<u32>,
+    /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
+    pub clock: i64,
 }
 
 impl Engine {
@@ -252,6 +282,10 @@ impl Engine {
             wanted: Vec::new(),
             narrowed: Box::default(),
             defaults: Vec::new(),
+            streams: Vec::new(),
+            stream_names: Vec::new(),
+            touched: Vec::new(),
+            clock: 0,
         }
     }
 
@@ -292,6 +326,7 @@ impl Engine {
             return;
         }
         self.run(conn, Some(data));
+        self.flush_streams();
     }
 
     /// Goes on with what a connection had sent when it was stopped.
@@ -305,6 +340,7 @@ impl Engine {
                 self.run(conn, None);
             }
         }
+        self.flush_streams();
     }
 
     fn run(&mut self, conn: u32, data: Option<&[u8]>) {
