@@ -1,6 +1,8 @@
 //! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
 
-use busway_core::client::{read, Delivery, Incoming, Outgoing, Run};
+use std::sync::Arc;
+
+use busway_core::client::{read, Delivery, Incoming, Outgoing, Run, Stored};
 use busway_core::frame::{code, flag, kind, Body, Checked, Fault};
 use busway_core::split::Flow;
 use pyo3::prelude::*;
@@ -10,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::event;
 use crate::inbox::Shared;
 use crate::kept::Seen;
-use crate::message::{copy, is, make, unpacked, Message, Parts, Sender, NOTIFY};
+use crate::message::{copy, is, make, unpacked, Message, NOTIFY, Parts, Place, Sender};
 use crate::session::now;
 
 /// What a decoded chunk has for Python.
@@ -27,6 +29,8 @@ pub enum Event {
     Ask(u32, u64, Message),
     Reply(u64, u16, u8, Message),
     Result(u64, u16, u64, String),
+    Stored(u64, u32, Py<PyAny>, u64, u64, bool),
+    Gap(u32, Py<PyAny>, u64, u64),
 }
 
 impl Event {
@@ -48,6 +52,10 @@ impl Event {
             Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
             Self::Ask(service, call, message) => (event::ASK, service, call, message).into_pyobject(py),
             Self::Reply(number, code, flags, message) => (event::REPLY, number, code, flags, message).into_pyobject(py),
+            Self::Stored(number, count, stream, offset, sequence, again) => {
+                (event::STORED, number, count, stream, offset, sequence, again).into_pyobject(py)
+            }
+            Self::Gap(sub, stream, from, to) => (event::GAP, sub, stream, from, to).into_pyobject(py),
             Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
         }
     }
@@ -68,6 +76,13 @@ pub struct Arrivals {
     seen: FxHashMap<u32, Seen>,
     /// SUBSCRIBE frames that wait for their RESULT: subscription, and its pattern if the end of the kept messages is to be told.
     entering: FxHashMap<u64, (u32, Option<Py<PyString>>)>,
+    /// Streams by their number here: (broker, name).
+    streams: Vec<Option<Arc<Py<PyAny>>>>,
+    /// Channels by their ids, which want to hear what became of their messages.
+    pub channels: FxHashMap<u32, Arc<Py<PyAny>>>,
+    /// Topic and sender of the last stored message: mostly the next one has the same.
+    topic: Option<(String, Py<PyString>)>,
+    sender: Option<(String, Sender)>,
     /// Topics of the requests that wait for their reply.
     pub asked: FxHashMap<u64, Py<PyString>>,
     pub events: Vec<Event>,
@@ -81,6 +96,10 @@ impl Arrivals {
             senders: Vec::new(),
             nobody: Sender { name: PyString::new(py, "").unbind(), session },
             inboxes: FxHashMap::default(),
+            streams: Vec::new(),
+            channels: FxHashMap::default(),
+            topic: None,
+            sender: None,
             seen: FxHashMap::default(),
             entering: FxHashMap::default(),
             asked: FxHashMap::default(),
@@ -93,6 +112,7 @@ impl Arrivals {
         self.limit = FIRST;
         self.topics = Vec::new();
         self.senders = Vec::new();
+        self.streams = Vec::new();
         self.asked.clear();
         self.entering.clear();
     }
@@ -114,7 +134,7 @@ impl Arrivals {
         if let Some(topic) = notify {
             let (topic, from, time, frame) = (&topic, &self.nobody, now(), NOTIFY);
             let (number, flags, fields, payload) = (0, 0, None, &[][..]);
-            news.push(make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })?);
+            news.push(make(py, Parts { topic, from, time, number, frame, flags, fields, payload, place: None })?);
         }
         let mut messages = inbox.borrow_mut();
         if messages.is_empty() && !news.is_empty() {
@@ -141,7 +161,7 @@ impl Arrivals {
         let Body { time, number, payload, fields } = delivery.body;
         let fields = (!fields.is_empty()).then(|| PyBytes::new(py, fields).into_any().unbind());
         let flags = delivery.flags;
-        make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })
+        make(py, Parts { topic, from, time, number, frame, flags, fields, payload, place: None })
             .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
@@ -156,7 +176,7 @@ impl Arrivals {
         let (mut at, mut dropped) = (0, 0);
         let (frame, flags) = (kind::DELIVER, first.flags);
         while let Some(Run { size, time, number, payload }) = Run::next(head, &rest[at..], self.limit) {
-            let message = make(py, &Parts { topic, from, time, number, frame, flags, fields: None, payload })
+            let message = make(py, Parts { topic, from, time, number, frame, flags, fields: None, payload, place: None })
                 .map_err(|_| Fault::protocol("no memory for a message"))?;
             dropped += u64::from(!messages.push(payload.len(), || message));
             at += size;
@@ -197,6 +217,57 @@ impl Arrivals {
         Ok(())
     }
 
+    fn stream(&self, stream: u32) -> Checked<Arc<Py<PyAny>>> {
+        let named = self.streams.get(stream as usize).and_then(Option::as_ref);
+        named.cloned().ok_or_else(|| Fault::protocol("a stream that was not named"))
+    }
+
+    /// A stored message as one for Python.
+    fn stored(&mut self, py: Python<'_>, stored: &Stored) -> Checked<Message> {
+        let record = &stored.record;
+        if self.topic.as_ref().is_none_or(|(text, _)| text != record.topic) {
+            self.topic = Some((record.topic.into(), PyString::new(py, record.topic).unbind()));
+        }
+        let session = record.session();
+        if self.sender.as_ref().is_none_or(|(text, from)| text != record.sender || from.session != session) {
+            let name = PyString::new(py, record.sender).unbind();
+            self.sender = Some((record.sender.into(), Sender { name, session }));
+        }
+        let owner = if stored.flags & flag::CHANNEL == 0 { None } else { self.channels.get(&stored.id()).cloned() };
+        let place = Some(Box::new(Place {
+            stream: self.stream(stored.stream)?,
+            offset: record.offset(),
+            sequence: record.sequence(),
+            stored: record.stored(),
+            deliveries: stored.deliveries,
+            owner,
+        }));
+        let (Some((_, topic)), Some((_, from))) = (&self.topic, &self.sender) else { unreachable!("set above") };
+        let fields = record.fields.map(|fields| PyBytes::new(py, fields).into_any().unbind());
+        let (time, number, payload) = (record.time(), record.number(), record.payload);
+        let (frame, flags) = (kind::RECORD, stored.flags);
+        make(py, Parts { topic, from, time, number, frame, flags, fields, payload, place })
+            .map_err(|_| Fault::protocol("no memory for a message"))
+    }
+
+    /// Puts a message into the inboxes of these subscriptions.
+    fn put(&mut self, py: Python<'_>, ids: impl Iterator<Item = u32>, size: usize, message: &Message) {
+        for id in ids {
+            // A message may be on its way while its subscription ends.
+            let Some(inbox) = self.inboxes.get(&id) else { continue };
+            let mut messages = inbox.borrow_mut();
+            let (waiting, full) = (!messages.is_empty(), messages.is_full());
+            if !messages.push(size, || message.clone_ref(py)) {
+                missed(&mut self.events, id, 1);
+            } else if !waiting {
+                self.events.push(Event::Ready(id));
+            }
+            if messages.is_full() && !full {
+                self.events.push(Event::Full(id));
+            }
+        }
+    }
+
     /// A reply; the broker says in a field of its own who of several gave it.
     fn replied(
         &self,
@@ -218,7 +289,7 @@ impl Arrivals {
             made = Some(dict.into_any().unbind());
         }
         let (time, frame, from) = (now(), kind::REPLY, named.as_ref().unwrap_or(&self.nobody));
-        make(py, &Parts { topic, from, time, number, frame, flags, fields: made, payload })
+        make(py, Parts { topic, from, time, number, frame, flags, fields: made, payload, place: None })
     }
 
     fn offered(&mut self, py: Python<'_>, out: &mut Outgoing, delivery: &Delivery) -> Checked<()> {
@@ -276,6 +347,23 @@ impl Arrivals {
             Incoming::Sender { slot, session, name } => {
                 let name = PyString::new(py, name).unbind();
                 fill(&mut self.senders, slot, Sender { name, session })?;
+            }
+            Incoming::Record(stored) => {
+                let message = self.stored(py, &stored)?;
+                self.put(py, stored.ids(), stored.record.payload.len(), &message);
+            }
+            Incoming::Stream { stream, guid, name } => {
+                let guid: String = guid.iter().map(|byte| format!("{byte:02x}")).collect();
+                let named = (guid, name).into_pyobject(py).map_err(|_| Fault::protocol("no memory for a name"))?;
+                fill(&mut self.streams, stream, Arc::new(named.into_any().unbind()))?;
+            }
+            Incoming::Stored { stream, number, count, offset, sequence, again } => {
+                let stream = self.stream(stream)?.clone_ref(py);
+                self.events.push(Event::Stored(number, count, stream, offset, sequence, again));
+            }
+            Incoming::Gap { sub, stream, from, to } => {
+                let stream = self.stream(stream)?.clone_ref(py);
+                self.events.push(Event::Gap(sub, stream, from, to));
             }
             Incoming::Missed { sub, count } => {
                 if let Some(inbox) = self.inboxes.get(&sub) {

@@ -51,6 +51,11 @@ pub(crate) mod event {
     pub const WAIT: u8 = 26;
     pub const READ: u8 = 27;
     pub const UNSUBSCRIBE: u8 = 28;
+    pub const BEHIND: u8 = 29;
+    pub const ROOM: u8 = 30;
+    pub const STORED: u8 = 31;
+    pub const CHANNEL: u8 = 32;
+    pub const GAP: u8 = 33;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -129,6 +134,11 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_ASK", event::ASK),
         ("EVENT_UNSERVE", event::UNSERVE),
         ("EVENT_UNSUBSCRIBE", event::UNSUBSCRIBE),
+        ("EVENT_BEHIND", event::BEHIND),
+        ("EVENT_ROOM", event::ROOM),
+        ("EVENT_STORED", event::STORED),
+        ("EVENT_CHANNEL", event::CHANNEL),
+        ("EVENT_GAP", event::GAP),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),

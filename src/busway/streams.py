@@ -1,0 +1,77 @@
+"""What a stream is: its topics, where and how safely its messages are stored, and how long they stay. Values only."""
+
+import re
+from datetime import timedelta
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
+
+import msgspec
+
+from busway.topic import check_topic
+
+Store: TypeAlias = Literal["memory", "disk", "db"]
+Safety: TypeAlias = Literal["memory", "written", "synced"]
+
+DEFAULT: Final = "default"
+"""The stream of durable messages whose topic no other stream takes."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a stream. Times are seconds; None is no limit."""
+
+    name: str
+    topics: tuple[str, ...] = ()
+    store: Store = "disk"
+    safety: Safety = "written"
+    max_age: float | None = 86400.0
+    max_bytes: int | None = None
+    max_count: int | None = None
+    once: float = 900.0
+    """How long a publisher's messages are remembered, to know one that is sent again."""
+    url: str | None = None
+    """Of the database, for the store `db`; None: a SQLite file in the data folder."""
+
+    @classmethod
+    def make(cls, name: str, **given: Any) -> Self:
+        """Checked: raises ValueError or TypeError with the name of what is wrong."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a stream: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first")
+        for key in ("max_age", "once"):
+            if given.get(key) is not None:
+                given[key] = seconds(key, given[key])
+        for key in ("max_bytes", "max_count"):
+            if (value := given.get(key)) is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{key} must be a whole number above 0 or None, but is {value!r}")
+        for key, kinds in (("store", Store), ("safety", Safety)):
+            if key in given and given[key] not in get_args(kinds):
+                raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
+        topics = given.get("topics", ())
+        if isinstance(topics, str):
+            raise TypeError("topics must be a list of patterns, not one text")
+        given["topics"] = tuple(check_topic(one) for one in topics)
+        if name == DEFAULT and given["topics"]:
+            raise ValueError("the stream 'default' takes what no other stream does; it has no topics of its own")
+        if name != DEFAULT and not given["topics"]:
+            raise ValueError(f"stream {name!r} needs topics: a list of patterns such as ['orders/**']")
+        if given.get("url") is not None and given.get("store", "disk") != "db":
+            raise ValueError("url is for the store 'db'")
+        return cls(name=name, **given)
+
+
+def seconds(name: str, value: Any) -> float:
+    """A length of time: seconds, a timedelta, or text such as 90s, 1h30m, 7d."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    elif isinstance(value, str):
+        parts = _PARTS.findall(value)
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            raise ValueError(f"{name}: {value!r} is no length of time; write 90s, 1h30m or 7d")
+        value = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a length of time (seconds, a timedelta, or text such as 7d), not {value!r}")
+    if not 0 < value < 1e10:
+        raise ValueError(f"{name} must be above 0, but is {value!r}")
+    return float(value)
