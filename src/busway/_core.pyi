@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
+from os import PathLike
 from typing import Any, Literal, Self, TypeAlias, final, overload
 
 from typing_extensions import Buffer, disjoint_base
@@ -333,3 +334,121 @@ class Rules:
     def equalities(self) -> list[tuple[str, bytes]]: ...  # rules that ask a field to equal a value, sorted by name
     @property
     def errors(self) -> int: ...  # how often a rule could not be evaluated
+
+Row: TypeAlias = tuple[str, bytes, bytes | None, str, int, int, int, int, int]
+"""topic, payload, fields (MessagePack), sender, session, number, time, expires (0 = never), due (0 = at once)"""
+StoredRow: TypeAlias = tuple[int, int, int, str, bytes, bytes | None, str, int, int, int, int, int]
+"""offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due"""
+Damage: TypeAlias = tuple[str, int, int, int | None, str]
+"""file, position, first offset that is lost, the one behind the last (None: unknown), what it is"""
+
+@final
+class Log:
+    """The stored log of a stream. Times are UTC, nanoseconds since 1970; ages nanoseconds. Any thread may call anything.
+
+    Raises errors.DataFailed if it can't be opened, read or written, or is closed.
+    """
+
+    @staticmethod
+    def open(
+        folder: str | PathLike[str] | SimulatedFiles | None,
+        *,
+        name: str = "stream",
+        safety: Literal["memory", "written", "synced"] = "written",
+        bucket_bytes: int = ...,
+        bucket_age: int = ...,
+        max_age: int = ...,
+        max_bytes: int = ...,
+        max_count: int = ...,
+        once_age: int = ...,
+        pending_bytes: int = ...,
+    ) -> Log:
+        """Open or make it in a folder of its own; None: in memory. Defaults: buckets of 64 MiB or an hour, kept for a day,
+        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit."""
+    def set(
+        self,
+        *,
+        safety: Literal["memory", "written", "synced"] = ...,
+        bucket_bytes: int = ...,
+        bucket_age: int = ...,
+        max_age: int = ...,
+        max_bytes: int = ...,
+        max_count: int = ...,
+        once_age: int = ...,
+        pending_bytes: int = ...,
+    ) -> None:
+        """Change settings; the others stay."""
+    def fileno(self) -> int | None:
+        """Readable when `safe` has moved on or a write has failed: then call settle(). None: flush() does it all."""
+    def settle(self) -> tuple[int, int, str] | None:
+        """Take back what could not be written: (first offset, the one behind the last, why). Both will be given again."""
+    def append(self, rows: list[Row], now: int) -> list[tuple[int, int]]:
+        """Offset and sequence of each row that was taken: fewer when too much waits to be written. A row whose session and
+        number are stored already gets the position it has (sequence 0: its record is gone). ValueError: too large, or too old
+        to tell. errors.DataFailed: the last write failed; the next one is tried after 100 ms."""
+    def append_block(self, block: bytes, now: int) -> int:
+        """The same for the messages of a block; how many were taken."""
+    def flush(self) -> None:
+        """Have what was appended written; it is stored when `safe` is above its offset."""
+    @property
+    def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
+    @property
+    def first(self) -> int: ...  # the first offset that is there
+    @property
+    def next(self) -> int: ...  # the offset that is given next
+    def read(self, offset: int, most: int) -> tuple[int, int, bytes]:
+        """(first, next, block): a block of at most so many bytes, but at least one record if there is one. `first` above
+        `offset`: what lies between is gone. `next` is where to read on."""
+    def find_time(self, stored: int) -> int:
+        """Offset of the first record that was stored at this time or later."""
+    def find(self, topic: str, sequence: int) -> int | None:
+        """Offset of the first record of a topic with this sequence or a later one."""
+    def skip(self, offset: int, selection: Selection) -> int:
+        """The offset from which on there may be something for a selection: buckets without its topics are skipped."""
+    def topics(self) -> list[tuple[str, int, int, int]]:
+        """Topics that are there: first and last sequence, number of records."""
+    def sequences(self) -> dict[str, int]:
+        """The last sequence of each topic that was ever stored."""
+    def due(self, after: int) -> list[tuple[int, int]]:
+        """Records that are due after a time: when, and their offset."""
+    def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
+        """Remove old buckets, none with offsets of `hold` or above: how many records, bytes and buckets went."""
+    @property
+    def damage(self) -> list[Damage]: ...  # what is known to be lost or changed
+    def check(self) -> list[Damage]:
+        """Read everything, so that all damage becomes known."""
+    @property
+    def usage(self) -> tuple[int, int]: ...  # bytes and buckets
+    def close(self) -> None:
+        """Write all that waits and let go of the folder."""
+
+@final
+class SimulatedFiles:
+    """Files in memory whose power can be cut, for tests: give them to Log.open() as its folder."""
+
+    def __new__(cls) -> Self: ...
+    def power_cut(self, seed: int) -> None:
+        """Keep what was synced, and of the rest what chance wants; nothing fails any more. Logs on it are dead."""
+    def fail(self, *, room: int | None = None, sync: bool = False, fuse: int | None = None) -> None:
+        """From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more."""
+    def contents(self) -> list[tuple[str, bytes]]: ...
+
+@final
+class Buffer:
+    """Bytes that the engine has made."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def block_records(block: bytes) -> list[StoredRow]:
+    """The messages of a block; ValueError if it is none."""
+
+def columns(
+    blocks: list[bytes],
+    wanted: list[str],
+    selection: Selection | None = None,
+    begin: int = 0,
+    end: int = ...,
+    now: int = 0,
+) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[Buffer]]]]:
+    """Rows, and kind and buffers of each column that is wanted; see busway.columns. Records that expired by `now` are left out."""

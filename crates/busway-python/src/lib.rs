@@ -11,6 +11,7 @@ mod engine;
 mod inbox;
 mod incoming;
 mod kept;
+mod log;
 mod message;
 mod publisher;
 mod rules;
@@ -158,9 +159,14 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::Engine>()?;
     m.add_class::<rules::Rules>()?;
     m.add_class::<rules::Selection>()?;
+    m.add_class::<bytes::Buffer>()?;
+    m.add_class::<log::Log>()?;
+    m.add_class::<log::SimulatedFiles>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
+    m.add_function(wrap_pyfunction!(log::columns, m)?)?;
     Ok(())
 }
