@@ -1,13 +1,14 @@
 """The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, Literal, Self, TypeAlias, final, overload
 
 from typing_extensions import Buffer, disjoint_base
 
 from busway.fields import Fields
+from busway.positions import Position
 from busway.settings import Offline
 
 __version__: str
@@ -35,6 +36,12 @@ EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service 
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: int  # client: (ASK, service, call, message)
+EVENT_BEHIND: int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
+EVENT_LATER: int  # broker: (LATER, stream, due, offset): a message that is to be delivered later is safe
+EVENT_ROOM: int  # broker: (ROOM, conn): those of it that are behind may be given more
+EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel
+EVENT_STORED: int  # broker: (STORED, stream): more is safe; client: (STORED, number, count, (broker, stream), offset, sequence, again)
+EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
 EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that watches what is kept has ended
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
@@ -77,7 +84,27 @@ class Message:
     @property
     def kept(self) -> bool: ...  # it was kept, and handed over when the subscription began
     @property
-    def last(self) -> bool: ...  # no more replies to the same request follow
+    def last(self) -> bool: ...  # no more replies to the same request, or messages of the same backlog, follow
+    @property
+    def replayed(self) -> bool: ...  # it was stored before the subscription asked for it
+    @property
+    def position(self) -> Position | None: ...  # where it is stored
+    @property
+    def broker(self) -> str | None: ...
+    @property
+    def stream(self) -> str | None: ...
+    @property
+    def offset(self) -> int | None: ...
+    @property
+    def sequence(self) -> int | None: ...
+    @property
+    def stored_ns(self) -> int | None: ...
+    @property
+    def deliveries(self) -> int: ...  # how often its channel has handed it out
+    @property
+    def channel(self) -> Any: ...  # that handed it out
+    def ack(self) -> Awaitable[None]: ...
+    def nack(self, delay: float = 0.0) -> Awaitable[None]: ...
     @property
     def missed(self) -> int: ...  # how many messages of this subscription were dropped right before this one
 
@@ -119,8 +146,10 @@ class Session:
     def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any
     def publish(self, topic: str, payload: bytes | str, fields: bytes = ...) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
-    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ...) -> int:
-        """Encode from payloads[start] on; the index of the first that was not taken."""
+    def publish_many(
+        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ..., flags: int = 0
+    ) -> tuple[int, int]:
+        """Encode from payloads[start] on; the index of the first that was not taken, and the number of the first that was."""
     def send(
         self,
         kind: int,
@@ -133,6 +162,7 @@ class Session:
         fields: bytes = ...,
         number: int = 0,
         time: int = 0,
+        times: tuple[int, int] = (0, 0),
     ) -> int:
         """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
     def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = ...) -> None: ...
@@ -149,10 +179,14 @@ class Session:
         policy: int = 0,
         rules: bytes = ...,
         notify: bool = False,
+        since: bytes = ...,
     ) -> int: ...  # notify: a message of kind "notify" follows the kept ones
     def unsubscribe(self, sub: int) -> int: ...
     def serve(self, service: int, topic: str, flags: int = 0) -> int: ...
     def unserve(self, service: int) -> int: ...
+    def reached(self, sub: int) -> list[tuple[tuple[str, str], int]]: ...  # (broker, stream) -> the next offset
+    def channel(self, kind: int, id: int, rest: bytes) -> int: ...  # a frame about a channel; its number
+    def own(self, id: int, owner: object | None) -> None: ...  # whose _ack and _nack its messages call
     def hold(self, sub: int, full: bool, taken: int) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
@@ -201,13 +235,30 @@ class Publisher:
         payload: object = b"",
         *,
         fields: Fields | None = None,
-        confirm: bool,
+        durable: Literal[True],
+        expires: float | str | timedelta | datetime | None = None,
+        delay: float | str | timedelta | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Coroutine[Any, Any, Position]: ...
+    @overload
+    def publish(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool = False,
         offline: Offline | None = None,
-    ) -> Coroutine[Any, Any, int | None]:
+        durable: bool = False,
+        expires: float | str | timedelta | datetime | None = None,
+        delay: float | str | timedelta | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         """Send a message to all who subscribed to its topic.
 
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
-        connection, if not what connect() was told.
+        connection, if not what connect() was told. `durable` stores it in the stream of its topic and returns its position
+        once it is as safe as the stream promises.
         """
 
 _Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
@@ -293,6 +344,26 @@ class Engine:
     def away(self) -> None:
         """Queue AWAY on every open connection."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
+    def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
+        """Add a stream, or give it other topics; None: everything that no other stream takes."""
+    def remove_stream(self, stream: int) -> None: ...
+    def follow_stream(self, stream: int, yes: bool) -> None: ...  # whether EVENT_STORED tells that more of it is safe
+    def commit(self, stream: int) -> list[tuple[Any, ...]] | None:
+        """Deliver and answer what has become safe; call it when the log's fileno() is readable."""
+    def add_cursor(self, conn: int, sub: int, stream: int) -> None:
+        """A subscription that misses nothing of a stream; it is behind until replay() says that it isn't."""
+    def has_room(self, conn: int, sub: int) -> bool: ...
+    def replay(
+        self, conn: int, sub: int, stream: int, block: bytes, next: int, selection: Selection, held: bytes | None
+    ) -> tuple[int, bytes | None, bool]:
+        """Give a subscription what it asked for of a block that ends before `next`: (where to read on, the record that is kept
+        back since it may be the last, whether it is live now)."""
+    def hand_records(
+        self, conn: int, id: int, stream: int, block: bytes, ranges: list[tuple[int, int]], deliveries: int
+    ) -> int: ...
+    def release(self, stream: int, block: bytes, skip: list[tuple[int, int]]) -> None:
+        """Deliver a message that is due now; not to those (conn, sub) that will come to it in the log."""
+    def tell_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
@@ -380,6 +451,7 @@ class Log:
         """Change settings; the others stay."""
     def fileno(self) -> int | None:
         """Readable when `safe` has moved on or a write has failed: then call settle(). None: flush() does it all."""
+    def hear(self) -> None: ...  # when fileno() is readable, before the engine's commit()
     def settle(self) -> tuple[int, int, str] | None:
         """Take back what could not be written: (first offset, the one behind the last, why). Both will be given again."""
     def append(self, rows: list[Row], now: int) -> list[tuple[int, int]]:

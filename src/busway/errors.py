@@ -67,6 +67,10 @@ class Code(IntEnum):
     UNKNOWN = 32
     TOO_MANY_KEPT = 33
     STORE_FAILED = 34
+    NO_STREAM = 35
+    NO_CHANNEL = 36
+    TOO_OLD = 37
+    CHANNEL_TAKEN = 38
     NO_RESPONDERS = 40
     SERVICE_TAKEN = 41
     SERVICE_GONE = 42
@@ -249,6 +253,10 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.UNKNOWN: Rejected,
     Code.TOO_MANY_KEPT: LimitExceeded,
     Code.STORE_FAILED: StoreFailed,
+    Code.NO_STREAM: Rejected,
+    Code.NO_CHANNEL: Rejected,
+    Code.TOO_OLD: Rejected,
+    Code.CHANNEL_TAKEN: Rejected,
     Code.NO_RESPONDERS: NoResponders,
     Code.SERVICE_TAKEN: ServiceTaken,
     Code.SERVICE_GONE: ServiceGone,

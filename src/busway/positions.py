@@ -80,6 +80,10 @@ class Placed(Sequence[Position]):
         self._runs.append((self._count, first, count))
         self._count += count
 
+    def extend(self, more: "Placed") -> None:
+        for _, first, count in more._runs:
+            self.add(first, count)
+
     def __len__(self) -> int:
         return self._count
 

@@ -28,6 +28,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             (event::SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since).into_pyobject(py)
         }
         Event::Behind { conn, sub, stream, offset } => (event::BEHIND, conn, sub, stream, offset).into_pyobject(py),
+        Event::Later { stream, due, offset } => (event::LATER, stream, due, offset).into_pyobject(py),
         Event::Room(conn) => (event::ROOM, conn).into_pyobject(py),
         Event::Stored(stream) => (event::STORED, stream).into_pyobject(py),
         Event::Channel { conn, kind, id, number, rest } => {
@@ -398,6 +399,13 @@ impl Engine {
         deliveries: u32,
     ) -> u64 {
         self.core().hand_records((conn, id, stream), block, &ranges, deliveries)
+    }
+
+    /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.
+    fn release(&self, stream: u32, block: &[u8], skip: Vec<(u32, u32)>) {
+        let mut core = self.core();
+        core.clock = now();
+        core.release_record(stream, block, &skip);
     }
 
     /// Offsets that a subscription will never get.

@@ -80,6 +80,8 @@ pub struct Arrivals {
     streams: Vec<Option<Arc<Py<PyAny>>>>,
     /// Channels by their ids, which want to hear what became of their messages.
     pub channels: FxHashMap<u32, Arc<Py<PyAny>>>,
+    /// How far each subscription has come in each stream.
+    pub reached: FxHashMap<u32, Vec<(Arc<Py<PyAny>>, u64)>>,
     /// Topic and sender of the last stored message: mostly the next one has the same.
     topic: Option<(String, Py<PyString>)>,
     sender: Option<(String, Sender)>,
@@ -98,6 +100,7 @@ impl Arrivals {
             inboxes: FxHashMap::default(),
             streams: Vec::new(),
             channels: FxHashMap::default(),
+            reached: FxHashMap::default(),
             topic: None,
             sender: None,
             seen: FxHashMap::default(),
@@ -147,6 +150,7 @@ impl Arrivals {
     }
 
     pub fn forget(&mut self, sub: u32) -> (Option<Shared>, Option<Seen>) {
+        self.reached.remove(&sub);
         (self.inboxes.remove(&sub), self.seen.remove(&sub))
     }
 
@@ -250,6 +254,19 @@ impl Arrivals {
             .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
+    fn reach(&mut self, stored: &Stored) -> Checked<()> {
+        let (stream, next) = (self.stream(stored.stream)?, stored.record.offset() + 1);
+        for id in stored.ids() {
+            let Some(all) = self.reached.get_mut(&id) else { continue };
+            match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &stream)) {
+                // One that was due later is behind where it was read.
+                Some((_, reached)) => *reached = next.max(*reached),
+                None => all.push((stream.clone(), next)),
+            }
+        }
+        Ok(())
+    }
+
     /// Puts a message into the inboxes of these subscriptions.
     fn put(&mut self, py: Python<'_>, ids: impl Iterator<Item = u32>, size: usize, message: &Message) {
         for id in ids {
@@ -350,6 +367,7 @@ impl Arrivals {
             }
             Incoming::Record(stored) => {
                 let message = self.stored(py, &stored)?;
+                self.reach(&stored)?;
                 self.put(py, stored.ids(), stored.record.payload.len(), &message);
             }
             Incoming::Stream { stream, guid, name } => {

@@ -57,6 +57,7 @@ pub(crate) mod event {
     pub const STORED: u8 = 31;
     pub const CHANNEL: u8 = 32;
     pub const GAP: u8 = 33;
+    pub const LATER: u8 = 34;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -140,6 +141,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_STORED", event::STORED),
         ("EVENT_CHANNEL", event::CHANNEL),
         ("EVENT_GAP", event::GAP),
+        ("EVENT_LATER", event::LATER),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),

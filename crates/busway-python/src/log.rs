@@ -67,7 +67,7 @@ fn told(damage: Vec<Damage>) -> Vec<Told> {
 #[pyclass(frozen, module = "busway._core")]
 pub struct Log {
     name: String,
-    core: Mutex<Option<Core>>,
+    core: Arc<Mutex<Option<Core>>>,
     reader: Reader,
     bell: Option<Bell>,
 }
@@ -88,6 +88,11 @@ enum Source {
 }
 
 impl Log {
+    /// For the engine, which appends to it.
+    pub fn shared(&self) -> Arc<Mutex<Option<Core>>> {
+        self.core.clone()
+    }
+
     fn slot(&self) -> MutexGuard<'_, Option<Core>> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,7 +168,7 @@ impl Log {
             })
         });
         let (log, bell) = opened.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
-        Ok(Self { name: name.into(), reader: log.reader(), core: Mutex::new(Some(log)), bell })
+        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell })
     }
 
     /// Changes settings, by the names `open` has for them.
@@ -177,6 +182,13 @@ impl Log {
     /// A file descriptor that is readable when `safe` has moved on or a write has failed; None where nothing is waited for.
     fn fileno(&self) -> Option<i32> {
         self.bell.as_ref().map(|bell| bell.ear.as_raw_fd())
+    }
+
+    /// To be called when `fileno` is readable, before the engine's commit().
+    fn hear(&self) {
+        if let Some(bell) = &self.bell {
+            bell.hear();
+        }
     }
 
     /// To be called when `fileno` is readable: the records that were lost (from, to, why), or None.

@@ -336,7 +336,7 @@ getters! {
         let Some(place) = place_of(object) else { return Ok(py.None()) };
         let (broker, stream) = place.stream.bind(py).extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
         let position = POSITION.import(py, "busway.positions", "Position")?;
-        Ok(position.call1((broker, stream, place.offset))?.unbind())
+        Ok(position.call1((broker, stream, place.offset, place.sequence))?.unbind())
     };
     broker, "Guid of the broker that stored it, or None.", |py, object, _| {
         place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream.bind(py).get_item(0)?.unbind()))
@@ -419,7 +419,7 @@ unsafe extern "C" fn nack(
         match named {
             Some(delay) => Ok(delay),
             None if args.len()? == 1 => args.get_item(0),
-            None => Ok(0.0.into_pyobject(py)?.into_any()),
+            None => Ok(0.0_f64.into_pyobject(py)?.into_any()),
         }
     };
     given(delay().and_then(|delay| settle(message, "_nack", Some(delay))))

@@ -379,6 +379,9 @@ impl Session {
             let number = state.out.subscribe(sub, pattern, group, flags, policy, rules, since)?;
             let notify = notify.then(|| PyString::new(py, pattern).unbind());
             state.arrivals.entering(number, sub, flags & flag::WATCH != 0, notify);
+            if flags & flag::SINCE != 0 {
+                state.arrivals.reached.entry(sub).or_default();
+            }
             Ok(number)
         })
     }
@@ -394,6 +397,13 @@ impl Session {
 
     fn unserve(&self, py: Python<'_>, service: u32) -> PyResult<u64> {
         self.checked(py, |state| Ok(state.out.end(kind::UNSERVE, service)))
+    }
+
+    /// How far a subscription has come: ((broker, stream), next offset).
+    fn reached(&self, py: Python<'_>, sub: u32) -> Vec<(Py<PyAny>, u64)> {
+        let state = self.state();
+        let all = state.arrivals.reached.get(&sub);
+        all.map_or_else(Vec::new, |all| all.iter().map(|(stream, next)| (stream.clone_ref(py), *next)).collect())
     }
 
     /// Sends a frame about a channel: CHANNEL, UNCHANNEL, TAKE or ACK.

@@ -7,16 +7,19 @@ through it: an unexpected error ends that client's connection, is logged with it
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
 from busway._core import Engine
-from busway.broker import admission, keeping, services, sharing
+from busway.broker import admission, keeping, replaying, services, sharing, streaming
 from busway.broker.keeping import Keeping
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
+from busway.broker.replaying import Replaying
 from busway.broker.sharing import Sharing
+from busway.broker.streaming import Streaming
 from busway.errors import Code
 from busway.settings import MiB, Settings
 from busway.transport.flow import HIGH_WATER
@@ -45,6 +48,7 @@ class Hub:
         fields: bytes = b"",
         pins: Pins | None = None,
         found: Iterable[Pin] = (),
+        folder: Path | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -79,11 +83,16 @@ class Hub:
         self.pulse = Pulse(self)
         self.keeping = Keeping(self, pins, found)
         self.sharing = Sharing(self)
+        self.replaying = Replaying(self)
+        self.streaming = Streaming(self, folder)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
             _core.EVENT_SUBSCRIBE: admission.subscribe,
-            _core.EVENT_UNSUBSCRIBE: keeping.unsubscribe,
+            _core.EVENT_UNSUBSCRIBE: _unsubscribed,
+            _core.EVENT_BEHIND: replaying.behind,
+            _core.EVENT_ROOM: replaying.room,
+            _core.EVENT_LATER: streaming.later,
             _core.EVENT_SERVE: admission.serve,
             _core.EVENT_UNSERVE: sharing.unserve,
             _core.EVENT_KEEP: keeping.keep,
@@ -146,6 +155,7 @@ class Hub:
         self.engine.disconnect(conn)
         self.keeping.forget(conn)
         self.sharing.forget(conn)
+        self.replaying.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
             self.keeping.lost(session.session, self.loop.time())
@@ -172,6 +182,12 @@ class Hub:
         log.error("unexpected error in %s; the connection is closed", what, exc_info=error)
         if session is not None:
             session.abort()
+
+
+def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
+    hub.keeping.box.unwatch(*event[1:])
+    hub.replaying.end(*event[1:])
+    return None
 
 
 def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:

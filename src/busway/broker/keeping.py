@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
-from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, UNKEEP, WATCH, WITHDRAWN
+from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, SINCE, UNKEEP, WATCH, WITHDRAWN
 from busway.broker.pinlog import Pin, Unpin
 from busway.broker.pins import Pins
 from busway.broker.retained import Kept, Retained
@@ -46,8 +46,10 @@ class Keeping:
 
     def subscribe(self, event: tuple[Any, ...]) -> None:
         """Let a SUBSCRIBE through, with what is kept for it. Raises for a bad pattern or rule."""
-        _, conn, sub, number, flags, policy, pattern, group, rules = event
+        _, conn, sub, number, flags, policy, pattern, group, rules, since = event
         box, engine = self.box, self._hub.engine
+        if flags & SINCE:
+            self._hub.replaying.check(since)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
         handed = None
@@ -55,6 +57,8 @@ class Keeping:
             handed = [_parts(kept, KEPT) for kept in box.select(pattern, rules, without=without)]
         if engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, handed) != Code.OK:
             return
+        if flags & SINCE:
+            self._hub.replaying.begin(conn, sub, pattern, rules, since)
         if flags & WATCH:
             box.watch(conn, sub, pattern, rules, without=without)
         else:
@@ -184,7 +188,3 @@ def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:
 
 def keep(hub: "Hub", event: tuple[Any, ...]) -> None:
     hub.keeping.keep(event)
-
-
-def unsubscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.keeping.box.unwatch(*event[1:])

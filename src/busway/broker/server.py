@@ -72,8 +72,10 @@ class Server:
         self._begun = True
         try:
             found = await self._open_data()
-            hub = Hub(self.settings, self.name, self.guid, fields=self._fields, pins=self._pins, found=found)
+            hub = Hub(self.settings, self.name, self.guid, fields=self._fields, pins=self._pins, found=found,
+                folder=None if self._data is None else self._data.path)
             self._hub = hub
+            hub.streaming.open()
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -84,6 +86,7 @@ class Server:
             raise
         hub.addresses = self.addresses
         hub.pulse.start()
+        hub.pulse.arm()
         log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(self.addresses) or "memory")
         return self
 
@@ -176,6 +179,8 @@ class Server:
         return await self._pins.start()
 
     async def _close_data(self) -> None:
+        if self._hub is not None:
+            self._hub.streaming.close()
         if self._pins is not None:
             await self._pins.stop()
         if self._data is not None:

@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from busway.client.core import Core
 from busway.client.events import Event
-from busway.client.sending import PUBLISH, Sender
-from busway.errors import BusError
+from busway.client.sending import PUBLISH
+from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
-from busway.settings import Buffer, Offline
+from busway.streams import seconds
 
 DURABLE: Final = 0x04
+
+Lasting: TypeAlias = float | str | timedelta
+"""A length of time: seconds, text such as 90s or 7d, or a timedelta."""
 
 _UNSTORED: Final = 32 << 20
 """Bytes that may wait to be stored before a publish waits too."""
@@ -66,10 +69,31 @@ class Unstored:
     def __len__(self) -> int:
         return sum(one.left for one in self._sent)
 
-    async def publish(
-        self, sender: Sender, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]
+    async def one(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
+        """Send a message, and wait until it is as safe as its stream promises; its place."""
+        return (await self._send(topic, (payload,), fields, times))[0]
+
+    async def many(self, topic: str, payloads: Sequence[bytes | str], fields: bytes) -> Placed:
+        """Send these one after the other; their places."""
+        parts = [payloads[begin : begin + _CHUNK] for begin in range(0, len(payloads), _CHUNK)]
+        placed = Placed()
+        answers: deque[asyncio.Future[Placed]] = deque()
+        for part in parts:
+            answers.append(await self._begin(topic, part, fields, (0, 0)))
+            while answers and answers[0].done():
+                placed.extend(answers.popleft().result())
+        for answer in answers:
+            placed.extend(await asyncio.shield(answer))
+        return placed
+
+    async def _send(
+        self, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]
     ) -> Placed:
-        """Send these, and wait until they are as safe as their stream promises."""
+        return await asyncio.shield(await self._begin(topic, payloads, fields, times))
+
+    async def _begin(
+        self, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]
+    ) -> "asyncio.Future[Placed]":
         core = self._core
         size = sum(map(len, payloads))
         while self._bytes and self._bytes + size > _UNSTORED:
@@ -88,7 +112,7 @@ class Unstored:
             send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         if len(self._sent) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
-        return await asyncio.shield(sent.answer)
+        return sent.answer
 
     async def _wait_for_room(self) -> None:
         future = self._core.loop.create_future()
@@ -109,17 +133,20 @@ class Unstored:
                 sent.answer.set_result(sent.placed())
             number, count, place = number + some, count - some, _behind(place, some)
 
-    def refused(self, number: int, error: BusError) -> bool:
+    def refused(self, number: int, code: int, text: str) -> bool:
         """The broker could not store one; whether it was one of these."""
-        sent = self._find(number)
+        sent = self._find(number) if code else None
         if sent is None:
             return False
+        self._refuse(sent, from_code(code, text))
+        return True
+
+    def _refuse(self, sent: _Sent, error: BusError) -> None:
         if not sent.answer.done():
             sent.answer.set_exception(error)
             sent.answer.exception()  # the event tells it if nobody waits
         self._core.events.tell(Event(kind="rejected", topic=sent.topic, error=error))
         self._settle(sent, 1)
-        return True
 
     def restore(self) -> None:
         """There is a new connection: send everything again that was not answered."""
@@ -141,7 +168,7 @@ class Unstored:
                         times=sent.times,
                     )
                 except BusError as error:  # another server may have other limits
-                    self.refused(number, error)
+                    self._refuse(sent, error)
 
     def end(self, error: BusError) -> None:
         """There will be no further connection."""
@@ -179,8 +206,11 @@ def _behind(place: Position, count: int) -> Position:
     return place._replace(offset=place.offset + count, sequence=place.sequence + count)
 
 
-def times_of(expires: Any, delay: Any, deliver_at: datetime | None, now: int) -> tuple[int, int]:
+def times_of(
+    expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None
+) -> tuple[int, int]:
     """When a message expires and when it is due, in nanoseconds since 1970; 0: never, at once."""
+    now = time.time_ns()
     if delay is not None and deliver_at is not None:
         raise ValueError("give delay or deliver_at, not both")
     due = 0
@@ -193,25 +223,11 @@ def times_of(expires: Any, delay: Any, deliver_at: datetime | None, now: int) ->
     return (_moment("expires", expires) if isinstance(expires, datetime) else now + _nanoseconds("expires", expires)), due
 
 
-def _nanoseconds(name: str, value: Any) -> int:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e9:
-        raise ValueError(f"{name} must be a time in seconds above 0 or a timedelta, but is {value!r}")
-    return int(seconds * 1e9)
+def _nanoseconds(name: str, value: Lasting) -> int:
+    return int(seconds(name, value) * 1e9)
 
 
 def _moment(name: str, value: datetime) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{name} must be a datetime with a time zone, but is {value!r}")
     return int(value.timestamp() * 1e9)
-
-
-def check_stored(*, durable: bool, given: dict[str, Any], offline: Offline | None, confirm: bool | None) -> None:
-    """What is only for stored messages, and what is not for them."""
-    if durable:
-        if confirm or isinstance(offline, Buffer):
-            raise ValueError("a durable publish is always answered; leave confirm and offline out")
-        return
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{name} is for stored messages: give durable=True too")

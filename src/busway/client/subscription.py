@@ -15,11 +15,14 @@ from typing import Final, Self, TypeAlias
 from busway._core import Inbox, Message
 from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
+from busway.client.events import Event
 from busway.client.part import Part
 from busway.client.tasks import finish
 from busway.errors import BusError, Closed, InvalidRule
 from busway.fields import Compiled
+from busway.positions import Positions, Position
 from busway.settings import POLICIES, MiB, Policy
+from busway.since import since_positions
 
 Handler: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
 
@@ -27,6 +30,7 @@ _BATCH: Final = 1024
 _NO_ECHO: Final = 0x01
 _WATCH: Final = 0x02
 _LISTEN: Final = 0x04
+_SINCE: Final = 0x08
 _COPIES: Final = {"push", "request"}
 
 
@@ -55,6 +59,7 @@ class Subscription(Part):
         concurrency: int = 1,
         drain: float = 0.0,
         patience: float = 5.0,
+        since: bytes = b"",
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
@@ -74,7 +79,15 @@ class Subscription(Part):
         self._listen = bool(listen)
         # Who asks a predicate can't refuse a push, which was taken by then: so it is no consumer, as one who listens.
         consumer = not (listen or rules.local)
-        self._flags = _NO_ECHO * (not echo) | _WATCH * bool(watch) | _LISTEN * (not consumer)
+        self._flags = _NO_ECHO * (not echo) | _WATCH * bool(watch) | _LISTEN * (not consumer) | _SINCE * bool(since)
+        self._since = since
+        self._begun: dict[tuple[str, str], int] = {}
+        self._next: dict[tuple[str, str], int] = {}
+        self._last: list[Message] = []
+        self.lost = 0
+        """Stored messages that it should have got and that are gone for good; `bus.events()` tells of each gap."""
+        if since and group:
+            raise ValueError("a group shares messages as they come; who shares stored ones uses a channel")
         self._limit = limit
         self._limit_bytes = limit_bytes
         self.handled = handler is not None
@@ -165,9 +178,36 @@ class Subscription(Part):
             policy=POLICIES.index(self.policy),
             rules=self._rules.wire,
             notify=self.notify,
+            since=self._again(),
         )
         self._core.holding.renew(self._id)
         return number
+
+    def _again(self) -> bytes:
+        """From where it wants stored messages: what it was told to, or behind those that have arrived."""
+        reached = dict(self._begun)
+        for place, following in self._core.session.reached(self._id):
+            reached[place] = max(reached.get(place, 0), following)
+        return since_positions(reached) if reached else self._since
+
+    def gap(self, place: Position, count: int) -> None:
+        """Messages from this place on are gone for good; none: it begins here."""
+        key = place.broker, place.stream
+        self._begun[key] = max(self._begun.get(key, 0), place.offset + count)
+        if count:
+            self.lost += count
+            self._core.events.tell(Event(kind="gap", topic=self.pattern, count=count))
+
+    @property
+    def position(self) -> Positions:
+        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+        self._note(self._last[: len(self._last) - length_hint(self._ready)])
+        return Positions({**self._begun, **self._next})
+
+    def _note(self, taken: list[Message]) -> None:
+        for message in taken:
+            if (offset := message.offset) is not None:
+                self._next[message.broker or "", message.stream or ""] = offset + 1
 
     def arrived(self) -> None:
         """The inbox was empty and has messages now."""
@@ -210,6 +250,9 @@ class Subscription(Part):
     def _refill(self) -> bool:
         if not self._started or not (batch := self._take(_BATCH)):
             return False
+        if self._since:
+            self._note(self._last)
+            self._last = batch
         self._ready = iter(batch)
         self._core.taken()
         return True
@@ -219,6 +262,8 @@ class Subscription(Part):
         if self._started and len(batch) < most and (more := self._take(most - len(batch))):
             batch = batch + more if batch else more
             self._core.taken()
+        if self._since:
+            self._note(batch)
         return batch
 
     async def _more(self, timeout: float | None) -> None:

@@ -103,6 +103,12 @@ pub enum Event {
         stream: u32,
         offset: u64,
     },
+    /// A record that is to be delivered later is safe.
+    Later {
+        stream: u32,
+        due: i64,
+        offset: u64,
+    },
     /// There may be room again for subscriptions that are behind.
     Room(u32),
     /// More of a stream is safe; for a stream that the driver follows.
@@ -252,6 +258,8 @@ pub struct Engine {
     touched: Vec<u32>,
     /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
     pub clock: i64,
+    /// A record is released, but not to these.
+    released: Option<Box<[(u32, u32)]>>,
 }
 
 impl Engine {
@@ -286,6 +294,7 @@ impl Engine {
             stream_names: Vec::new(),
             touched: Vec::new(),
             clock: 0,
+            released: None,
         }
     }
 

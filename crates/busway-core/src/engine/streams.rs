@@ -54,6 +54,8 @@ pub struct Stream {
     waiting: VecDeque<Waiting>,
     /// Records below it were delivered to who subscribed.
     done: u64,
+    /// When and where: records that are to be delivered later, not told to the driver yet.
+    later: Vec<(i64, u64)>,
     /// Connections that wait for room in the log.
     full: Vec<u32>,
     touched: bool,
@@ -83,10 +85,10 @@ impl Engine {
             return;
         }
         let done = lock(&log).as_ref().map_or(0, Log::safe);
-        let (waiting, full) = (VecDeque::new(), Vec::new());
+        let (waiting, full, later) = (VecDeque::new(), Vec::new(), Vec::new());
         self.stream_names.resize_with(self.streams.len(), Box::default);
         self.stream_names[at as usize] = [&guid[..], name.as_bytes()].concat().into();
-        let new = Stream { log, patterns, waiting, done, full, touched: false, followed: false };
+        let new = Stream { log, patterns, waiting, done, later, full, touched: false, followed: false };
         self.streams[at as usize] = Some(Box::new(new));
     }
 
@@ -150,6 +152,9 @@ impl Engine {
         match stored {
             Ok(place) => {
                 let (offset, sequence, again) = (place.offset, place.sequence, place.again);
+                if due > clock && !again {
+                    stream.later.push((due, offset));
+                }
                 match stream.waiting.back_mut() {
                     Some(run) if run.follows(conn, session, number, offset, sequence, again) => run.count += 1,
                     _ => stream.waiting.push_back(Waiting { conn, session, number, count: 1, offset, sequence, again }),
@@ -207,6 +212,7 @@ impl Engine {
             let text = format!("it could not be stored: {}", lost.error);
             let (gone, rest) = std::mem::take(&mut stream.waiting).into_iter().partition(|run| run.offset >= lost.from);
             stream.waiting = rest;
+            stream.later.retain(|&(_, offset)| offset < lost.from);
             for run in Vec::from(gone) {
                 self.refuse_run(&run, code::STORE_FAILED, &text);
             }
@@ -232,6 +238,12 @@ impl Engine {
             }
             self.tell_stored(at, &run);
         }
+        stream.later.retain(|&(due, offset)| {
+            if offset < safe {
+                self.events.push(Event::Later { stream: at, due, offset });
+            }
+            offset >= safe
+        });
         for conn in std::mem::take(&mut stream.full) {
             if self.conn(conn).is_some_and(|this| this.blocked_by == Some(conn)) {
                 self.events.push(Event::Resume(conn));
@@ -278,6 +290,16 @@ impl Engine {
         }
     }
 
+    /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.
+    pub fn release_record(&mut self, at: u32, block: &[u8], but: &[(u32, u32)]) {
+        for record in records(block) {
+            self.clock = self.clock.max(record.due());
+            self.released = Some(but.into());
+            self.spread(at, &record);
+            self.released = None;
+        }
+    }
+
     /// Delivers a stored message to those who subscribed to it now.
     fn spread(&mut self, at: u32, record: &Record) {
         if record.due() > self.clock || (record.expires() != 0 && record.expires() <= self.clock) {
@@ -313,6 +335,9 @@ impl Engine {
     pub(super) fn current(&mut self, to: u32, place: (u32, u64), ids: &[u32]) -> Vec<u32> {
         let (stream, offset) = place;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
+        if let Some(but) = &self.released {
+            return ids.iter().copied().filter(|&sub| !but.contains(&(to, sub))).collect();
+        }
         let events = &mut self.events;
         let crowded = this.crowded;
         let now = |&sub: &u32| match this.cursors.get_mut(&(sub, stream)) {

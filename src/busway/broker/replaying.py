@@ -1,0 +1,185 @@
+"""Subscriptions that ask for stored messages: gives those that are behind what they missed, block by block.
+
+A subscription is behind on a stream when it begins, and again whenever its connection or its consumer has no room. It reads
+from the log then, never more at once than lets live messages through, until the engine says that it is live.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway._core import Selection
+from busway.broker.streaming import Stream
+from busway.errors import BusError, Code, InvalidRule
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+_BLOCK: Final = 256 << 10
+_TURN: Final = 4
+"""Blocks that are read before everybody else has a turn."""
+
+
+@dataclass(slots=True, eq=False)
+class _Cursor:
+    conn: int
+    sub: int
+    stream: Stream
+    selection: Selection
+    next: int
+    held: bytes | None = None
+    """The record that may be the last of the backlog."""
+
+
+class Replaying:
+    """All subscriptions of one hub that miss nothing."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._selections: dict[int, dict[int, Selection]] = {}
+        self._behind: dict[int, dict[tuple[int, int], _Cursor]] = {}
+        self._planned: set[int] = set()
+
+    def begin(self, conn: int, sub: int, pattern: str, rules: bytes, since: bytes) -> None:
+        """A SUBSCRIBE with SINCE was let through: it gets all from there on. Raises if it can't be understood."""
+        where = _Since(since)
+        selection = Selection(pattern, rules)
+        self._selections.setdefault(conn, {})[sub] = selection
+        for stream in self._hub.streaming.streams.values():
+            if stream.takes(pattern):
+                begin = where.offset(stream, self._hub.guid)
+                self._add(_Cursor(conn, sub, stream, selection, begin))
+
+    def check(self, since: bytes) -> None:
+        """Raises if this can't be understood."""
+        _Since(since)
+
+    def _add(self, cursor: _Cursor) -> None:
+        stream = cursor.stream
+        self._hub.engine.add_cursor(cursor.conn, cursor.sub, stream.number)
+        # An empty gap tells where it begins, so that it can go on from there after a lost connection.
+        self._hub.engine.tell_gap(cursor.conn, cursor.sub, stream.number, cursor.next, cursor.next)
+        self._behind.setdefault(cursor.conn, {})[cursor.sub, stream.number] = cursor
+        self.plan(cursor.conn)
+
+    def added(self, stream: Stream) -> None:
+        """A new stream: who misses nothing misses nothing of it either."""
+        for conn, selections in self._selections.items():
+            for sub, selection in selections.items():
+                self._add(_Cursor(conn, sub, stream, selection, stream.log.first))
+
+    def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
+        """The engine had no room for a live record."""
+        stream = next((one for one in self._hub.streaming.streams.values() if one.number == number), None)
+        selection = self._selections.get(conn, {}).get(sub)
+        if stream is not None and selection is not None:
+            cursor = _Cursor(conn, sub, stream, selection, offset)
+            self._behind.setdefault(conn, {})[sub, number] = cursor
+            self.plan(conn)
+
+    def end(self, conn: int, sub: int) -> None:
+        """A subscription is over."""
+        self._selections.get(conn, {}).pop(sub, None)
+        behind = self._behind.get(conn, {})
+        for key in [key for key in behind if key[0] == sub]:
+            del behind[key]
+
+    def forget(self, conn: int) -> None:
+        """A connection is over."""
+        self._selections.pop(conn, None)
+        self._behind.pop(conn, None)
+
+    def removed(self, number: int) -> None:
+        """A stream is gone."""
+        for behind in self._behind.values():
+            for key in [key for key in behind if key[1] == number]:
+                del behind[key]
+
+    def before(self, number: int, offset: int) -> list[tuple[int, int]]:
+        """Subscriptions that have not come to this record yet."""
+        found = []
+        for conn, behind in self._behind.items():
+            found += [(conn, sub) for (sub, stream), one in behind.items() if stream == number and one.next <= offset]
+        return found
+
+    # Reading.
+
+    def plan(self, conn: int) -> None:
+        """Read on for this connection soon."""
+        if conn not in self._planned and self._behind.get(conn):
+            self._planned.add(conn)
+            self._hub.loop.call_soon(self._work, conn)
+
+    def _work(self, conn: int) -> None:
+        self._planned.discard(conn)
+        more = False
+        for key, cursor in list(self._behind.get(conn, {}).items()):
+            try:
+                more |= self._read(key, cursor)
+            except BusError as error:
+                log.error("stream %r can't be read: %s", cursor.stream.config.name, error)
+        self._hub.flush()
+        if more:
+            self.plan(conn)
+
+    def _read(self, key: tuple[int, int], cursor: _Cursor) -> bool:
+        """Give it some blocks; whether there are more and there is room."""
+        engine, (sub, number) = self._hub.engine, key
+        for _ in range(_TURN):
+            if not engine.has_room(cursor.conn, sub):
+                return False
+            first, behind, block = cursor.stream.log.read(cursor.next, _BLOCK)
+            if first > cursor.next:
+                engine.tell_gap(cursor.conn, sub, number, cursor.next, first)
+            cursor.next, cursor.held, live = engine.replay(
+                cursor.conn, sub, number, block, behind, cursor.selection, cursor.held
+            )
+            if live:
+                self._behind.get(cursor.conn, {}).pop(key, None)
+                return False
+        return True
+
+
+class _Since:
+    """From where stored messages are wanted: `["all"]`, `["new"]`, `["time", ns]`, `["ago", ns]` or `["at", [[guid, stream, next]]]`."""
+
+    def __init__(self, packed: bytes) -> None:
+        try:
+            self._kind, self._value = msgspec.msgpack.decode(packed, type=tuple[str, Any])
+            if self._kind == "at":
+                places = msgspec.convert(self._value, list[tuple[str, str, int]])
+                self._places = {(broker, stream): offset for broker, stream, offset in places}
+            elif self._kind in {"time", "ago"}:
+                self._value = msgspec.convert(self._value, int)
+            elif self._kind not in {"all", "new"}:
+                raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
+        except msgspec.MsgspecError as error:
+            raise InvalidRule(f"since: {error}") from error
+
+    def offset(self, stream: Stream, guid: str) -> int:
+        native = stream.log
+        if self._kind == "all":
+            return native.first
+        if self._kind == "new":
+            return native.safe
+        if self._kind == "at":
+            # A stream that it does not name is one that came later.
+            return min(self._places.get((guid, stream.config.name), native.first), native.safe)
+        moment = self._value if self._kind == "time" else time.time_ns() - self._value
+        return native.find_time(moment)
+
+
+# What the hub's table calls.
+
+
+def behind(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.replaying.fell_behind(*event[1:])
+
+
+def room(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.replaying.plan(event[1])

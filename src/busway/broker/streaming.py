@@ -1,0 +1,265 @@
+"""The streams of a broker: opens their logs, lends them to the engine, and does what goes beyond one message.
+
+Appending, answering and delivering is the engine's. Here streams are made, changed and removed, old messages leave, and
+what was stored to be due later is delivered when its time has come.
+"""
+
+import heapq
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway._core import Log, matches
+from busway.broker.data import replace, sync
+from busway.errors import BusError, Code, DataFailed, Rejected
+from busway.streams import DEFAULT, StreamConfig
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+FOLDER: Final = "streams"
+CONFIG: Final = "stream.json"
+_TRIM: Final = 10.0
+"""Seconds between two looks for old messages."""
+_BILLION: Final = 10**9
+
+
+class Stream:
+    """One stream: what it is, and its log."""
+
+    def __init__(self, number: int, config: StreamConfig, log: Log, folder: Path | None) -> None:
+        self.number = number
+        self.config = config
+        self.log = log
+        self.folder = folder
+
+    def takes(self, pattern: str) -> bool:
+        """Whether it may hold messages that match this pattern."""
+        if self.config.name == DEFAULT or pattern.startswith("re:"):
+            return True
+        return any(matches(pattern, topic) for topic in self.config.topics)
+
+    def figures(self) -> dict[str, Any]:
+        size, buckets = self.log.usage
+        return {
+            **msgspec.to_builtins(self.config),
+            "first": self.log.first,
+            "next": self.log.safe,
+            "bytes": size,
+            "buckets": buckets,
+            "damage": len(self.log.damage),
+        }
+
+
+class Streaming:
+    """All streams of one hub."""
+
+    def __init__(self, hub: "Hub", folder: Path | None) -> None:
+        self._hub = hub
+        self._folder = folder / FOLDER if folder is not None else None
+        self._guid = bytes.fromhex(hub.guid)
+        self.streams: dict[str, Stream] = {}
+        self._numbers = 0
+        self._due: list[tuple[int, int, int]] = []  # when, stream, offset
+        self._trimmed = hub.loop.time()
+        self._closed = False
+
+    # From start to stop.
+
+    def open(self) -> None:
+        """Open what is in the data folder, and the default stream."""
+        configs = {config.name: config for config in self._found()}
+        if DEFAULT not in configs:
+            configs[DEFAULT] = StreamConfig(name=DEFAULT, store="memory" if self._folder is None else "disk")
+        for config in configs.values():
+            self._add(config)
+
+    def _found(self) -> list[StreamConfig]:
+        if self._folder is None or not self._folder.is_dir():
+            return []
+        found = []
+        for file in sorted(self._folder.glob(f"*/{CONFIG}")):
+            try:
+                config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
+            except (OSError, msgspec.MsgspecError) as error:
+                raise DataFailed(f"the stream in {file.parent} can't be opened: {CONFIG}: {error}") from error
+            if config.name != file.parent.name:
+                raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
+            found.append(config)
+        return found
+
+    def close(self) -> None:
+        """Write what waits, and let go of the files."""
+        self._closed = True
+        for stream in self.streams.values():
+            self._unwatch(stream)
+            try:
+                stream.log.close()
+            except BusError as error:
+                log.error("stream %r: %s", stream.config.name, error)
+
+    # Streams come and go.
+
+    def create(self, config: StreamConfig) -> Stream:
+        """Make a stream. One that is there with the same settings is fine."""
+        if (old := self.streams.get(config.name)) is not None:
+            if old.config == config:
+                return old
+            raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
+        self._check(config)
+        return self._add(config, new=True)
+
+    def update(self, config: StreamConfig) -> Stream:
+        """Change a stream: everything but its store."""
+        stream = self.get(config.name)
+        if (stream.config.store, stream.config.url) != (config.store, config.url):
+            raise Rejected(f"the store of stream {config.name!r} can't be changed; make another stream")
+        self._check(config)
+        if stream.folder is not None:
+            self._write(stream.folder, config)
+        stream.config = config
+        stream.log.set(**_settings(config))
+        self._lend(stream)
+        return stream
+
+    def remove(self, name: str) -> None:
+        """Remove a stream and all that is stored in it."""
+        if name == DEFAULT:
+            raise Rejected("the stream 'default' can't be removed")
+        stream = self.get(name)
+        del self.streams[name]
+        self._unwatch(stream)
+        self._hub.engine.remove_stream(stream.number)
+        self._hub.replaying.removed(stream.number)
+        stream.log.close()
+        if stream.folder is not None:
+            gone = stream.folder.with_name(f".{name}.removed")
+            shutil.rmtree(gone, ignore_errors=True)
+            stream.folder.rename(gone)  # at once, so that a crash leaves no half of it
+            sync(gone.parent)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def get(self, name: str) -> Stream:
+        if (stream := self.streams.get(name)) is None:
+            raise Rejected(f"there is no stream {name!r}", code=Code.NO_STREAM)
+        return stream
+
+    def _check(self, config: StreamConfig) -> None:
+        if config.store == "disk" and self._folder is None:
+            raise Rejected("a stream on disk needs a broker with a data folder (busway serve --data FOLDER)")
+        for other in self.streams.values():
+            if other.config.name == config.name:
+                continue
+            for mine in config.topics:
+                for theirs in other.config.topics:
+                    if matches(mine, theirs):
+                        raise Rejected(f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}")
+
+    def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
+        folder = None
+        if config.store == "disk" and self._folder is not None:
+            folder = self._folder / config.name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                if new or not (folder / CONFIG).exists():
+                    self._write(folder, config)
+            except OSError as error:
+                raise DataFailed(f"stream {config.name!r} can't be made: {error.strerror}") from error
+        native = Log.open(folder / "log" if folder else None, name=config.name, **_settings(config))
+        stream = Stream(self._numbers, config, native, folder)
+        self._numbers += 1
+        self.streams[config.name] = stream
+        for file, position, begin, end, what in native.damage:
+            log.warning("stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end)
+        self._lend(stream)
+        self._watch(stream)
+        for when, offset in native.due(time.time_ns()):
+            self.later(stream.number, when, offset)
+        return stream
+
+    @staticmethod
+    def _write(folder: Path, config: StreamConfig) -> None:
+        replace(folder / CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+
+    def _lend(self, stream: Stream) -> None:
+        patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
+        self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
+
+    # What the logs tell.
+
+    def _watch(self, stream: Stream) -> None:
+        if (handle := stream.log.fileno()) is not None:
+            self._hub.loop.add_reader(handle, self._rung, stream)
+
+    def _unwatch(self, stream: Stream) -> None:
+        if (handle := stream.log.fileno()) is not None:
+            self._hub.loop.remove_reader(handle)
+
+    def _rung(self, stream: Stream) -> None:
+        stream.log.hear()
+        self._hub.handle(self._hub.engine.commit(stream.number))
+
+    # Time.
+
+    def later(self, number: int, when: int, offset: int) -> None:
+        """A stored message that is to be delivered at a time."""
+        heapq.heappush(self._due, (when, number, offset))
+        self._hub.pulse.arm()
+
+    def deadline(self) -> float | None:
+        """When expire() is to be called next, by the loop's clock."""
+        ahead = self._trimmed + _TRIM
+        if self._due:
+            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - time.time_ns(), 0) / _BILLION)
+        return ahead
+
+    def expire(self, now: float) -> None:
+        """Deliver what is due, remove what is old."""
+        clock = time.time_ns()
+        by_number = {stream.number: stream for stream in self.streams.values()}
+        while self._due and self._due[0][0] <= clock:
+            _, number, offset = heapq.heappop(self._due)
+            if (stream := by_number.get(number)) is not None:
+                self._release(stream, offset)
+        if now >= self._trimmed + _TRIM:
+            self._trimmed = now
+            for stream in self.streams.values():
+                self._trim(stream, clock)
+
+    def _release(self, stream: Stream, offset: int) -> None:
+        try:
+            first, _, block = stream.log.read(offset, 1)
+        except BusError as error:
+            log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)
+            return
+        if first == offset and block:
+            self._hub.engine.release(stream.number, block, self._hub.replaying.before(stream.number, offset))
+
+    def _trim(self, stream: Stream, clock: int) -> None:
+        try:
+            records, size, _ = stream.log.trim(clock)
+        except BusError as error:
+            log.warning("stream %r: old messages can't be removed: %s", stream.config.name, error)
+            return
+        if records:
+            log.debug("stream %r: %d old messages, %d bytes removed", stream.config.name, records, size)
+
+
+def later(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.streaming.later(*event[1:])
+
+
+def _settings(config: StreamConfig) -> dict[str, Any]:
+    return {
+        "safety": config.safety,
+        "max_age": int((config.max_age or 0) * _BILLION),
+        "max_bytes": config.max_bytes or 0,
+        "max_count": config.max_count or 0,
+        "once_age": int(config.once * _BILLION),
+    }

@@ -1,0 +1,40 @@
+"""From where stored messages are wanted, as a subscription says it and as it goes over the wire."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from busway.positions import Position, Positions
+from busway.streams import seconds
+
+Since: TypeAlias = Literal["all", "new"] | str | float | timedelta | datetime | Position | Positions
+"""Everything, a length of time back, a time, behind a position, or where a reader had come to."""
+
+_BILLION: Final = 10**9
+
+
+def encode_since(since: Since | None) -> bytes:
+    """As SUBSCRIBE says it; no bytes: nothing that is stored."""
+    if since is None:
+        return b""
+    if isinstance(since, Position):
+        since = Positions([since])
+    if isinstance(since, Positions):
+        return since_positions(since)
+    if isinstance(since, datetime):
+        if since.tzinfo is None:
+            raise ValueError(f"since: {since!r} has no time zone; say which, as in datetime.now(UTC)")
+        return msgspec.msgpack.encode(("time", int(since.timestamp() * _BILLION)))
+    if isinstance(since, str) and since in {"all", "new"}:
+        return msgspec.msgpack.encode((since, None))
+    if isinstance(since, str) and ":" in since:
+        return since_positions(Positions.parse(since))
+    return msgspec.msgpack.encode(("ago", int(seconds("since", since) * _BILLION)))
+
+
+def since_positions(positions: Mapping[tuple[str, str], int]) -> bytes:
+    """Everything from these places on."""
+    places = [(broker, stream, offset) for (broker, stream), offset in positions.items()]
+    return msgspec.msgpack.encode(("at", places))
