@@ -385,8 +385,8 @@ class Log:
         """Offset and sequence of each row that was taken: fewer when too much waits to be written. A row whose session and
         number are stored already gets the position it has (sequence 0: its record is gone). ValueError: too large, or too old
         to tell. errors.DataFailed: the last write failed; the next one is tried after 100 ms."""
-    def append_block(self, block: bytes, now: int) -> int:
-        """The same for the messages of a block; how many were taken."""
+    def append_block(self, block: bytes, now: int, skip: int = 0) -> int:
+        """The same for the messages of a block without the first so many; how many were taken."""
     def flush(self) -> None:
         """Have what was appended written; it is stored when `safe` is above its offset."""
     @property

@@ -192,9 +192,10 @@ impl Log {
         self.taken(py, now, rows.iter().map(message_of))
     }
 
-    /// Appends the messages of a block, with offsets and sequences of their own; how many were taken.
-    fn append_block(&self, py: Python<'_>, block: &[u8], now: i64) -> PyResult<usize> {
-        Ok(self.taken(py, now, records(block).map(|record| record.message()))?.len())
+    /// Appends the messages of a block without the first so many, with offsets and sequences of their own; how many were taken.
+    #[pyo3(signature = (block, now, skip = 0))]
+    fn append_block(&self, py: Python<'_>, block: &[u8], now: i64, skip: usize) -> PyResult<usize> {
+        Ok(self.taken(py, now, records(block).skip(skip).map(|record| record.message()))?.len())
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
