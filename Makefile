@@ -49,7 +49,7 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields and rules for FUZZ_SECONDS (600)
+fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
