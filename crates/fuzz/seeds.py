@@ -85,7 +85,11 @@ def record(number: int, topic: bytes, fields: bytes, payload: bytes) -> bytes:
 
 def log() -> dict[str, dict[str, bytes]]:
     """Seeds of the record and the index."""
-    some = [record(0, b"a/b", b"", b"abc"), record(1, b"", pack({"a": 1}), b""), record(2, "é".encode(), b"", bytes(200))]
+    some = [
+        record(0, b"a/b", b"", b"abc"),
+        record(1, b"", pack({"a": 1}), b""),
+        record(2, "é".encode(), b"", bytes(200)),
+    ]
     words = (0, 0, 3, 400, 3, 1, 9, 12, 0)
     head = struct.pack("<QQQQQqqqQ", *words) + bytes(8)
     marks, due = struct.pack("<QQQq", 1, 0, 0, 1), struct.pack("<QqQ", 1, 12, 2)

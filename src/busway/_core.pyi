@@ -433,8 +433,8 @@ class SimulatedFiles:
     def contents(self) -> list[tuple[str, bytes]]: ...
 
 @final
-class Buffer:
-    """Bytes that the engine has made."""
+class ColumnBuffer:
+    """One of the buffers of a column."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -449,5 +449,5 @@ def columns(
     begin: int = 0,
     end: int = ...,
     now: int = 0,
-) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[Buffer]]]]:
+) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
     """Rows, and kind and buffers of each column that is wanted; see busway.columns. Records that expired by `now` are left out."""

@@ -49,7 +49,10 @@ def expected(blocks: list[bytes]) -> list[dict[str, object]]:
 
 def rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
     kinds = {"stored": pa.int64(), "time": pa.int64(), "topic": pa.string(), "sender": pa.string()}
-    arrays = [array.cast(kinds[name]) if name in kinds else array for name, array in zip(batch.schema.names, batch.columns, strict=True)]
+    arrays = [
+        array.cast(kinds[name]) if name in kinds else array
+        for name, array in zip(batch.schema.names, batch.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, batch.schema.names).to_pylist()
 
 

@@ -20,7 +20,9 @@ def fill(folder: Path, *, close: bool = True, count: int = COUNT, **settings: in
     log = Log.open(folder, bucket_bytes=8000, max_age=0, **settings)
     for number in range(count):
         payload = chance.randbytes(chance.randrange(150))
-        given = row(f"t/{chance.randrange(5)}", payload, session=1 + number % 3, number=number, fields=b"\x80", sender="me")
+        given = row(
+            f"t/{chance.randrange(5)}", payload, session=1 + number % 3, number=number, fields=b"\x80", sender="me"
+        )
         assert log.append([given], 1000 + number)
         if chance.randrange(4) == 0:
             assert wait_safe(log) is None

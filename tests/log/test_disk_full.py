@@ -176,7 +176,9 @@ log.close()
 
 
 def test_a_real_limit(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], check=True, cwd=Path(__file__).parents[2], timeout=50)
+    subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)], check=True, cwd=Path(__file__).parents[2], timeout=50
+    )
     assert [known.payload[:1] for known in read_all(Log.open(tmp_path))] == [b"x"] * 10 + [b"z"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 

@@ -37,7 +37,9 @@ class Machine(RuleBasedStateMachine):
     @rule(topic=TOPICS, size=SIZES, session=st.integers(0, 2), step=st.integers(-20, 20), flush=st.booleans())
     def append(self, topic: str, size: int, session: int, step: int, flush: bool) -> None:
         self.now += step
-        given = row(topic, b"x" * size, session=session, number=len(self.model.records) + 1, fields=b"\x80", sender="me")
+        given = row(
+            topic, b"x" * size, session=session, number=len(self.model.records) + 1, fields=b"\x80", sender="me"
+        )
         assert self.log.append([given], self.now) == [self.model.append(given)]
         self.times.append(max(self.now, self.times[-1] if self.times else 0))
         if flush:

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::bytes::Buffer;
+use crate::bytes::ColumnBuffer;
 use crate::rules::Selection;
 
 /// Becomes readable when it is rung, until it is heard.
@@ -372,7 +372,7 @@ pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'
 }
 
 /// What kind of column it is, and its buffers.
-type Shown<'py> = (&'static str, Vec<Bound<'py, Buffer>>);
+type Shown<'py> = (&'static str, Vec<Bound<'py, ColumnBuffer>>);
 
 /// The number of rows, and the columns that are wanted in their order; see `busway.columns`.
 #[pyfunction]
@@ -411,7 +411,7 @@ pub fn columns<'py>(
                 ("dictionary", vec![rows, ends, bytes])
             }
         };
-        let buffers = buffers.into_iter().map(|data| Bound::new(py, Buffer(data))).collect::<PyResult<_>>()?;
+        let buffers = buffers.into_iter().map(|data| Bound::new(py, ColumnBuffer(data))).collect::<PyResult<_>>()?;
         Ok((kind, buffers))
     };
     Ok((rows, made.into_iter().map(shown).collect::<PyResult<_>>()?))
