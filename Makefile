@@ -49,13 +49,13 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields and rules for FUZZ_SECONDS (600)
+fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra pydantic --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra pydantic --extra arrow --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made

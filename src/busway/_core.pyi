@@ -458,8 +458,8 @@ class Log:
         """Offset and sequence of each row that was taken: fewer when too much waits to be written. A row whose session and
         number are stored already gets the position it has (sequence 0: its record is gone). ValueError: too large, or too old
         to tell. errors.DataFailed: the last write failed; the next one is tried after 100 ms."""
-    def append_block(self, block: bytes, now: int) -> int:
-        """The same for the messages of a block; how many were taken."""
+    def append_block(self, block: bytes, now: int, skip: int = 0) -> int:
+        """The same for the messages of a block without the first so many; how many were taken."""
     def flush(self) -> None:
         """Have what was appended written; it is stored when `safe` is above its offset."""
     @property
@@ -506,8 +506,8 @@ class SimulatedFiles:
     def contents(self) -> list[tuple[str, bytes]]: ...
 
 @final
-class Buffer:
-    """Bytes that the engine has made."""
+class ColumnBuffer:
+    """One of the buffers of a column."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -522,5 +522,5 @@ def columns(
     begin: int = 0,
     end: int = ...,
     now: int = 0,
-) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[Buffer]]]]:
+) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
     """Rows, and kind and buffers of each column that is wanted; see busway.columns. Records that expired by `now` are left out."""

@@ -68,6 +68,8 @@ def test_full_and_room_again(room: int, bucket: int) -> None:
         log.append([row("a")], 0)
     files.fail()
     resumes(log, model, 500)
+    # What was refused is not known to be stored: sent again it is.
+    take(log, model, 40, 100)
     log.flush()
     assert log.settle() is None
     same(log, model)
@@ -176,7 +178,9 @@ log.close()
 
 
 def test_a_real_limit(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], check=True, cwd=Path(__file__).parents[2], timeout=50)
+    subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)], check=True, cwd=Path(__file__).parents[2], timeout=50
+    )
     assert [known.payload[:1] for known in read_all(Log.open(tmp_path))] == [b"x"] * 10 + [b"z"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 

@@ -61,10 +61,10 @@ impl Chunk {
 
 /// Bytes that something native has made, for whoever takes a buffer.
 #[pyclass(frozen, module = "busway._core")]
-pub struct Buffer(pub Vec<u8>);
+pub struct ColumnBuffer(pub Vec<u8>);
 
 #[pymethods]
-impl Buffer {
+impl ColumnBuffer {
     fn __len__(&self) -> usize {
         self.0.len()
     }

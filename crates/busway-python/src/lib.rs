@@ -161,7 +161,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::Engine>()?;
     m.add_class::<rules::Rules>()?;
     m.add_class::<rules::Selection>()?;
-    m.add_class::<bytes::Buffer>()?;
+    m.add_class::<bytes::ColumnBuffer>()?;
     m.add_class::<log::Log>()?;
     m.add_class::<log::SimulatedFiles>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::bytes::Buffer;
+use crate::bytes::ColumnBuffer;
 use crate::rules::Selection;
 
 /// Becomes readable when it is rung, until it is heard.
@@ -204,9 +204,10 @@ impl Log {
         self.taken(py, now, rows.iter().map(message_of))
     }
 
-    /// Appends the messages of a block, with offsets and sequences of their own; how many were taken.
-    fn append_block(&self, py: Python<'_>, block: &[u8], now: i64) -> PyResult<usize> {
-        Ok(self.taken(py, now, records(block).map(|record| record.message()))?.len())
+    /// Appends the messages of a block without the first so many, with offsets and sequences of their own; how many were taken.
+    #[pyo3(signature = (block, now, skip = 0))]
+    fn append_block(&self, py: Python<'_>, block: &[u8], now: i64, skip: usize) -> PyResult<usize> {
+        Ok(self.taken(py, now, records(block).skip(skip).map(|record| record.message()))?.len())
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
@@ -383,7 +384,7 @@ pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'
 }
 
 /// What kind of column it is, and its buffers.
-type Shown<'py> = (&'static str, Vec<Bound<'py, Buffer>>);
+type Shown<'py> = (&'static str, Vec<Bound<'py, ColumnBuffer>>);
 
 /// The number of rows, and the columns that are wanted in their order; see `busway.columns`.
 #[pyfunction]
@@ -422,7 +423,7 @@ pub fn columns<'py>(
                 ("dictionary", vec![rows, ends, bytes])
             }
         };
-        let buffers = buffers.into_iter().map(|data| Bound::new(py, Buffer(data))).collect::<PyResult<_>>()?;
+        let buffers = buffers.into_iter().map(|data| Bound::new(py, ColumnBuffer(data))).collect::<PyResult<_>>()?;
         Ok((kind, buffers))
     };
     Ok((rows, made.into_iter().map(shown).collect::<PyResult<_>>()?))

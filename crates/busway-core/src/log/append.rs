@@ -141,7 +141,7 @@ impl Log {
 
     /// Topics that are there: first and last sequence, number of records.
     pub fn topics(&self) -> io::Result<Vec<(String, u64, u64, u64)>> {
-        self.reader().topics(&self.topics)
+        self.reader().topics(&self.topics, self.bucket.summary.base)
     }
 
     /// Every topic that was ever stored: its last sequence.

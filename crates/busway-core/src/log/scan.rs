@@ -51,7 +51,12 @@ impl State {
             let next = self.buckets.get(at).map_or(self.written, |bucket| bucket.summary.base);
             return match at.checked_sub(1).map(|at| &self.buckets[at]) {
                 Some(bucket) if from < bucket.summary.end => {
-                    Place::Bucket(bucket.summary, last_before(&bucket.marks, from), next)
+                    let end = self.ends.iter().find(|(base, end)| *base == bucket.summary.base && end.offset == from);
+                    Place::Bucket(
+                        bucket.summary,
+                        end.map(|end| end.1).or_else(|| last_before(&bucket.marks, from)),
+                        next,
+                    )
                 }
                 _ => Place::Later(next),
             };
@@ -128,14 +133,17 @@ impl Reader {
         later: u64,
     ) -> io::Result<Result<Block, u64>> {
         let Loaded { file, index } = &*self.load(summary)?;
-        let mark = index.as_ref().map_or(mark, |index| last_before(&index.marks, from));
+        let known = mark.filter(|mark| mark.offset == from);
+        let mark = known.or_else(|| index.as_ref().map_or(mark, |index| last_before(&index.marks, from)));
         let (mut position, mut expected) = mark.map_or((0, summary.base), |mark| (mark.position, mark.offset));
-        let mut want = most.max(LEAST) as u64 + LEAST as u64;
+        let mut want = most.max(LEAST) as u64 + if known.is_some() { 0 } else { LEAST as u64 };
         loop {
             let end = (position + want).min(summary.length);
             let bytes = rest(&**file, position, end)?;
             let run = Run::find(&bytes, expected, from, most, safe);
             if run.end > run.start || run.next >= safe {
+                let end = Mark { offset: run.next, position: position + run.end as u64, stored: 0 };
+                self.shared.read_up_to(summary.base, end);
                 return Ok(Ok(run.block(bytes)));
             }
             let left = &bytes[run.start..];
@@ -292,8 +300,9 @@ impl Reader {
         Ok(from.max(self.shared.state().written))
     }
 
-    /// Topics that are there: first and last sequence, number of records; those of what is not sealed come from `open`.
-    pub fn topics(&self, open: &Topics) -> io::Result<Vec<(String, u64, u64, u64)>> {
+    /// Topics that are there: first and last sequence, number of records; those of the bucket that is written to come from
+    /// `open`, with its base.
+    pub fn topics(&self, open: &Topics, base: u64) -> io::Result<Vec<(String, u64, u64, u64)>> {
         let mut all = std::collections::BTreeMap::<String, (u64, u64, u64)>::new();
         let mut add = |text: &str, last: u64, first: u64, count: u64| {
             if count > 0 {
@@ -301,13 +310,26 @@ impl Reader {
                 (known.1, known.2) = (last, known.2 + count);
             }
         };
-        for summary in self.summaries() {
+        for summary in self.summaries().into_iter().filter(|summary| summary.base != base) {
             if let Some(index) = &self.load(&summary)?.index {
                 index.topics().for_each(|(text, [last, first, count, _])| add(text, last, first, count));
+            } else {
+                self.each(&summary, |record| add(record.topic, record.sequence(), record.sequence(), 1))?;
             }
         }
         open.all.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
+    }
+
+    /// Every record of a bucket.
+    fn each(&self, summary: &Summary, mut use_it: impl FnMut(&Record<'_>)) -> io::Result<()> {
+        let mut from = summary.base;
+        while from < summary.end {
+            let block = self.read(from, 1 << 20)?;
+            records(&block.bytes).filter(|record| record.offset() < summary.end).for_each(|record| use_it(&record));
+            from = if block.bytes.is_empty() { summary.end } else { block.next };
+        }
+        Ok(())
     }
 
     /// Records that are due after a time: when, and their offset, in the order of both.
@@ -318,15 +340,9 @@ impl Reader {
                 found.extend(index.due.iter().copied());
                 continue;
             }
-            let mut from = summary.base;
-            while from < summary.end {
-                let block = self.read(from, 1 << 20)?;
-                found.extend(records(&block.bytes).map(|record| (record.due(), record.offset())));
-                from = if block.bytes.is_empty() { summary.end } else { block.next };
-            }
+            self.each(&summary, |record| found.push((record.due(), record.offset())))?;
         }
         found.sort_unstable();
-        found.dedup();
         found.retain(|due| due.0 > after);
         Ok(found)
     }

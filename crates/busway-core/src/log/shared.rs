@@ -74,6 +74,8 @@ pub struct State {
     pub stuck: Option<String>,
     pub damage: Vec<Damage>,
     pub loaded: Vec<(u64, Arc<Loaded>)>,
+    /// Where the last reads ended, by bucket: most readers go on there.
+    pub ends: VecDeque<(u64, Mark)>,
     pub closing: bool,
 }
 
@@ -113,6 +115,14 @@ impl Shared {
         let found = state.loaded.remove(at);
         state.loaded.push(found);
         state.loaded.last().map(|known| known.1.clone())
+    }
+
+    pub fn read_up_to(&self, base: u64, end: Mark) {
+        let mut state = self.state();
+        if state.ends.len() == LOADED {
+            state.ends.pop_front();
+        }
+        state.ends.push_back((base, end));
     }
 
     pub fn keep(&self, base: u64, loaded: &Arc<Loaded>) {
