@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,9 @@ async def test_the_command_ends_with_the_connection(shell, server, tmp_path):
         await until(lambda: ended(pid))
         with pytest.raises(busway.NoResponders):
             await within(asking)
-        assert running.process.returncode is None, "it comes back"
+        done = await running.end(signal.SIGINT)
+        assert (done.code, "connection lost" in done.notes) == (130, True)
+        assert "cancelled" not in done.notes, "it was not the time limit that ended it"
 
 
 async def test_a_command_that_is_cancelled_while_it_starts_ends_too(bus, tmp_path, monkeypatch):
