@@ -34,7 +34,8 @@ EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service 
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: int  # client: (ASK, service, call, message)
-EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that watches what is kept has ended
+EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection for which want_room() asked
+EVENT_DOUBT: int  # client: (DOUBT, sub): some of what it knew to be kept was not handed over again; settle() it later
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
 EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
@@ -165,6 +166,8 @@ class Session:
         """Make the inbox of a subscription (before subscribe()). It outlives connections. A full one drops by its policy;
         under `block` and `disconnect` EVENT_FULL tells of it and what is on its way is still taken."""
     def forget(self, sub: int) -> None: ...
+    def settle(self, sub: int) -> bool:
+        """What a subscription knew to be kept and was not handed over again is gone; whether that was something."""
 
 @disjoint_base
 class Publisher:
@@ -268,7 +271,11 @@ class Engine:
     ) -> int:
         """Add it, hand over what is kept for it, and queue the RESULT; its code."""
     def hand(self, conn: int, subs: list[int], message: _Kept) -> bool:
-        """Give one connection a kept message, or the word that it is gone."""
+        """Give one connection a kept message."""
+    def withdraw(self, message: _Kept) -> None:
+        """Tell those who watch that a kept message is gone."""
+    def want_room(self, conn: int) -> None:
+        """Have EVENT_ROOM tell when little waits for a connection."""
     def publish(self, conn: int, topic: str, frame: bytes) -> int:
         """Send a message that is kept to those who subscribed to it now; how many connections."""
     def settle(self, conn: int) -> None:

@@ -191,6 +191,10 @@ def compile_where(where: Where | None = None, extra: Extra | None = None) -> Com
         for name, rule in where.items():
             if not isinstance(name, str):
                 raise InvalidRule(f"the name of a field is text, not {name!r}", name=str(name))
+            if not name and not isinstance(rule, Expr):
+                raise InvalidRule(
+                    "a rule is for a field, and '' is no field's name: for the whole message give where=busway.expr(...)"
+                )
             op, argument = _rule(name, rule)
             if op == "call":
                 predicates.append((name, cast("Callable[[Any], object]", argument)))
@@ -233,10 +237,31 @@ def _rule(name: str, rule: object) -> tuple[str, object]:
     if isinstance(rule, str) and ("*" in rule or "?" in rule):
         return "glob", _wanted(name, rule)
     if isinstance(rule, (list, tuple, set, frozenset)):
-        return "in", [_wanted(name, item) for item in rule]
+        return "in", [_wanted(name, _item(name, item)) for item in rule]
     if callable(rule):
         return "call", rule
     return "eq", _wanted(name, rule)
+
+
+def _item(name: str, item: object) -> object:
+    """One of the values of a list, which is not the place for another rule."""
+    match item:
+        case Enum():
+            return item
+        case re.Pattern():
+            kind = "regular expressions"
+        case Expr():
+            kind = "expressions"
+        case _Any():
+            kind = "busway.ANY"
+        case _ if callable(item):
+            kind = "functions"
+        case _:
+            return item
+    raise InvalidRule(
+        f"rule for {name!r}: a list holds the values that a field may have, not {kind}; a field has one rule",
+        name=name,
+    )
 
 
 def _wanted(name: str, value: object) -> object:
@@ -256,8 +281,12 @@ def _wanted(name: str, value: object) -> object:
 
 
 def _names(extra: Collection[str]) -> list[str]:
-    if isinstance(extra, str) or not all(isinstance(name, str) for name in extra):
-        raise InvalidRule(f"extra= takes a set of names or a callable, not {extra!r}")
+    given: object = extra
+    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
+        raise InvalidRule(
+            "extra= takes a set or list with the names of fields that may be there besides, or a function that gets the"
+            f" message and the list of other names, not {extra!r}"
+        )
     return sorted(extra)
 
 

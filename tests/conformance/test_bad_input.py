@@ -133,9 +133,10 @@ async def test_an_ask_that_never_answers_holds_nobody_up(net: Net) -> None:
         for _ in range(5):
             assert (await within(client.request("s", timeout=None, each=PATIENCE * 2))).text == "2"
         await until(lambda: asked == 5, one.flush)
-        # Where all are gathered it is waited for as long as one provider may take, and then passed by.
+        # Where all are gathered it is waited for as long as one provider may take, and then named.
         replies = await within(client.request_all("s", timeout=None, each=0.5))
-        assert ([reply.text for reply in replies], replies.failed) == (["2"], [])
+        assert [reply.text for reply in replies] == ["2"]
+        assert [failed.sender for failed in replies.failed] == ["one"]
 
 
 async def overtime(client: busway.Bus, asking: "asyncio.Future[busway.Message]") -> None:

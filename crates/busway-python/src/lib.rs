@@ -50,7 +50,8 @@ pub(crate) mod event {
     pub const FLOW: u8 = 25;
     pub const WAIT: u8 = 26;
     pub const READ: u8 = 27;
-    pub const UNSUBSCRIBE: u8 = 28;
+    pub const ROOM: u8 = 28;
+    pub const DOUBT: u8 = 29;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -128,7 +129,8 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_YIELD", event::YIELD),
         ("EVENT_ASK", event::ASK),
         ("EVENT_UNSERVE", event::UNSERVE),
-        ("EVENT_UNSUBSCRIBE", event::UNSUBSCRIBE),
+        ("EVENT_ROOM", event::ROOM),
+        ("EVENT_DOUBT", event::DOUBT),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),

@@ -221,7 +221,7 @@ impl Driver {
                     engine.answer(conn, number, frame[5] & flag::PARTIAL, 0, &[], b"reply");
                 }
             }
-            Event::Cancel { .. } | Event::Accept { .. } | Event::Unsubscribe { .. } => {}
+            Event::Cancel { .. } | Event::Accept { .. } | Event::Room(_) => {}
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
             Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Read(_) | Event::Pause(_) => {}

@@ -77,13 +77,13 @@ class Hub:
         self.empty = asyncio.Event()
         self.empty.set()
         self.pulse = Pulse(self)
-        self.keeping = Keeping(self, pins, found)
+        self.keeping = Keeping(self, pins, found, fields)
         self.sharing = Sharing(self)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
             _core.EVENT_SUBSCRIBE: admission.subscribe,
-            _core.EVENT_UNSUBSCRIBE: keeping.unsubscribe,
+            _core.EVENT_ROOM: keeping.room,
             _core.EVENT_SERVE: admission.serve,
             _core.EVENT_UNSERVE: sharing.unserve,
             _core.EVENT_KEEP: keeping.keep,

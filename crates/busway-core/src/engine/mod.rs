@@ -68,11 +68,8 @@ pub enum Event {
         group: String,
         rules: Vec<u8>,
     },
-    /// A subscription for which the driver keeps something has ended.
-    Unsubscribe {
-        conn: u32,
-        sub: u32,
-    },
+    /// There is room again in the outbox of a connection for which that was asked.
+    Room(u32),
     Serve {
         conn: u32,
         service: u32,
@@ -337,7 +334,12 @@ impl Engine {
     fn frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
         let flow = match self.state(conn) {
-            Some(State::Open) if !self.defaults.is_empty() && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4]) => {
+            // What is kept is kept as it came: the driver adds the server's fields.
+            Some(State::Open)
+                if !self.defaults.is_empty()
+                    && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4])
+                    && !(frame[4] == kind::PUBLISH && frame[5] & publish::LIVES != 0) =>
+            {
                 return self.dress(conn, frame);
             }
             Some(State::Open) if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
@@ -421,6 +423,7 @@ impl Engine {
             ("protocol_errors", s.protocol_errors),
             ("rule_errors", s.rule_errors),
             ("listeners", self.index.listeners as u64),
+            ("watchers", self.index.watchers as u64),
         ]
     }
 
