@@ -147,7 +147,15 @@ def test_the_payload_is_compared_as_it_would_be_sent() -> None:
         ({"b": 1 << 64}, "b", "(?i)int"),
         ({"msg": object()}, "msg", "object"),
         ({".x": 1}, ".x", "reserved"),
-        ({"": 1}, "", "no name"),
+        ({"": 1}, "", r"^the rule 1 has no name: say which field.*busway\.expr"),
+        (
+            {"b": ["x", re.compile("x")]},
+            "b",
+            "^rule for 'b': a list holds the values.*not regular expressions; a field has one rule$",
+        ),
+        ({"b": [busway.ANY]}, "b", "a list holds the values.*not busway.ANY"),
+        ({"b": {busway.expr("value > 1")}}, "b", "a list holds the values.*not expressions"),
+        ({"b": (len,)}, "b", "a list holds the values.*not functions"),
         ({1: 1}, "1", "text"),
         ({"a": 1, "b": busway.expr("value >")}, "b", "line 1, column 8"),
         (busway.expr("a ==\n b c"), "", "line 2, column 4"),
@@ -174,9 +182,11 @@ def test_what_is_no_rule(where: Any, name: str, text: str) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("extra", ["abc", [1]])
+@pytest.mark.parametrize(
+    "extra", ["abc", [1], 5, True, b"abc", (name for name in "ab")], ids=lambda extra: type(extra).__name__
+)
 def test_what_is_no_extra(extra: Any) -> None:
-    with pytest.raises(busway.InvalidRule, match="extra="):
+    with pytest.raises(busway.InvalidRule, match=r"extra= takes a set or list with the names.*or a function.*, not "):
         compile_where(None, extra)
 
 

@@ -193,7 +193,8 @@ def compile_where(where: Where | None = None, extra: Extra | None = None) -> Com
                 raise InvalidRule(f"the name of a field is text, not {name!r}", name=str(name))
             if not name and not isinstance(rule, Expr):
                 raise InvalidRule(
-                    "a rule is for a field, and '' is no field's name: for the whole message give where=busway.expr(...)"
+                    f"the rule {rule!r} has no name: say which field it is for, or give busway.expr(...) in place of the"
+                    " dict for a rule about the whole message"
                 )
             op, argument = _rule(name, rule)
             if op == "call":
