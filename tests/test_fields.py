@@ -98,6 +98,32 @@ def test_a_list_that_holds_itself_is_an_error() -> None:
     assert caught.value.name == "x"
 
 
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"k": value}], ids=["lists", "dicts"])
+def test_how_deep_fields_and_rules_may_be_nested(wrap: Any) -> None:
+    value: Any = 1
+    for depth in range(1, 20):
+        value = wrap(value)
+        text = "field 'x' is nested too deep: 16 lists and dicts in each other are the limit, 13 in a rule"
+        if depth <= 16:
+            encode_fields({"x": value})
+        else:
+            with pytest.raises(busway.InvalidFields, match=f"^{text}$"):
+                encode_fields({"x": value})
+        if depth <= 13:
+            compile_where({"x": value})
+        else:
+            with pytest.raises(busway.InvalidRule, match=f"^rule for 'x': {text}$"):
+                compile_where({"x": value})
+
+
+def test_how_many_and_how_large_rules_may_be() -> None:
+    compile_where({f"f{number}": number for number in range(64)})
+    with pytest.raises(busway.InvalidRule, match="65 rules, 64 are allowed"):
+        compile_where({f"f{number}": number for number in range(65)})
+    with pytest.raises(busway.InvalidRule, match="65536 are allowed"):
+        compile_where({"a": "x" * 65_536})
+
+
 def test_the_kind_of_a_rule_is_that_of_its_value() -> None:
     def sure(value: object) -> bool:
         return bool(value)

@@ -70,6 +70,10 @@ _EXACT: Final[tuple[tuple[type, Callable[[Any], object]], ...]] = (
 _BYTES: Final = (bytes, bytearray, memoryview)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ABSENT: Final = object()
+_DEEP: Final = 16
+"""Lists and dicts may be nested so deep, on the wire."""
+_INSIDE: Final = 3
+"""How deep the value of a rule lies in all rules."""
 
 
 def encode_fields(fields: Fields) -> bytes:
@@ -98,8 +102,9 @@ def _plain(name: str, value: object, depth: int = 0) -> object:
             return exact(value)
     if isinstance(value, _BYTES):
         return bytes(value)
-    if depth > 16:
-        raise InvalidFields(f"field {name!r} is nested too deep", name=name)
+    if depth >= _DEEP and isinstance(value, (list, tuple, Mapping)):
+        text = f"{_DEEP} lists and dicts in each other are the limit, {_DEEP - _INSIDE} in a rule"
+        raise InvalidFields(f"field {name!r} is nested too deep: {text}", name=name)
     if isinstance(value, (list, tuple)):
         return [_plain(name, item, depth + 1) for item in value]
     if isinstance(value, Mapping):
@@ -238,7 +243,7 @@ def _rule(name: str, rule: object) -> tuple[str, object]:
     if isinstance(rule, str) and ("*" in rule or "?" in rule):
         return "glob", _wanted(name, rule)
     if isinstance(rule, (list, tuple, set, frozenset)):
-        return "in", [_wanted(name, _item(name, item)) for item in rule]
+        return "in", [_wanted(name, _item(name, item), _INSIDE + 1) for item in rule]
     if callable(rule):
         return "call", rule
     return "eq", _wanted(name, rule)
@@ -265,14 +270,14 @@ def _item(name: str, item: object) -> object:
     )
 
 
-def _wanted(name: str, value: object) -> object:
+def _wanted(name: str, value: object, depth: int = _INSIDE) -> object:
     """A value to compare with, in types that have a MessagePack form of their own."""
     while isinstance(value, Enum):
         value = value.value
     try:
         if name == "msg" and not isinstance(value, (str, *_BYTES)):
             value = msgspec.json.encode(value)
-        plain = _plain(name, value)
+        plain = _plain(name, value, depth)
         _ENCODER.encode(plain)
     except InvalidFields as error:
         raise InvalidRule(f"rule for {name!r}: {error.reason}", name=name) from None
