@@ -273,7 +273,8 @@ async def test_more_is_kept_than_a_connection_should_have_waiting(house: House) 
     while not isinstance(frame := await bob.any(), wire.Result):
         topics.append(frame.topic)
     assert topics[-1] == "k/new"
-    assert sorted(topics[:-1]) == sorted([f"k/{n}/{i}" for n in range(3) for i in range(10)][1:] + ["k/gone"])
+    handed = [f"k/{poster}/{number}" for poster in range(3) for number in range(10)]
+    assert sorted(topics[:-1]) == sorted([*handed[1:], "k/gone"])
 
 
 class TestListing:
