@@ -98,6 +98,32 @@ def test_a_list_that_holds_itself_is_an_error() -> None:
     assert caught.value.name == "x"
 
 
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"k": value}], ids=["lists", "dicts"])
+def test_how_deep_fields_and_rules_may_be_nested(wrap: Any) -> None:
+    value: Any = 1
+    for depth in range(1, 20):
+        value = wrap(value)
+        text = "field 'x' is nested too deep: 16 lists and dicts in each other are the limit, 13 in a rule"
+        if depth <= 16:
+            encode_fields({"x": value})
+        else:
+            with pytest.raises(busway.InvalidFields, match=f"^{text}$"):
+                encode_fields({"x": value})
+        if depth <= 13:
+            compile_where({"x": value})
+        else:
+            with pytest.raises(busway.InvalidRule, match=f"^rule for 'x': {text}$"):
+                compile_where({"x": value})
+
+
+def test_how_many_and_how_large_rules_may_be() -> None:
+    compile_where({f"f{number}": number for number in range(64)})
+    with pytest.raises(busway.InvalidRule, match="65 rules, 64 are allowed"):
+        compile_where({f"f{number}": number for number in range(65)})
+    with pytest.raises(busway.InvalidRule, match="65536 are allowed"):
+        compile_where({"a": "x" * 65_536})
+
+
 def test_the_kind_of_a_rule_is_that_of_its_value() -> None:
     def sure(value: object) -> bool:
         return bool(value)
@@ -147,7 +173,15 @@ def test_the_payload_is_compared_as_it_would_be_sent() -> None:
         ({"b": 1 << 64}, "b", "(?i)int"),
         ({"msg": object()}, "msg", "object"),
         ({".x": 1}, ".x", "reserved"),
-        ({"": 1}, "", "no name"),
+        ({"": 1}, "", r"^the rule 1 has no name: say which field.*busway\.expr"),
+        (
+            {"b": ["x", re.compile("x")]},
+            "b",
+            "^rule for 'b': a list holds the values.*not regular expressions; a field has one rule$",
+        ),
+        ({"b": [busway.ANY]}, "b", "a list holds the values.*not busway.ANY"),
+        ({"b": {busway.expr("value > 1")}}, "b", "a list holds the values.*not expressions"),
+        ({"b": (len,)}, "b", "a list holds the values.*not functions"),
         ({1: 1}, "1", "text"),
         ({"a": 1, "b": busway.expr("value >")}, "b", "line 1, column 8"),
         (busway.expr("a ==\n b c"), "", "line 2, column 4"),
@@ -174,9 +208,11 @@ def test_what_is_no_rule(where: Any, name: str, text: str) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("extra", ["abc", [1]])
+@pytest.mark.parametrize(
+    "extra", ["abc", [1], 5, True, b"abc", (name for name in "ab")], ids=lambda extra: type(extra).__name__
+)
 def test_what_is_no_extra(extra: Any) -> None:
-    with pytest.raises(busway.InvalidRule, match="extra="):
+    with pytest.raises(busway.InvalidRule, match=r"extra= takes a set or list with the names.*or a function.*, not "):
         compile_where(None, extra)
 
 

@@ -38,11 +38,12 @@ EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload):
 EVENT_ASK: int  # client: (ASK, service, call, message)
 EVENT_BEHIND: int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
 EVENT_LATER: int  # broker: (LATER, stream, due, offset): a message that is to be delivered later is safe
-EVENT_ROOM: int  # broker: (ROOM, conn): those of it that are behind may be given more
+EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection that is behind, or for which want_room() asked
 EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel
 EVENT_STORED: int  # broker: (STORED, stream): more is safe; client: (STORED, number, count, (broker, stream), offset, sequence, again)
 EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
-EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that watches what is kept has ended
+EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that misses nothing of streams has ended
+EVENT_DOUBT: int  # client: (DOUBT, sub): some of what it knew to be kept was not handed over again; settle() it later
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
 EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
@@ -200,6 +201,8 @@ class Session:
         """Make the inbox of a subscription (before subscribe()). It outlives connections. A full one drops by its policy;
         under `block` and `disconnect` EVENT_FULL tells of it and what is on its way is still taken."""
     def forget(self, sub: int) -> None: ...
+    def settle(self, sub: int) -> bool:
+        """What a subscription knew to be kept and was not handed over again is gone; whether that was something."""
 
 @disjoint_base
 class Publisher:
@@ -320,7 +323,11 @@ class Engine:
     ) -> int:
         """Add it, hand over what is kept for it, and queue the RESULT; its code."""
     def hand(self, conn: int, subs: list[int], message: _Kept) -> bool:
-        """Give one connection a kept message, or the word that it is gone."""
+        """Give one connection a kept message."""
+    def withdraw(self, message: _Kept) -> None:
+        """Tell those who watch that a kept message is gone."""
+    def want_room(self, conn: int) -> None:
+        """Have EVENT_ROOM tell when little waits for a connection."""
     def publish(self, conn: int, topic: str, frame: bytes) -> int:
         """Send a message that is kept to those who subscribed to it now; how many connections."""
     def settle(self, conn: int) -> None:

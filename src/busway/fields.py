@@ -70,6 +70,10 @@ _EXACT: Final[tuple[tuple[type, Callable[[Any], object]], ...]] = (
 _BYTES: Final = (bytes, bytearray, memoryview)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ABSENT: Final = object()
+_DEEP: Final = 16
+"""Lists and dicts may be nested so deep, on the wire."""
+_INSIDE: Final = 3
+"""How deep the value of a rule lies in all rules."""
 
 
 def encode_fields(fields: Fields) -> bytes:
@@ -98,8 +102,9 @@ def _plain(name: str, value: object, depth: int = 0) -> object:
             return exact(value)
     if isinstance(value, _BYTES):
         return bytes(value)
-    if depth > 16:
-        raise InvalidFields(f"field {name!r} is nested too deep", name=name)
+    if depth >= _DEEP and isinstance(value, (list, tuple, Mapping)):
+        text = f"{_DEEP} lists and dicts in each other are the limit, {_DEEP - _INSIDE} in a rule"
+        raise InvalidFields(f"field {name!r} is nested too deep: {text}", name=name)
     if isinstance(value, (list, tuple)):
         return [_plain(name, item, depth + 1) for item in value]
     if isinstance(value, Mapping):
@@ -191,6 +196,11 @@ def compile_where(where: Where | None = None, extra: Extra | None = None) -> Com
         for name, rule in where.items():
             if not isinstance(name, str):
                 raise InvalidRule(f"the name of a field is text, not {name!r}", name=str(name))
+            if not name and not isinstance(rule, Expr):
+                raise InvalidRule(
+                    f"the rule {rule!r} has no name: say which field it is for, or give busway.expr(...) in place of the"
+                    " dict for a rule about the whole message"
+                )
             op, argument = _rule(name, rule)
             if op == "call":
                 predicates.append((name, cast("Callable[[Any], object]", argument)))
@@ -233,20 +243,41 @@ def _rule(name: str, rule: object) -> tuple[str, object]:
     if isinstance(rule, str) and ("*" in rule or "?" in rule):
         return "glob", _wanted(name, rule)
     if isinstance(rule, (list, tuple, set, frozenset)):
-        return "in", [_wanted(name, item) for item in rule]
+        return "in", [_wanted(name, _item(name, item), _INSIDE + 1) for item in rule]
     if callable(rule):
         return "call", rule
     return "eq", _wanted(name, rule)
 
 
-def _wanted(name: str, value: object) -> object:
+def _item(name: str, item: object) -> object:
+    """One of the values of a list, which is not the place for another rule."""
+    match item:
+        case Enum():
+            return item
+        case re.Pattern():
+            kind = "regular expressions"
+        case Expr():
+            kind = "expressions"
+        case _Any():
+            kind = "busway.ANY"
+        case _ if callable(item):
+            kind = "functions"
+        case _:
+            return item
+    raise InvalidRule(
+        f"rule for {name!r}: a list holds the values that a field may have, not {kind}; a field has one rule",
+        name=name,
+    )
+
+
+def _wanted(name: str, value: object, depth: int = _INSIDE) -> object:
     """A value to compare with, in types that have a MessagePack form of their own."""
     while isinstance(value, Enum):
         value = value.value
     try:
         if name == "msg" and not isinstance(value, (str, *_BYTES)):
             value = msgspec.json.encode(value)
-        plain = _plain(name, value)
+        plain = _plain(name, value, depth)
         _ENCODER.encode(plain)
     except InvalidFields as error:
         raise InvalidRule(f"rule for {name!r}: {error.reason}", name=name) from None
@@ -256,8 +287,12 @@ def _wanted(name: str, value: object) -> object:
 
 
 def _names(extra: Collection[str]) -> list[str]:
-    if isinstance(extra, str) or not all(isinstance(name, str) for name in extra):
-        raise InvalidRule(f"extra= takes a set of names or a callable, not {extra!r}")
+    given: object = extra
+    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
+        raise InvalidRule(
+            "extra= takes a set or list with the names of fields that may be there besides, or a function that gets the"
+            f" message and the list of other names, not {extra!r}"
+        )
     return sorted(extra)
 
 

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from busway.broker.asking import Action, Answer, Ask, Asking, Call
+from busway.broker.asking import Asking
+from busway.broker.attempts import Action, Answer, Ask, Call
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
 from busway.broker.providers import ASIDE, FAILURES
 from busway.errors import Code
@@ -80,6 +81,15 @@ def answer(actions: list[Action]) -> Answer:
     (one,) = actions
     assert isinstance(one, Answer)
     return one
+
+
+def named(actions: list[Action]) -> list[tuple[str, int, str, bool]]:
+    """Who is said to have failed: name, code, text, whether more follows."""
+    assert all(isinstance(one, Answer) and one.flags & ~PARTIAL == ERROR | FIELDS for one in actions)
+    return [
+        (msgspec.msgpack.decode(one.fields)[".id"], one.code, one.payload.decode(), bool(one.flags & PARTIAL))
+        for one in actions
+    ]
 
 
 def error(actions: list[Action]) -> tuple[int, str]:
@@ -260,24 +270,70 @@ class TestMultipleReply:
     def test_nobody_is_willing(self) -> None:
         bench = Bench(asking=2)
         bench.request(gather=True)
-        bench.says(1, False)
-        assert error(bench.later(2.0))[0] == Code.NO_RESPONDERS
+        assert bench.says(1, False) == []
+        assert error(bench.says(2, False))[0] == Code.NO_RESPONDERS
         assert error(Bench().request(gather=True))[0] == Code.NO_RESPONDERS
+        assert bench.idle()
 
-    def test_the_total_limit_names_all_who_are_still_at_work(self) -> None:
+    def test_who_does_not_say_whether_it_is_willing_is_named(self) -> None:
+        bench = Bench(plain=1, asking=3)
+        bench.request(gather=True)
+        bench.later(1.0)
+        called(bench.says(4, True))
+        silent = "did not say within 2 s whether it is willing"
+        told = bench.later(1.0)
+        assert named(told[1:]) == [
+            ("p2", Code.SERVICE_GONE, f"p2 {silent}", True),
+            ("p3", Code.SERVICE_GONE, f"p3 {silent}", True),
+        ]
+        assert answer(bench.replies(4, b"4")).flags == FIELDS
+        assert bench.says(2, True) == []
+        assert bench.idle()
+
+    def test_the_last_who_does_not_say_is_the_end(self) -> None:
+        bench = Bench(asking=3)
+        bench.request(gather=True, each=0.5)
+        bench.says(1, False)
+        called(bench.says(2, True))
+        assert answer(bench.replies(2, b"2")).flags == PARTIAL | FIELDS
+        text = "p3 did not say within 0.5 s whether it is willing"
+        assert named(bench.later(0.5)) == [("p3", Code.SERVICE_GONE, text, False)]
+        assert bench.idle()
+
+    def test_the_dead_are_named_and_the_unwilling_are_not(self) -> None:
+        bench = Bench(asking=3)
+        bench.request(gather=True)
+        text = "the connection of p2 ended before it said whether it is willing"
+        assert named(bench.dies(2)) == [("p2", Code.SERVICE_GONE, text, True)]
+        assert bench.says(1, False) == []
+        assert answer(bench.says(3, False)) == Answer(ME, 1, END, 0, b"", b"")
+        assert bench.idle()
+
+    def test_one_that_takes_no_ask_is_named(self) -> None:
+        bench = Bench(asking=2)
+        bench.request(gather=True)
+        told = bench.act(bench.asking.undeliverable(bench.calls[1], bench.now))
+        assert named(told) == [("p1", Code.TOO_MANY_PENDING, "the service 'sum' of p1 doesn't keep up", True)]
+        assert answer(bench.says(2, False)).flags == END
+
+    def test_one_that_gives_the_service_up_before_it_says_is_unwilling(self) -> None:
+        bench = Bench(asking=2)
+        bench.request(gather=True)
+        assert bench.act(bench.asking.leave(1, 10, bench.now)) == []
+        assert error(bench.says(2, False))[0] == Code.NO_RESPONDERS
+
+    def test_the_total_limit_names_all_who_were_not_heard(self) -> None:
         bench = Bench(plain=3, asking=1)
         bench.request(gather=True, limit=1.0)
         bench.replies(1)
-        told = bench.later(1.0)
-        assert [one.flags for one in told] == [ERROR | PARTIAL | FIELDS, ERROR | FIELDS]
-        assert [msgspec.msgpack.decode(one.fields)[".id"] for one in told] == ["p2", "p3"]
+        time = "within the 1 s that the requester gave"
+        assert named(bench.later(1.0)) == [
+            ("p2", Code.SERVICE_GONE, f"p2 did not answer {time}", True),
+            ("p3", Code.SERVICE_GONE, f"p3 did not answer {time}", True),
+            ("p4", Code.SERVICE_GONE, f"p4 did not say {time} whether it is willing", False),
+        ]
         assert bench.idle()
-
-    def test_the_total_limit_with_only_asks_open_is_the_end(self) -> None:
-        bench = Bench(plain=1, asking=1)
-        bench.request(gather=True, limit=1.0)
-        bench.replies(1)
-        assert answer(bench.later(1.0)).flags == END
+        assert [one["failures"] for one in bench.asking.providers.figures(bench.now)] == [0] * 4
 
     def test_fields_that_are_none_are_a_failure_of_their_sender(self) -> None:
         bench = Bench(plain=2)
@@ -377,13 +433,39 @@ class TestBreaker:
         assert (code, "1 set aside" in text) == (Code.NO_RESPONDERS, True)
         assert [one["state"] for one in bench.asking.providers.figures(bench.now)] == ["aside"]
 
-    def test_one_set_aside_is_left_out_when_all_are_gathered(self) -> None:
+    def test_one_set_aside_is_named_when_all_are_gathered(self) -> None:
         bench = self.broken()
+        aside = "p1", Code.SERVICE_GONE, "p1 is set aside after 3 failures"
+        assert named(bench.request(9, gather=True)) == [(*aside, False)], "there is nobody else"
         bench.join(2)
-        assert called(bench.request(10, gather=True)) == 2
+        bench.join(3, asks=True)
+        call, ask, told = bench.request(10, gather=True)
+        assert (called([call]), asked([ask]), named([told])) == (2, [3], [(*aside, True)])
+        bench.replies(2)
+        assert answer(bench.says(3, False)).flags == END
         bench.later(ASIDE)
-        assert [one.conn for one in bench.request(11, gather=True)] == [1, 2]
-        assert called(bench.request(12, gather=True)) == 2, "one trial at a time"
+        assert [one.conn for one in bench.request(11, gather=True)] == [1, 2, 3]
+        call, ask, told = bench.request(12, gather=True)
+        assert (called([call]), asked([ask]), named([told])) == (2, [3], [(*aside, True)]), "one trial at a time"
+
+    def test_the_figures(self) -> None:
+        """As the pages say: three failures in a row, ten seconds aside, then one trial."""
+        bench = Bench(plain=1)
+        for number in range(3):
+            assert called(bench.request(number)) == 1, "fewer than three are forgiven"
+            bench.fails(1)
+        assert error(bench.request(3))[0] == Code.NO_RESPONDERS
+        bench.later(9.999)
+        assert error(bench.request(4))[0] == Code.NO_RESPONDERS
+        bench.later(0.001)
+        for number in (5, 7):
+            assert called(bench.request(number)) == 1
+            assert error(bench.request(number + 1))[0] == Code.NO_RESPONDERS, "one trial"
+            bench.fails(1)
+            bench.later(9.99)
+            assert error(bench.request(9))[0] == Code.NO_RESPONDERS, "another ten seconds after a trial that failed"
+            bench.later(0.02)
+        assert (FAILURES, ASIDE) == (3, 10.0)
 
     def test_a_success_in_between_begins_the_count_anew(self) -> None:
         bench = Bench(plain=1)
@@ -539,6 +621,7 @@ class Model:
         self.at_work: list[int] = []
         self.limits: dict[int, float] = {}
         self.given: set[tuple[tuple[int, int], int]] = set()  # request, service
+        self.owed: dict[tuple[int, int], set[str]] = {}  # gathered request -> those of whom nothing was heard yet
         self.services = {conn: conn * 10 for conn in range(1, 7)}
         self.number = 0
 
@@ -549,7 +632,10 @@ class Model:
                 key = one.conn, one.number
                 assert key in self.open, "an answer to one who doesn't wait"
                 assert one.flags & PARTIAL or key not in self.ended
+                if key in self.owed and one.fields:
+                    self.owed[key].discard(msgspec.msgpack.decode(one.fields)[".id"])
                 if not one.flags & PARTIAL:
+                    assert not self.owed.get(key), "somebody was left out"
                     self.end(key)
             else:
                 key = about if about and about in self.open and one.call not in self.who else self.who[one.call][0]
@@ -571,6 +657,11 @@ class Model:
     def end(self, key: tuple[int, int]) -> None:
         del self.open[key]
         self.ended.add(key)
+
+    def excuse(self, call: int) -> None:
+        """It is unwilling, so nothing has to be told of it."""
+        key, conn = self.who[call]
+        self.owed.get(key, set()).discard(f"p{conn}")
 
     def pick(self, calls: list[int], which: int) -> int | None:
         return calls[which % len(calls)] if calls else None
@@ -596,10 +687,14 @@ def test_exactly_one_answer_and_one_at_work_whatever_happens(steps) -> None:
             frame = b"%d" % model.number
             origin[frame] = key
             model.open[key] = what == "gather"
+            if what == "gather":
+                model.owed[key] = {one.name for one in asking.providers.of(TOPIC)}
             perform(asking.request(*key, TOPIC, frame, now, gather=what == "gather", limit=(0.0, 5.0)[which % 2]))
         elif what in ("yes", "no"):
             if call := model.pick(model.asked, which):
                 model.asked.remove(call)
+                if what == "no":
+                    model.excuse(call)
                 perform(asking.accepted(model.who[call][1], call, now, willing=what == "yes"))
         elif what in ("reply", "part", "error"):
             if call := model.pick(model.at_work, which):
@@ -620,6 +715,9 @@ def test_exactly_one_answer_and_one_at_work_whatever_happens(steps) -> None:
                 model.services[which + 1] += 1
                 bench.join(which + 1, asks=which % 2 == 0, service=model.services[which + 1])
         elif what == "leaves":
+            for call in model.asked:
+                if model.who[call][1] == which + 1:
+                    model.excuse(call)
             perform(asking.leave(which + 1, model.services[which + 1], now))
         elif what == "cancel":
             if model.open:

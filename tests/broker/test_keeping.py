@@ -225,19 +225,56 @@ async def test_watchers_go_with_their_connection(house: House) -> None:
     server = await house.serve()
     bob = await house.peer(BOB)
     await bob.subscribe(1, "a", flags=WATCH)
-    assert server._hub.keeping.box.watchers == 1
+    assert server.stats()["watchers"] == 1
     bob.abort()
-    await until(lambda: server._hub.keeping.box.watchers == 0)
+    await until(lambda: server.stats()["watchers"] == 0)
 
 
-async def test_the_fields_of_the_server_are_part_of_what_is_kept(house: House) -> None:
+async def test_the_fields_of_the_server_are_shown_and_not_part_of_the_key(house: House) -> None:
     await house.serve(fields={"region": "eu"})
-    alice = await house.peer(ALICE)
-    await alice.keep("t", b"1", fields={"region": "us", "n": 1})
+    alice, bob = await house.peer(ALICE), await house.peer(BOB)
+    await bob.subscribe(1, "t", rules=compile_where({"region": "eu"}).wire)
+    await alice.keep("t", b"1", fields={"n": 1})
     await alice.keep("t", b"2", fields={"n": 1})
     assert await alice.subscribe(1, "t", rules=compile_where({"region": "eu"}).wire) == 1
     assert (alice.got[0].payload, alice.got[0].fields) == (b"2", {"region": "eu", "n": 1})
+    live = [await bob.take(wire.DELIVER) for _ in range(2)]
+    assert [one.fields for one in live] == [{"region": "eu", "n": 1}] * 2
     assert (await alice.keep("t", b"", POST | UNKEEP, fields={"n": 1})).value == 1
+
+
+async def test_pins_stay_the_same_under_a_server_with_other_fields(house: House, tmp_path: Path) -> None:
+    for region in ("a", "b"):
+        server = await house.serve(fields={"region": region}, data=tmp_path / "data")
+        alice = await house.peer(ALICE, "m")
+        await alice.keep("cfg", region.encode(), PIN, number=1 + (region == "b"))
+        await server.stop()
+    await house.serve(data=tmp_path / "data")
+    alice = await house.peer(ALICE, "m")
+    assert await alice.subscribe(1, "cfg") == 1
+    assert (alice.got[0].payload, alice.got[0].fields) == (b"b", {})
+    assert (await alice.keep("cfg", b"", PIN | UNKEEP, number=9)).value == 1
+
+
+async def test_more_is_kept_than_a_connection_should_have_waiting(house: House) -> None:
+    """It is handed over in portions, in order, and what changes meanwhile is not missed."""
+    server = await house.serve(outbox=4 << 20)
+    for number in range(3):
+        poster = await house.peer(100 + number)
+        for i in range(10):
+            assert (await poster.keep(f"k/{number}/{i}", bytes(1 << 20), number=1 + i)).code == Code.OK
+    alice, bob = await house.peer(ALICE), await house.peer(BOB)
+    await alice.keep("k/gone", b"", number=1)
+    await bob.send(wire.subscribe(1, 1, "k/**", flags=WATCH))
+    await bob.take(wire.DELIVER)
+    assert server.stats()["outbox_bytes"] < 4 << 20
+    await alice.keep("k/new", b"", number=2)
+    topics = []
+    while not isinstance(frame := await bob.any(), wire.Result):
+        topics.append(frame.topic)
+    assert topics[-1] == "k/new"
+    handed = [f"k/{poster}/{number}" for poster in range(3) for number in range(10)]
+    assert sorted(topics[:-1]) == sorted([*handed[1:], "k/gone"])
 
 
 class TestListing:

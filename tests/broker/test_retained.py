@@ -267,37 +267,14 @@ def test_a_topic_is_compared_once_for_all_its_messages_and_a_literal_one_never()
     assert Selection.compared == 10
 
 
-def test_watchers_are_told_by_what_they_selected() -> None:
+def test_what_was_put_after_a_moment() -> None:
     box = retained()
-    box.watch(1, 10, "a/**")
-    box.watch(1, 11, "a/1")
-    box.watch(2, 20, "**", b"x")
-    box.watch(2, 21, "**", without=ALICE)
-    box.watch(3, 30, "b")
-    box.watch(4, 40, "*")
-    assert box.watching(message(POST, "a/1", b"x")) == {1: [11, 10], 2: [20]}
-    assert box.watching(message(POST, "a/1", b"y", session=BOB)) == {1: [11, 10], 2: [21]}
-    assert box.watching(message(POST, "a/*", b"y")) == {1: [10, 11]}
-    assert box.watching(message(POST, "*", b"y")) == {1: [10], 3: [30], 4: [40]}
-    assert box.watchers == 6
-
-
-def test_watchers_go_with_their_subscription_or_connection() -> None:
-    box = retained()
-    for sub in (1, 2, 3):
-        box.watch(7, sub, "t")
-    box.watch(8, 1, "t")
-    box.unwatch(7, 2)
-    box.unwatch(7, 99)
-    box.unwatch(9, 1)
-    assert box.watching(message(POST, "t")) == {7: [1, 3], 8: [1]}
-    box.watch(7, 1, "other")
-    assert box.watching(message(POST, "t")) == {7: [3], 8: [1]}
-    box.forget(7)
-    box.forget(7)
-    assert box.watching(message(POST, "t")) == {8: [1]}
-    box.forget(8)
-    assert (box.watchers, box._watched) == (0, {})
+    for topic in "abc":
+        box.put(message(POST, topic))
+    after = box.select("b")[0].order
+    assert [one.topic for one in box.select("*", after=after)] == ["c"]
+    box.put(message(POST, "a", b"again"))
+    assert [one.topic for one in box.select("*", after=after)] == ["c", "a"]
 
 
 steps = st.lists(

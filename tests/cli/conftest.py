@@ -85,7 +85,11 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await process.communicate()
+        # What a command started may live on and hold its pipes: then their end is not waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE / 4):
+                await process.communicate()
+        process._transport.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 import busway
-from busway.cli import values
+from busway.cli import address, values
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,27 @@ def test_unknown_schemes(text):
 )
 def test_payloads_on_the_screen(payload, text):
     assert values.readable(payload) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [("ä b", "ä b"), ("a\nb\tc", "a\\nb\\tc"), ("a\r\x1b[2K\x85\u2028", "a\\x0d\\x1b[2K\\x85\\u2028")],
+)
+def test_one_line(given, text):
+    assert values.one_line(given) == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"venue": "krk", "size": 5}, "venue=krk size=5"),
+        ({"a": "b c", "n": "x\ny"}, 'a="b c" n="x\\ny"'),
+        ({"c": "\x9b2K\x7f\u202e"}, 'c="\\u009b2K\\u007f\\u202e"'),
+        ({"na\u2028me": 1}, "na\\u2028me=1"),
+    ],
+)
+def test_fields_on_the_screen(fields, text):
+    assert address.shown(fields) == text
 
 
 async def test_format(bus):

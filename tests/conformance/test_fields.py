@@ -1,5 +1,6 @@
 """Fields: the address of a message beside its topic, from the caller, the client and the server."""
 
+import asyncio
 import enum
 from typing import Any
 
@@ -171,3 +172,29 @@ async def test_each_reader_of_a_message_s_fields_sees_the_same(net: Net) -> None
         await bus.publish("t", b"", fields={"x": 1})
         (message,) = await gather(subscription, 1)
         assert message.fields is message.fields
+
+
+async def test_nobody_gets_around_the_server_s_fields_by_many_of_his_own(net: Net) -> None:
+    await net.serve(fields={"region": "emea", "host": "h1"})
+    bus = await net.connect()
+    many = {f"f{number}": number for number in range(254)} | {"region": "us"}
+    events = bus.events()
+    async with bus.subscribe("t") as subscription, bus.serve("s", lambda message: b""):
+        await bus.publish("t", b"", fields=many)
+        async with asyncio.timeout(PATIENCE):
+            event = await anext(events)
+        assert (event.kind, type(event.error)) == ("rejected", busway.InvalidFields)
+        for call in (
+            bus.push("t", b"", fields=many),
+            bus.request("s", b"", fields=many),
+            bus.post("t", b"", fields=many),
+        ):
+            with pytest.raises(busway.InvalidFields):
+                await call
+        await settle(bus)
+        assert subscription.received == 0
+
+
+def test_a_server_whose_fields_are_larger_than_a_message_s_may_be() -> None:
+    with pytest.raises(ValueError, match=r"fields of .* bytes"):
+        busway.serve(fields={"region": "e" * 70_000})

@@ -112,6 +112,73 @@ async def test_who_is_late_is_named(net: Net, limit: dict[str, float]) -> None:
     assert [failed.sender for failed in replies.failed] == ["silent"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ({"timeout": 0.05}, "silent did not say within the 0.05 s that the requester gave whether it is willing"),
+        ({"timeout": None, "each": 0.05}, "silent did not say within 0.05 s whether it is willing"),
+    ],
+    ids=["total", "each"],
+)
+async def test_who_does_not_say_whether_it_is_willing_is_named(net: Net, limit: dict[str, float], text: str) -> None:
+    good, silent, client = await net.connect("good"), await net.connect("silent"), await net.connect()
+
+    async def ask(message: busway.Message) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async with silent.serve("s", says("no"), shared=True, ask=ask):
+        replies = await within(client.request_all("s", **limit))
+        assert (replies, [(failed.sender, str(failed.error)) for failed in replies.failed]) == ([], [("silent", text)])
+        async with good.serve("s", says("yes"), shared=True):
+            gathering = client.request_many("s", **limit)
+            assert [reply.sender async for reply in gathering] == ["good"]
+        assert [(failed.sender, str(failed.error)) for failed in gathering.failed] == [("silent", text)]
+        assert isinstance(gathering.failed[0].error, busway.ServiceGone)
+
+
+async def test_who_dies_while_it_is_asked_is_named_and_the_unwilling_are_not(net: Net) -> None:
+    dying, other, client = await net.connect("dying", reconnect=None), await net.connect("other"), await net.connect()
+    asked = asyncio.Event()
+
+    async def ask(message: busway.Message) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    await dying.serve("s", says("no"), shared=True, ask=ask)
+    async with other.serve("s", says("no"), shared=True, ask=lambda message: False):
+        asking = asyncio.ensure_future(client.request_all("s", timeout=None, each=PATIENCE))
+        await within(asked.wait())
+        assert dying._core.connection is not None
+        dying._core.connection.fail(busway.Disconnected("cut"))
+        replies = await within(asking)
+    assert (replies, [failed.sender for failed in replies.failed]) == ([], ["dying"])
+    assert isinstance(replies.failed[0].error, busway.ServiceGone)
+
+
+async def test_who_is_set_aside_is_named(net: Net) -> None:
+    good, bad = await net.connect("good"), await net.connect("bad", on_error=lambda error: None)
+    client = await net.connect()
+
+    def failing(message: busway.Message) -> str:
+        raise LookupError("no such thing")
+
+    async with bad.serve("s", failing, shared=True):
+        for _ in range(3):
+            with pytest.raises(busway.HandlerError):
+                await client.request("s")
+        with pytest.raises(busway.NoResponders):
+            await client.request("s")
+        text = "bad is set aside after 3 failures"
+        replies = await client.request_all("s", timeout=None)
+        assert (replies, [(failed.sender, str(failed.error)) for failed in replies.failed]) == ([], [("bad", text)])
+        async with good.serve("s", says("yes"), shared=True):
+            replies = await client.request_all("s", timeout=None)
+            assert [reply.sender for reply in replies] == ["good"]
+            assert [(failed.sender, str(failed.error)) for failed in replies.failed] == [("bad", text)]
+
+
 async def test_replies_are_given_as_they_come(net: Net) -> None:
     one, two, client = await net.connect("one"), await net.connect("two"), await net.connect()
     gate = asyncio.Event()
@@ -342,3 +409,17 @@ async def test_replies_that_nobody_takes_are_bounded(net: Net, monkeypatch: pyte
                 taken.append(int(reply.text))
         assert taken == list(range(1, 12))
         assert not client._core.gathering
+
+
+async def test_a_service_alone_is_named_too(net: Net) -> None:
+    bus, other = await net.connect(), await net.connect("alone")
+    async with other.serve("s", lambda message: b"1"):
+        (reply,) = await bus.request_all("s")
+        assert (reply.text, reply.sender, reply.fields) == ("1", "alone", {})
+
+        async def dies(message: busway.Message) -> bytes:
+            raise ValueError("no")
+
+    async with other.serve("s", dies):
+        replies = await bus.request_all("s")
+        assert [failed.sender for failed in replies.failed] == ["alone"]

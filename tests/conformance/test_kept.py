@@ -135,6 +135,7 @@ async def test_kept_asks_by_pattern_and_rules(net: Net) -> None:
     with pytest.raises(busway.InvalidTopic):
         await found("a/**b")
     assert not other._core.subscriptions
+    assert other.errors == 0
 
 
 async def test_kept_gives_nothing_but_what_is_kept(net: Net) -> None:
@@ -193,6 +194,19 @@ async def test_who_watches_is_told_of_what_goes(net: Net) -> None:
         assert (messages[-1].id, messages[-1].fields, messages[-1].sender) == (messages[1].id, {"pid": 1}, "hdb")
         await settle(watcher)
         assert (plain.received, other.received) == (4, 0)
+
+
+async def test_who_no_longer_watches_is_forgotten(net: Net) -> None:
+    watcher, bus = await net.connect(), await net.connect()
+    async with watcher.subscribe("**", watch=True) as stays:
+        for _ in range(3):
+            async with watcher.subscribe("**", watch=True):
+                pass
+        assert (await watcher.info())["kept"]["watchers"] == 1
+        await bus.post("t", b"x")
+        await bus.unpost("t")
+        assert [message.kind for message in await gather(stays, 2)] == ["post", "withdrawn"]
+    assert (await watcher.info())["kept"]["watchers"] == 0
 
 
 async def test_a_typed_watch_has_the_value_that_is_gone(net: Net) -> None:

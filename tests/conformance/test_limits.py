@@ -34,6 +34,8 @@ async def test_the_limits_are_told_in_the_handshake(net: Net) -> None:
         "topics": 7,
         "senders": 3,
         "pending": 9,
+        "kept": 4096,
+        "kept_bytes": 16 << 20,
     }
 
 

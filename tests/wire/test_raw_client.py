@@ -19,12 +19,23 @@ async def address(net: Net) -> str:
 async def test_welcome_has_all_the_keys_of_the_page(net: Net, address: str) -> None:
     async with await wire.RawClient.welcomed(address, 7, "raw") as raw:
         assert raw.version == 1
-        assert set(raw.welcome) >= {"name", "guid", "client", "agent", "heartbeat", "limits", "servers"}
+        assert set(raw.welcome) >= {
+            "name",
+            "guid",
+            "client",
+            "agent",
+            "heartbeat",
+            "limits",
+            "servers",
+            "grace",
+            "provider_timeout",
+        }
         assert len(bytes.fromhex(raw.welcome["guid"])) == 16
         assert raw.welcome["client"] >= 1
         assert isinstance(raw.welcome["heartbeat"], float)
         assert set(raw.welcome["limits"]) == {
-            "frame", "topic", "fields", "subscriptions", "expressions", "outbox", "topics", "senders", "pending"
+            "frame", "topic", "fields", "subscriptions", "expressions", "outbox", "topics", "senders", "pending",
+            "kept", "kept_bytes",
         }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 use crate::aside::Aside;
+use crate::fields::{write_text, Pair};
 use crate::frame::policy;
 use crate::numbers::Numbers;
 use crate::outbox::Outbox;
@@ -35,6 +36,19 @@ pub struct Who {
     pub client: u32,
     pub session: u64,
     pub name: Arc<str>,
+}
+
+impl Who {
+    /// The field that tells who gave one of several replies.
+    pub fn named(&self) -> Pair {
+        let mut value = Vec::new();
+        if self.name.is_empty() {
+            write_text(&format!("{:016x}", self.session), &mut value);
+        } else {
+            write_text(&self.name, &mut value);
+        }
+        (".id".into(), value.into())
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -98,6 +112,8 @@ pub struct Connection {
     pub stuck: bool,
     /// When it was last seen to make progress while crowded; None: not looked at yet.
     pub progress: Option<u64>,
+    /// The driver has more for it.
+    pub wants_room: bool,
     /// Connections that wait for room here.
     pub waiters: Vec<u32>,
     /// Subscriptions that its client has no room for.
@@ -148,6 +164,7 @@ impl Connection {
             crowded: false,
             stuck: false,
             progress: None,
+            wants_room: false,
             waiters: Vec::new(),
             held: FxHashMap::default(),
             streams: Vec::new(),

@@ -110,11 +110,16 @@ pub fn merge(fields: &Fields<'_>, defaults: &[Pair]) -> Checked<Vec<u8>> {
     let mut out = Vec::with_capacity(3 + kept.iter().map(|(name, value)| 5 + name.len() + value.len()).sum::<usize>());
     write_head(Head::Map(kept.len()), &mut out);
     for (name, value) in kept {
-        write_head(Head::Str(name.len()), &mut out);
-        out.extend_from_slice(name.as_bytes());
+        write_text(name, &mut out);
         out.extend_from_slice(value);
     }
     Ok(out)
+}
+
+/// A text as a value.
+pub fn write_text(text: &str, out: &mut Vec<u8>) {
+    write_head(Head::Str(text.len()), out);
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// What is wrong with the name of a field.

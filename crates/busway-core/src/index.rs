@@ -32,8 +32,8 @@ pub struct Subscription {
     pub echo: bool,
     /// Gets copies of pushes and requests, and is never asked to take one.
     pub listen: bool,
-    /// The driver keeps something for it and hears of its end.
-    pub told: bool,
+    /// Is told when something that was kept is gone.
+    pub watch: bool,
     /// Node of the trie, or place among the expressions.
     home: u32,
     pub expression: bool,
@@ -46,7 +46,7 @@ impl Subscription {
 
     pub fn new(conn: u32, id: u32, group: u32, policy: u8, echo: bool, listen: bool) -> Self {
         let (home, next, prev) = (NONE, NONE, NONE);
-        Self { conn, id, group, policy, echo, listen, told: false, home, expression: false, next, prev }
+        Self { conn, id, group, policy, echo, listen, watch: false, home, expression: false, next, prev }
     }
 }
 
@@ -90,6 +90,8 @@ pub struct Index {
     rules: FxHashMap<u32, Box<Rules>>,
     /// How many listen.
     pub listeners: usize,
+    /// How many subscriptions are told of what is kept no longer.
+    pub watchers: usize,
     stack: Vec<(u32, u32)>,
     seen: FxHashSet<(u32, u32)>,
 }
@@ -106,6 +108,7 @@ impl Default for Index {
             live: 0,
             rules: FxHashMap::default(),
             listeners: 0,
+            watchers: 0,
             stack: Vec::new(),
             seen: FxHashSet::default(),
         }
@@ -151,6 +154,7 @@ impl Index {
         }
         let key = self.keep(sub);
         self.listeners += usize::from(sub.listen);
+        self.watchers += usize::from(sub.watch);
         self.rules.extend(rules.map(|rules| (key, rules)));
         let next = std::mem::replace(self.first(&sub), key);
         self.subs[key as usize].next = next;
@@ -182,6 +186,7 @@ impl Index {
         let sub = self.subs[key as usize];
         self.live -= 1;
         self.listeners -= usize::from(sub.listen);
+        self.watchers -= usize::from(sub.watch);
         self.rules.remove(&key);
         self.free_subs.push(key);
         if sub.next != NONE {

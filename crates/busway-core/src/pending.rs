@@ -8,6 +8,8 @@ pub enum Pending {
         origin: u32,
         number: u64,
         server: u32,
+        /// Who asked wants to know who replies.
+        gather: bool,
     },
     Offer {
         origin: u32,

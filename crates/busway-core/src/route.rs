@@ -25,6 +25,7 @@ pub struct Member {
     pub policy: u8,
     pub echo: bool,
     pub listen: bool,
+    pub watch: bool,
 }
 
 /// A group: one of its members gets each message.
@@ -41,6 +42,7 @@ pub struct Route {
     pub ids: Vec<u32>,
     pub echo: Vec<bool>,
     pub listen: Vec<bool>,
+    pub watch: Vec<bool>,
     pub teams: Vec<Team>,
     /// A connection may be reached both alone and through groups: its ids must be brought together.
     pub overlap: bool,
@@ -86,6 +88,7 @@ impl Route {
         self.ids.clear();
         self.echo.clear();
         self.listen.clear();
+        self.watch.clear();
         self.teams.clear();
         subs.sort_unstable_by_key(|sub| (sub.group, sub.conn, sub.id));
         for sub in subs {
@@ -110,6 +113,7 @@ impl Route {
         self.ids.push(sub.id);
         self.echo.push(sub.echo);
         self.listen.push(sub.listen);
+        self.watch.push(sub.watch);
         if let Some(target) = self.targets.last_mut() {
             target.to = at + 1;
             target.picky |= !sub.echo;
@@ -118,8 +122,8 @@ impl Route {
     }
 
     fn add_member(&mut self, sub: &Subscription) {
-        let Subscription { conn, id, policy, echo, listen, .. } = *sub;
-        let member = Member { conn, id, policy, echo, listen };
+        let Subscription { conn, id, policy, echo, listen, watch, .. } = *sub;
+        let member = Member { conn, id, policy, echo, listen, watch };
         match self.teams.last_mut() {
             Some(team) if team.group == sub.group => team.members.push(member),
             _ => self.teams.push(Team { group: sub.group, members: vec![member] }),
@@ -140,6 +144,7 @@ impl Route {
                 policy: target.policy,
                 echo: self.echo[i],
                 listen: self.listen[i],
+                watch: self.watch[i],
             })
         })
     }

@@ -264,7 +264,17 @@ impl Engine {
         Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &handed))
     }
 
-    /// Gives one connection a kept message, or the word that it is gone.
+    /// Tells those who watch that a kept message is gone.
+    fn withdraw(&self, message: KeptParts<'_>) {
+        self.core().withdraw(&kept(message));
+    }
+
+    /// `EVENT_ROOM` tells when little waits for a connection.
+    fn want_room(&self, conn: u32) {
+        self.core().want_room(conn);
+    }
+
+    /// Gives one connection a kept message.
     fn hand(&self, conn: u32, subs: Vec<u32>, message: KeptParts<'_>) -> bool {
         self.core().hand(conn, &subs, &kept(message))
     }

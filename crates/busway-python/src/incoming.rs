@@ -27,6 +27,7 @@ pub enum Event {
     Missed(u32, u64),
     Call(u32, u64, Message),
     Ask(u32, u64, Message),
+    Doubt(u32),
     Reply(u64, u16, u8, Message),
     Result(u64, u16, u64, String),
     Stored(u64, u32, Py<PyAny>, u64, u64, bool),
@@ -50,6 +51,7 @@ impl Event {
             Self::Full(sub) => (event::FULL, sub).into_pyobject(py),
             Self::Missed(sub, count) => (event::MISSED, sub, count).into_pyobject(py),
             Self::Call(service, call, message) => (event::CALL, service, call, message).into_pyobject(py),
+            Self::Doubt(sub) => (event::DOUBT, sub).into_pyobject(py),
             Self::Ask(service, call, message) => (event::ASK, service, call, message).into_pyobject(py),
             Self::Reply(number, code, flags, message) => (event::REPLY, number, code, flags, message).into_pyobject(py),
             Self::Stored(number, count, stream, offset, sequence, again) => {
@@ -130,10 +132,10 @@ impl Arrivals {
     fn entered(&mut self, py: Python<'_>, number: u64, code: u16) -> PyResult<()> {
         let Some((sub, notify)) = self.entering.remove(&number).filter(|_| code == code::OK) else { return Ok(()) };
         let Some(inbox) = self.inboxes.get(&sub) else { return Ok(()) };
-        let mut news = self.seen.get_mut(&sub).map_or_else(Vec::new, Seen::end);
-        for gone in &mut news {
-            *gone = copy(py, gone, 0, flag::WITHDRAWN)?;
+        if self.seen.get(&sub).is_some_and(Seen::doubts) {
+            self.events.push(Event::Doubt(sub));
         }
+        let mut news = Vec::new();
         if let Some(topic) = notify {
             let (topic, from, time, frame) = (&topic, &self.nobody, now(), NOTIFY);
             let (number, flags, fields, payload) = (0, 0, None, &[][..]);
@@ -147,6 +149,18 @@ impl Arrivals {
             messages.push(0, || one);
         }
         Ok(())
+    }
+
+    /// What was known to be kept and was not handed over again since is gone; whether that was something.
+    pub fn settle(&mut self, py: Python<'_>, sub: u32) -> PyResult<bool> {
+        let gone = self.seen.get_mut(&sub).map_or_else(Vec::new, Seen::end);
+        let Some(inbox) = self.inboxes.get(&sub) else { return Ok(false) };
+        let mut messages = inbox.borrow_mut();
+        for one in &gone {
+            let gone = copy(py, one, 0, flag::WITHDRAWN)?;
+            messages.push(0, || gone);
+        }
+        Ok(!gone.is_empty())
     }
 
     pub fn forget(&mut self, sub: u32) -> (Option<Shared>, Option<Seen>) {

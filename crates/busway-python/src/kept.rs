@@ -35,7 +35,12 @@ impl Seen {
         self.round += 1;
     }
 
-    /// It has ended: what was known and not handed over again is gone.
+    /// Whether something that was known was not handed over again.
+    pub fn doubts(&self) -> bool {
+        self.known.values().any(|known| known.round != self.round)
+    }
+
+    /// What was known and was not handed over again is gone.
     pub fn end(&mut self) -> Vec<Message> {
         let round = self.round;
         let mut gone = Vec::new();
@@ -60,6 +65,7 @@ impl Seen {
         }
         let message = self.watch.then(|| message.clone_ref(py));
         let before = self.known.insert(key, Known { id, round, message });
-        delivery.flags & flag::KEPT != 0 && before.is_some_and(|before| before.id == id)
+        // Handed over again, or put back by its sender after the broker was restarted.
+        before.is_some_and(|before| before.id == id)
     }
 }

@@ -58,6 +58,7 @@ pub(crate) mod event {
     pub const CHANNEL: u8 = 32;
     pub const GAP: u8 = 33;
     pub const LATER: u8 = 34;
+    pub const DOUBT: u8 = 35;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -142,6 +143,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_CHANNEL", event::CHANNEL),
         ("EVENT_GAP", event::GAP),
         ("EVENT_LATER", event::LATER),
+        ("EVENT_DOUBT", event::DOUBT),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),

@@ -316,7 +316,7 @@ getters! {
         Ok(PyString::intern(py, kind_name(object)).into_any().unbind())
     };
     kept, "Whether it was kept and handed over when the subscription began.", |py, object, _| {
-        let kept = object.frame == kind::DELIVER && object.flags & flag::KEPT != 0;
+        let kept = object.frame == kind::DELIVER && object.flags & (flag::KEPT | flag::WITHDRAWN) == flag::KEPT;
         Ok(PyBool::new(py, kept).to_owned().into_any().unbind())
     };
     last, "Whether no more replies to the same request, or messages of the same backlog, follow.", |py, object, _| {

@@ -450,6 +450,11 @@ impl Session {
         })
     }
 
+    /// What a subscription knew to be kept and was not handed over again is gone; whether that was something.
+    fn settle(&self, py: Python<'_>, sub: u32) -> PyResult<bool> {
+        self.state().arrivals.settle(py, sub)
+    }
+
     /// Everything that waits to be written.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
         let data = {

@@ -221,7 +221,14 @@ impl Driver {
                     engine.answer(conn, number, frame[5] & flag::PARTIAL, 0, &[], b"reply");
                 }
             }
-            Event::Cancel { .. } | Event::Accept { .. } | Event::Unsubscribe { .. } => {}
+            Event::Cancel { .. }
+            | Event::Accept { .. }
+            | Event::Room(_)
+            | Event::Unsubscribe { .. }
+            | Event::Behind { .. }
+            | Event::Later { .. }
+            | Event::Stored(_)
+            | Event::Channel { .. } => {}
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
             Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Read(_) | Event::Pause(_) => {}

@@ -109,6 +109,8 @@ def limits(settings: Settings) -> dict[str, int]:
         "topics": settings.topics,
         "senders": settings.senders,
         "pending": settings.pending,
+        "kept": settings.kept,
+        "kept_bytes": settings.kept_bytes,
     }
 
 
@@ -118,6 +120,8 @@ def _welcome(hub: "Hub", client: int) -> bytes:
             "name": hub.name,
             "guid": hub.guid,
             "client": client,
+            "grace": hub.settings.grace,
+            "provider_timeout": hub.settings.provider_timeout,
             "agent": AGENT,
             "heartbeat": hub.settings.heartbeat,
             "limits": limits(hub.settings),

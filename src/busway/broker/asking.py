@@ -2,97 +2,21 @@
 
 A machine: it is told what happened and when, and hands back what is to be done. `sharing` drives it. Every request ends
 with exactly one answer without PARTIAL, unless its requester goes or cancels it first. A request for one reply has at most
-one provider at work at a time, apart from those that were given up because they took too long.
+one provider at work at a time, apart from those that were given up because they took too long. A gathered request leaves
+nobody out silently: who is not heard of by a reply, and has not said that it is unwilling, is named in an error.
 """
 
 import heapq
-from collections import deque
-from dataclasses import dataclass, field
-from enum import Enum
 from itertools import count
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 
+from busway.broker.attempts import Action, Answer, Ask, Attempt, Call, Phase, Request
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
 from busway.broker.providers import Provider, Providers
 from busway.errors import Code
-
-
-class Ask(NamedTuple):
-    """Ask a provider whether it would take this request; answered by accepted()."""
-
-    conn: int
-    service: int
-    call: int
-    origin: int
-    topic: str
-    frame: bytes
-
-
-class Call(NamedTuple):
-    """Give it the request; answered by answered()."""
-
-    conn: int
-    service: int
-    call: int
-    origin: int
-    topic: str
-    frame: bytes
-
-
-class Answer(NamedTuple):
-    """Tell the requester. Without PARTIAL in the flags this is the end."""
-
-    conn: int
-    number: int
-    flags: int
-    code: int
-    fields: bytes
-    payload: bytes
-
-
-Action: TypeAlias = Ask | Call | Answer
-
-
-class _Phase(Enum):
-    ASKED = 1
-    WILLING = 2
-    AT_WORK = 3
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    conn: int
-    number: int
-    topic: str
-    frame: bytes
-    gather: bool
-    each: float
-    limit: float
-    deadline: float
-    attempts: dict[int, "_Attempt"] = field(default_factory=dict)
-    willing: deque["_Attempt"] = field(default_factory=deque)
-    tried: set[Provider] = field(default_factory=set)
-    asked: int = 0
-    error: tuple[int, str] | None = None
-    spoken: bool = False
-    """Whether the requester has been told something already: then nobody else can begin from the start."""
-    over: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Attempt:
-    """One provider's part in one request."""
-
-    call: int
-    request: _Request
-    provider: Provider
-    phase: _Phase
-    began: float
-    deadline: float
-    over: bool = False
 
 
 class Asking:
@@ -103,10 +27,10 @@ class Asking:
         self._size = size
         self._calls = count(1)
         self._serial = count()
-        self._requests: dict[int, dict[int, _Request]] = {}
-        self._attempts: dict[int, _Attempt] = {}
+        self._requests: dict[int, dict[int, Request]] = {}
+        self._attempts: dict[int, Attempt] = {}
         self._bytes: dict[int, int] = {}
-        self._alarms: list[tuple[float, int, _Attempt | _Request]] = []
+        self._alarms: list[tuple[float, int, Attempt | Request]] = []
         self.providers = Providers()
         self.pending = 0
         self.late = 0
@@ -133,7 +57,7 @@ class Asking:
             text = f"the requests in flight would have {held} bytes, {self._size} are the limit"
             return [_error(conn, number, Code.TOO_MANY_PENDING, text)]
         deadline = now + limit if limit > 0 else inf
-        request = _Request(conn, number, topic, frame, gather, each if each > 0 else self._each, limit, deadline)
+        request = Request(conn, number, topic, frame, gather, each if each > 0 else self._each, limit, deadline)
         self._requests.setdefault(conn, {})[number] = request
         self._bytes[conn] = held
         self.pending += 1
@@ -149,13 +73,13 @@ class Asking:
     def accepted(self, conn: int, call: int, now: float, *, willing: bool) -> list[Action]:
         """A provider's answer to an Ask. One that comes when the request is over is of no interest."""
         attempt = self._attempts.get(call)
-        if attempt is None or attempt.provider.conn != conn or attempt.phase is not _Phase.ASKED:
+        if attempt is None or attempt.provider.conn != conn or attempt.phase is not Phase.ASKED:
             return []
         request = attempt.request
         if not willing:
             self._end(attempt, now)
             return self._go_on(request, now)
-        attempt.phase, attempt.deadline = _Phase.WILLING, inf
+        attempt.phase, attempt.deadline = Phase.WILLING, inf
         if request.gather:
             return [self._call(attempt, now)]
         request.willing.append(attempt)
@@ -166,7 +90,7 @@ class Asking:
     ) -> list[Action]:
         """A provider's reply."""
         attempt = self._attempts.get(call)
-        if attempt is None or attempt.provider.conn != conn or attempt.phase is not _Phase.AT_WORK:
+        if attempt is None or attempt.provider.conn != conn or attempt.phase is not Phase.AT_WORK:
             self.late += 1
             return []
         if flags & ERROR:
@@ -181,21 +105,18 @@ class Asking:
         if flags & PARTIAL:
             # More is promised, so its time begins anew.
             attempt.deadline = now + request.each
-            return [self._reply(attempt, PARTIAL, 0, fields, payload)]
+            return [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
         self._end(attempt, now, good=True)
         if not request.gather or not request.attempts:
             self._close(request, now)
-            return [self._reply(attempt, flags & END, 0, fields, payload)]
-        return [] if flags & END else [self._reply(attempt, PARTIAL, 0, fields, payload)]
+            return [self._reply(request, attempt.provider, flags & END, 0, fields, payload)]
+        return [] if flags & END else [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
 
     def undeliverable(self, call: int, now: float) -> list[Action]:
         """An Ask or Call could not be handed over."""
         attempt = self._attempts.get(call)
         if attempt is None:
             return []
-        if attempt.phase is _Phase.ASKED:
-            self._end(attempt, now)
-            return self._go_on(attempt.request, now)
         text = f"the service {attempt.request.topic!r} of {attempt.provider.name} doesn't keep up"
         return self._failed(attempt, Code.TOO_MANY_PENDING, text.encode(), now, good=None)
 
@@ -207,7 +128,7 @@ class Asking:
         actions: list[Action] = []
         for call in sorted(provider.attempts):
             attempt = self._attempts.get(call)
-            if attempt is not None and attempt.phase is not _Phase.AT_WORK:
+            if attempt is not None and attempt.phase is not Phase.AT_WORK:
                 self._end(attempt, now)
                 actions += self._go_on(attempt.request, now)
         return actions
@@ -221,12 +142,9 @@ class Asking:
             for call in sorted(provider.attempts):
                 if (attempt := self._attempts.get(call)) is None:
                     continue
-                if attempt.phase is _Phase.AT_WORK:
-                    text = f"the connection of {provider.name} ended before it replied"
-                    actions += self._failed(attempt, Code.SERVICE_GONE, text.encode(), now, good=False)
-                else:
-                    self._end(attempt, now)
-                    actions += self._go_on(attempt.request, now)
+                done = "replied" if attempt.phase is Phase.AT_WORK else "said whether it is willing"
+                text = f"the connection of {provider.name} ended before it {done}"
+                actions += self._failed(attempt, Code.SERVICE_GONE, text.encode(), now, good=False)
         return actions
 
     def expire(self, now: float) -> list[Action]:
@@ -238,14 +156,11 @@ class Asking:
                 continue
             if item.deadline > now:
                 self._wake(item)
-            elif isinstance(item, _Request):
+            elif isinstance(item, Request):
                 actions += self._out_of_time(item, now)
-            elif item.phase is _Phase.ASKED:
-                self._end(item, now, good=False)
-                actions += self._go_on(item.request, now)
             else:
-                text = f"{item.provider.name} did not answer within {item.request.each:g} s"
-                actions += self._failed(item, Code.SERVICE_GONE, text.encode(), now, good=False)
+                text = _late(item, f"{item.request.each:g} s")
+                actions += self._failed(item, Code.SERVICE_GONE, text, now, good=False)
         return actions
 
     def deadline(self) -> float | None:
@@ -256,11 +171,11 @@ class Asking:
 
     # What follows from it.
 
-    def _go_on(self, request: _Request, now: float) -> list[Action]:
+    def _go_on(self, request: Request, now: float) -> list[Action]:
         """Find the next one, if nobody is at work; the end if there is nobody left."""
         if request.gather:
             return [] if request.attempts else [self._nobody_left(request, now)]
-        if any(one.phase is _Phase.AT_WORK for one in request.attempts.values()):
+        if any(one.phase is Phase.AT_WORK for one in request.attempts.values()):
             return []
         left = [one for one in self.providers.of(request.topic) if one not in request.tried and one.free(now)]
         plain = [one for one in left if not one.asks]
@@ -277,68 +192,78 @@ class Asking:
             return [self._ask(self._attempt(request, one, now)) for one in left]
         return [self._nobody_left(request, now)]
 
-    def _gather(self, request: _Request, now: float) -> list[Action]:
+    def _gather(self, request: Request, now: float) -> list[Action]:
         """Everybody who is willing gets it."""
         actions: list[Action] = []
+        aside: list[Answer] = []
         for provider in list(self.providers.of(request.topic)):
             if provider.free(now):
                 attempt = self._attempt(request, provider, now)
                 actions.append(self._ask(attempt) if provider.asks else self._call(attempt, now))
-        return actions or [self._nobody_left(request, now)]
+            else:
+                text = f"{provider.name} is set aside after {provider.failures} failures"
+                aside.append(self._reply(request, provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", text.encode()))
+        if actions:
+            return [*actions, *aside]
+        return [*self._last(request, aside, now)] if aside else [self._nobody_left(request, now)]
 
-    def _attempt(self, request: _Request, provider: Provider, now: float) -> _Attempt:
+    def _attempt(self, request: Request, provider: Provider, now: float) -> Attempt:
         call = next(self._calls)
-        attempt = _Attempt(call, request, provider, _Phase.ASKED, now, now + request.each)
+        attempt = Attempt(call, request, provider, Phase.ASKED, now, now + request.each)
         self._attempts[call] = request.attempts[call] = attempt
         request.tried.add(provider)
         provider.tried(call)
         self._wake(attempt)
         return attempt
 
-    def _ask(self, attempt: _Attempt) -> Ask:
+    def _ask(self, attempt: Attempt) -> Ask:
         request, provider = attempt.request, attempt.provider
         request.asked += 1
         return Ask(provider.conn, provider.service, attempt.call, request.conn, request.topic, request.frame)
 
-    def _call(self, attempt: _Attempt, now: float) -> Call:
+    def _call(self, attempt: Attempt, now: float) -> Call:
         request, provider = attempt.request, attempt.provider
-        if attempt.phase is _Phase.WILLING:
+        if attempt.phase is Phase.WILLING:
             attempt.deadline = now + request.each
             self._wake(attempt)
-        attempt.phase, attempt.began = _Phase.AT_WORK, now
+        attempt.phase, attempt.began = Phase.AT_WORK, now
         provider.begins(now)
         return Call(provider.conn, provider.service, attempt.call, request.conn, request.topic, request.frame)
 
-    def _failed(self, attempt: _Attempt, code: int, payload: bytes, now: float, *, good: bool | None) -> list[Action]:
-        """One who was at work gives no good answer."""
+    def _failed(self, attempt: Attempt, code: int, payload: bytes, now: float, *, good: bool | None) -> list[Action]:
+        """One who was at work gives no good answer, or one who was asked none at all."""
+        request, at_work = attempt.request, attempt.phase is Phase.AT_WORK
         self._end(attempt, now, good=good)
-        request = attempt.request
         if request.gather:
-            last = not request.attempts
-            if last:
-                self._close(request, now)
-            return [self._reply(attempt, ERROR if last else ERROR | PARTIAL, code, b"", payload)]
+            told = self._reply(request, attempt.provider, ERROR | PARTIAL, code, b"", payload)
+            return [told] if request.attempts else [*self._last(request, [told], now)]
+        if not at_work:
+            return self._go_on(request, now)
         if request.spoken:
             self._close(request, now)
-            return [self._reply(attempt, ERROR, code, b"", payload)]
+            return [self._reply(request, attempt.provider, ERROR, code, b"", payload)]
         request.error = code, payload.decode(errors="replace")
         return self._go_on(request, now)
 
-    def _out_of_time(self, request: _Request, now: float) -> list[Action]:
+    def _out_of_time(self, request: Request, now: float) -> list[Action]:
         """The requester's own limit is over. That those at work took longer than this one allowed is no fault of theirs."""
-        at_work = [one for one in request.attempts.values() if one.phase is _Phase.AT_WORK]
+        time = f"the {request.limit:g} s that the requester gave"
+        if request.gather:
+            names = [
+                self._reply(request, one.provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", _late(one, time))
+                for one in request.attempts.values()
+            ]
+            return [*self._last(request, names, now)]
         self._close(request, now)
-        text = f"no answer within the {request.limit:g} s that the requester gave"
-        if not request.gather:
-            code, text = request.error or (Code.SERVICE_GONE, text)
-            return [_error(request.conn, request.number, code, text)]
-        if not at_work:
-            return [self._nobody_left(request, now)]
-        answers = [self._reply(one, ERROR | PARTIAL, Code.SERVICE_GONE, b"", text.encode()) for one in at_work]
-        answers[-1] = answers[-1]._replace(flags=answers[-1].flags & ~PARTIAL)
-        return [*answers]
+        code, text = request.error or (Code.SERVICE_GONE, f"no answer within {time}")
+        return [_error(request.conn, request.number, code, text)]
 
-    def _nobody_left(self, request: _Request, now: float) -> Answer:
+    def _last(self, request: Request, answers: list[Answer], now: float) -> list[Answer]:
+        """Make these the end of the request."""
+        self._close(request, now)
+        return [*answers[:-1], answers[-1]._replace(flags=answers[-1].flags & ~PARTIAL)]
+
+    def _nobody_left(self, request: Request, now: float) -> Answer:
         self._close(request, now)
         if request.gather and request.spoken:
             return Answer(request.conn, request.number, END, 0, b"", b"")
@@ -348,25 +273,26 @@ class Asking:
         text = f"nobody is willing to answer {request.topic!r}: {request.asked} asked, {aside} set aside after failures"
         return _error(request.conn, request.number, Code.NO_RESPONDERS, text)
 
-    def _reply(self, attempt: _Attempt, flags: int, code: int, fields: bytes, payload: bytes) -> Answer:
-        request = attempt.request
+    def _reply(
+        self, request: Request, provider: Provider, flags: int, code: int, fields: bytes, payload: bytes
+    ) -> Answer:
         request.spoken = True
         if request.gather and not flags & END:
             values: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
-            fields = msgspec.msgpack.encode(values | {".id": attempt.provider.name})
+            fields = msgspec.msgpack.encode(values | {".id": provider.name})
         return Answer(request.conn, request.number, flags | (FIELDS if fields else 0), code, fields, payload)
 
-    def _end(self, attempt: _Attempt, now: float, *, good: bool | None = None) -> None:
+    def _end(self, attempt: Attempt, now: float, *, good: bool | None = None) -> None:
         attempt.over = True
         del self._attempts[attempt.call]
         del attempt.request.attempts[attempt.call]
         provider = attempt.provider
-        if attempt.phase is _Phase.AT_WORK:
+        if attempt.phase is Phase.AT_WORK:
             provider.ends(attempt.began, now)
         provider.over(attempt.call, now, good=good)
         self.providers.tidy(provider)
 
-    def _close(self, request: _Request, now: float) -> None:
+    def _close(self, request: Request, now: float) -> None:
         """The request is over; whatever else is said about it comes too late."""
         if request.over:
             return
@@ -380,12 +306,18 @@ class Asking:
             del self._requests[request.conn], self._bytes[request.conn]
         self.pending -= 1
 
-    def _wake(self, item: _Attempt | _Request) -> None:
+    def _wake(self, item: Attempt | Request) -> None:
         heapq.heappush(self._alarms, (item.deadline, next(self._serial), item))
         # Most end long before their time: without this a long limit would keep them all in memory.
         if len(self._alarms) > 64 + 4 * (len(self._attempts) + self.pending):
             self._alarms = [alarm for alarm in self._alarms if not alarm[2].over]
             heapq.heapify(self._alarms)
+
+
+def _late(attempt: Attempt, time: str) -> bytes:
+    """What is told of a provider whose time is over."""
+    missing = "answer within {}" if attempt.phase is Phase.AT_WORK else "say within {} whether it is willing"
+    return f"{attempt.provider.name} did not {missing.format(time)}".encode()
 
 
 def _is_map(fields: bytes) -> bool:

@@ -81,7 +81,7 @@ class Hub:
         self.empty = asyncio.Event()
         self.empty.set()
         self.pulse = Pulse(self)
-        self.keeping = Keeping(self, pins, found)
+        self.keeping = Keeping(self, pins, found, fields)
         self.sharing = Sharing(self)
         self.replaying = Replaying(self)
         self.streaming = Streaming(self, folder)
@@ -91,7 +91,7 @@ class Hub:
             _core.EVENT_SUBSCRIBE: admission.subscribe,
             _core.EVENT_UNSUBSCRIBE: _unsubscribed,
             _core.EVENT_BEHIND: replaying.behind,
-            _core.EVENT_ROOM: replaying.room,
+            _core.EVENT_ROOM: _room,
             _core.EVENT_LATER: streaming.later,
             _core.EVENT_SERVE: admission.serve,
             _core.EVENT_UNSERVE: sharing.unserve,
@@ -185,8 +185,13 @@ class Hub:
 
 
 def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.keeping.box.unwatch(*event[1:])
     hub.replaying.end(*event[1:])
+    return None
+
+
+def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
+    hub.keeping.room(event[1])
+    hub.replaying.plan(event[1])
     return None
 
 

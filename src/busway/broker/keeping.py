@@ -5,8 +5,11 @@ disk, and nothing of that happens if it can't get there. Its connection waits me
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from busway import _core
 from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, SINCE, UNKEEP, WATCH, WITHDRAWN
@@ -14,6 +17,7 @@ from busway.broker.pinlog import Pin, Unpin
 from busway.broker.pins import Pins
 from busway.broker.retained import Kept, Retained
 from busway.errors import Code
+from busway.settings import KiB
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -21,13 +25,42 @@ if TYPE_CHECKING:
 
 _BODY: Final = 16
 """Where the body of a PUBLISH begins."""
+_PORTION: Final = 256 * KiB
+"""Bytes of kept messages that are handed over at once."""
+_NAMES: Final = 255
+"""Fields that a message may have."""
+
+
+@dataclass(slots=True, eq=False)
+class _Handing:
+    """A subscription that is being handed more than one portion of what is kept."""
+
+    event: tuple[Any, ...]
+    session: "Session | None"
+    without: int
+    after: int = 0
+    """What was put later in the order is still to come."""
+    selection: _core.Selection = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.selection = _core.Selection(self.event[6], self.event[8])
+
+    def saw(self, kept: Kept) -> bool:
+        """Whether it has this one and wants to know when it is gone."""
+        if not self.event[4] & WATCH or kept.order > self.after or kept.session == self.without:
+            return False
+        return self.selection.covers(kept.topic) and self.selection.matches(
+            kept.topic, kept.shown_fields, kept.payload, kept.name, kept.session, kept.time
+        )
 
 
 class Keeping:
     """What is kept by one hub."""
 
-    def __init__(self, hub: "Hub", pins: Pins | None, found: Iterable[Pin]) -> None:
+    def __init__(self, hub: "Hub", pins: Pins | None, found: Iterable[Pin], fields: bytes) -> None:
         settings = hub.settings
+        self._fields: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
+        self._handing: dict[int, _Handing] = {}
         self._hub = hub
         self._pins = pins
         self.box = Retained(
@@ -40,29 +73,59 @@ class Keeping:
                 # Receivers tell senders apart by these numbers, so those of before the restart need some too.
                 hub.clients += 1
                 clients[sender] = hub.clients
-            self.box.put(pin.kept(clients[sender]))
+            kept = pin.kept(clients[sender])
+            kept.dress(self._fields)
+            self.box.put(kept)
 
     # Subscriptions.
 
     def subscribe(self, event: tuple[Any, ...]) -> None:
         """Let a SUBSCRIBE through, with what is kept for it. Raises for a bad pattern or rule."""
-        _, conn, sub, number, flags, policy, pattern, group, rules, since = event
-        box, engine = self.box, self._hub.engine
+        _, conn, _, _, flags, _, pattern, _, rules, since = event
         if flags & SINCE:
             self._hub.replaying.check(since)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
-        handed = None
-        if box:
-            handed = [_parts(kept, KEPT) for kept in box.select(pattern, rules, without=without)]
-        if engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, handed) != Code.OK:
-            return
-        if flags & SINCE:
-            self._hub.replaying.begin(conn, sub, pattern, rules, since)
-        if flags & WATCH:
-            box.watch(conn, sub, pattern, rules, without=without)
+        handed = self.box.select(pattern, rules, without=without) if self.box else []
+        if sum(kept.size for kept in handed) > _PORTION:
+            self._handing[conn] = _Handing(event, session, without)
+            self.room(conn)
         else:
-            box.unwatch(conn, sub)  # an earlier one with this id
+            self._enter(event, handed)
+
+    def _enter(self, event: tuple[Any, ...], handed: list[Kept]) -> None:
+        _, conn, sub, number, flags, policy, pattern, group, rules, since = event
+        kept = [_parts(one, KEPT) for one in handed] or None
+        code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
+        if code == Code.OK and flags & SINCE:
+            self._hub.replaying.begin(conn, sub, pattern, rules, since)
+
+    def room(self, conn: int) -> None:
+        """Little waits for a connection that is being handed what is kept: a portion more, and at the end the subscription.
+
+        Its SUBSCRIBE holds the connection up meanwhile, so nothing live of it can come before. What was put or changed since
+        the last portion stands behind it in the order, so it is handed over too.
+        """
+        handing = self._handing.get(conn)
+        if handing is None or self._hub.sessions.get(conn) is not handing.session:
+            self._handing.pop(conn, None)
+            return
+        sub, pattern, rules = handing.event[2], handing.event[6], handing.event[8]
+        left = self.box.select(pattern, rules, without=handing.without, after=handing.after)
+        room, portion = _PORTION, list[Kept]()
+        for kept in left:
+            if portion and room < kept.size:
+                break
+            room -= kept.size
+            portion.append(kept)
+        if len(portion) == len(left):
+            del self._handing[conn]
+            self._enter(handing.event, portion)
+            return
+        for kept in portion:
+            self._hub.engine.hand(conn, [sub], _parts(kept, KEPT))
+        handing.after = portion[-1].order
+        self._hub.engine.want_room(conn)
 
     # Messages to be kept.
 
@@ -74,6 +137,10 @@ class Keeping:
             return
         kind = flags & (POST | PIN | FIELDS)
         message = Kept(session.client, session.session, session.name, kind, topic, frame[_BODY:])
+        message.dress(self._fields)
+        if fault := self._unfit(message):
+            engine.refuse(conn, number, *fault)
+            return
         pins = self._pins if flags & PIN else None
         if flags & UNKEEP:
             there = message.key in self.box
@@ -123,7 +190,9 @@ class Keeping:
     def _keep(self, conn: int | None, number: int, flags: int, message: Kept, frame: bytes) -> None:
         self.box.put(message)
         if conn is not None:
-            self._done(conn, number, flags, self._hub.engine.publish(conn, message.topic, frame))
+            flags_byte = bytes([frame[5] & ~FIELDS | message.shown_flags])
+            shown = frame[:5] + flags_byte + frame[6:_BODY] + message.shown
+            self._done(conn, number, flags, self._hub.engine.publish(conn, message.topic, shown))
 
     def _take_back(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
         gone = self.box.take(message.key)
@@ -151,7 +220,7 @@ class Keeping:
         self._tell(self.box.lost(session, now))
 
     def forget(self, conn: int) -> None:
-        self.box.forget(conn)
+        self._handing.pop(conn, None)
 
     def expire(self, now: float) -> None:
         self._tell(self.box.expire(now))
@@ -167,20 +236,32 @@ class Keeping:
             "pins": len(box) - box.posts,
             "bytes": box.bytes,
             "withdrawn": box.withdrawn,
-            "watchers": box.watchers,
+            "watchers": self._hub.engine.stats()["watchers"],
             "store": None if self._pins is None else self._pins.figures(),
         }
 
     def _tell(self, gone: list[Kept]) -> None:
         """Tell those who watch."""
         for kept in gone:
-            message = _parts(kept, WITHDRAWN)
-            for conn, subs in self.box.watching(kept).items():
-                self._hub.engine.hand(conn, subs, message)
+            self._hub.engine.withdraw(_parts(kept, 0))
+            for conn, handing in self._handing.items():
+                if handing.saw(kept):
+                    self._hub.engine.hand(conn, [handing.event[2]], _parts(kept, WITHDRAWN))
+
+    def _unfit(self, message: Kept) -> tuple[Code, str] | None:
+        """Why it can't be shown with the server's fields, if it can't."""
+        if not self._fields:
+            return None
+        size, names = len(message.shown_fields), len(msgspec.msgpack.decode(message.shown_fields))
+        if size > (most := self._hub.settings.fields):
+            return Code.FIELDS_TOO_LARGE, f"fields of {size} bytes with those of the server, the limit is {most}"
+        if names > _NAMES:
+            return Code.INVALID_FIELDS, f"{names} fields with those of the server, {_NAMES} are allowed"
+        return None
 
 
 def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:
-    return kept.client, kept.session, kept.name, kept.flags | mark, kept.topic, kept.body
+    return kept.client, kept.session, kept.name, kept.shown_flags | mark, kept.topic, kept.shown
 
 
 # What the hub's table calls.

@@ -179,7 +179,3 @@ class _Since:
 
 def behind(hub: "Hub", event: tuple[Any, ...]) -> None:
     hub.replaying.fell_behind(*event[1:])
-
-
-def room(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.replaying.plan(event[1])

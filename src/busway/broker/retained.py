@@ -61,7 +61,11 @@ def body_of(time: int, number: int, fields: bytes, payload: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """One kept message: who sent it, and its body as it came. `flags` are POST or PIN, and FIELDS."""
+    """One kept message: who sent it, and its body as it came. `flags` are POST or PIN, and FIELDS.
+
+    What others see of it has the server's fields too; they are not part of its key, so that it stays the same message under
+    a server with others.
+    """
 
     client: int
     session: int
@@ -73,10 +77,25 @@ class Kept:
     """Whether it was published; one whose sender vanished before that is published when it comes again."""
     order: int = 0
     key: Key = field(init=False)
+    shown: bytes = field(init=False)
+    """Its body with the server's fields."""
+    shown_fields: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         owner = self.name if self.flags & PIN else self.session
         self.key = owner, self.topic, normal(self.fields)
+        self.shown, self.shown_fields = self.body, self.fields
+
+    def dress(self, fields: dict[str, Any]) -> None:
+        """Add the server's fields, which win."""
+        if fields:
+            own = msgspec.msgpack.decode(self.fields) if self.fields else {}
+            self.shown_fields = msgspec.msgpack.encode(own | fields)
+            self.shown = body_of(self.time, self.number, self.shown_fields, self.payload)
+
+    @property
+    def shown_flags(self) -> int:
+        return self.flags | (FIELDS if self.shown_fields else 0)
 
     @property
     def time(self) -> int:
@@ -125,7 +144,7 @@ class _Choice:
         if self.without and kept.session == self.without:
             return False
         return not self.rules or self.selection.matches(
-            kept.topic, kept.fields, kept.payload, kept.name, kept.session, kept.time
+            kept.topic, kept.shown_fields, kept.payload, kept.name, kept.session, kept.time
         )
 
 
@@ -144,8 +163,6 @@ class Retained:
         self._posts: dict[int, dict[Key, Kept]] = {}
         self._usage: dict[int | str, _Usage] = {}
         self._lost: dict[int, float] = {}
-        self._watchers: dict[int, dict[int, _Choice]] = {}
-        self._watched: dict[str | None, dict[tuple[int, int], _Choice]] = {}  # by topic, or None: any
         self.posts = 0
         self.bytes = 0
         self.withdrawn = 0
@@ -158,10 +175,6 @@ class Retained:
 
     def __iter__(self) -> Iterator[Kept]:
         return iter(self._kept.values())
-
-    @property
-    def watchers(self) -> int:
-        return sum(map(len, self._watchers.values()))
 
     # What comes and is taken back.
 
@@ -265,10 +278,13 @@ class Retained:
         """When expire() has something to do."""
         return next(iter(self._lost.values()), None)
 
-    # Who gets what is kept, and who is told when it goes.
+    # Who gets what is kept.
 
-    def select(self, pattern: str, rules: bytes = b"", *, without: int = 0) -> list[Kept]:
-        """The kept messages of a new subscription, in order, those of the session `without` left out. Raises for a bad pattern or rule."""
+    def select(self, pattern: str, rules: bytes = b"", *, without: int = 0, after: int = 0) -> list[Kept]:
+        """The kept messages of a new subscription, in order, those of the session `without` left out; `after` an order only.
+
+        Raises for a bad pattern or rule.
+        """
         choice = self._choice(pattern, rules, without)
         literal, covers = choice.selection.literal, choice.selection.covers
         if literal is None:
@@ -276,41 +292,14 @@ class Retained:
         else:
             topics = [literal] if literal in self._topics else []
             topics += [topic for topic in self._wild if covers(topic)]
-        found = [kept for topic in topics for kept in self._topics[topic].values() if choice.takes(kept)]
+        found = [
+            kept
+            for topic in topics
+            for kept in self._topics[topic].values()
+            if kept.order > after and choice.takes(kept)
+        ]
         found.sort(key=_order)
         return found
-
-    def watch(self, conn: int, sub: int, pattern: str, rules: bytes = b"", *, without: int = 0) -> None:
-        """This subscription wants to be told when something that matches is withdrawn."""
-        choice = self._choice(pattern, rules, without)
-        self.unwatch(conn, sub)
-        self._watchers.setdefault(conn, {})[sub] = choice
-        self._watched.setdefault(choice.selection.literal, {})[conn, sub] = choice
-
-    def unwatch(self, conn: int, sub: int) -> None:
-        of_conn = self._watchers.get(conn, {})
-        if (choice := of_conn.pop(sub, None)) is None:
-            return
-        if not of_conn:
-            del self._watchers[conn]
-        place = choice.selection.literal
-        del self._watched[place][conn, sub]
-        if not self._watched[place]:
-            del self._watched[place]
-
-    def forget(self, conn: int) -> None:
-        """This connection watches nothing any more."""
-        for sub in list(self._watchers.get(conn, ())):
-            self.unwatch(conn, sub)
-
-    def watching(self, kept: Kept) -> dict[int, list[int]]:
-        """Who is to be told that this one is gone: by connection, its subscriptions."""
-        topic, told = kept.topic, dict[int, list[int]]()
-        for place in self._watched if "*" in topic else (topic, None):
-            for (conn, sub), choice in self._watched.get(place, {}).items():
-                if (place == topic or choice.selection.covers(topic)) and choice.takes(kept):
-                    told.setdefault(conn, []).append(sub)
-        return told
 
     def _choice(self, pattern: str, rules: bytes, without: int) -> _Choice:
         return _Choice(self._compile(pattern, rules), bool(rules), without)

@@ -54,6 +54,10 @@ class Server:
         self.guid = (self._data and self._data.guid()) or secrets.token_hex(16)
         self.name = name or socket.gethostname()
         self.settings = settings or Settings()
+        if len(self._fields) > self.settings.fields:
+            raise ValueError(
+                f"fields of {len(self._fields)} bytes, but messages may have {self.settings.fields} (setting fields)"
+            )
         self._tls = tls
         self._asked: list[Address] = [parse(address) for address in addresses]
         for server in self.settings.servers:

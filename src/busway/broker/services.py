@@ -81,7 +81,7 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
 
 
 def kept(hub: "Hub", message: Message) -> dict[str, Any]:
-    """What `busway kept` shows: kept messages in their order, as many as fit into one reply."""
+    """For tools that only speak requests (others subscribe, as `bus.kept()` does): kept messages in order, as many as fit."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
     found = hub.keeping.box.select(question.pattern, question.rules)

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from busway.broker.asking import Action, Answer, Ask, Asking
+from busway.broker.asking import Asking
+from busway.broker.attempts import Action, Answer, Ask
 from busway.broker.flags import ASKS, GATHER
 from busway.errors import Code
 

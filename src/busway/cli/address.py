@@ -59,8 +59,10 @@ def rules(given: list[str] | None) -> Where | None:
 
 
 def shown(values: dict[str, Any]) -> str:
-    """Fields on one's screen: `venue=krk size=5`."""
-    return " ".join(f"{name}={_text(value)}" for name, value in values.items())
+    """Fields on one's screen, in one line: `venue=krk size=5`."""
+    text = " ".join(f"{name}={_text(value)}" for name, value in values.items())
+    # JSON leaves some control characters as they are.
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
 def _text(value: Any) -> str:

@@ -116,7 +116,8 @@ def kept(
                     continue
                 fields = f" [{address.shown(one.fields)}]" if one.fields else ""
                 sender = one.sender or one.id[:16]
-                text = f"{one.kind:<4} {one.topic}{fields} by {sender}: {values.readable(one.payload)}\n"
-                terminal.data(text.encode("utf-8", "replace"))
+                line = f"{one.kind:<4} {one.topic}{fields} by {sender}: {values.readable(one.payload)}"
+                # One line for each, whatever somebody else has written into it.
+                terminal.data(f"{values.one_line(line)}\n".encode("utf-8", "replace"))
 
     terminal.run(show)

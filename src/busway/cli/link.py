@@ -85,12 +85,14 @@ class Link:
 
 
 async def watch(bus: busway.Bus, note: Callable[[str], None]) -> None:
-    """Tell when the connection is lost and when it is back, for as long as the bus lives."""
+    """Tell when the connection is lost, when it is back, and what went wrong where nobody waits, for as long as the bus lives."""
     async for event in bus.events():
         if event.kind == "lost":
             note("connection lost; trying to come back")
         elif event.kind == "resumed":
             note(f"connected again to {bus.url}")
+        elif event.kind == "error" and event.error is not None:
+            note(f"error: {' '.join(str(event.error).split()) or type(event.error).__name__}")
 
 
 def linked(verb: Callable[..., None]) -> Callable[..., None]:

@@ -157,18 +157,25 @@ class _Command:
         with tempfile.TemporaryFile() as given:
             given.write(message.payload)
             given.seek(0)
-            process = await asyncio.create_subprocess_shell(
-                self._command,
-                stdin=given,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=os.environ | {"BUSWAY_TOPIC": message.topic},
-                start_new_session=True,
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_shell(
+                    self._command,
+                    stdin=given,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=os.environ | {"BUSWAY_TOPIC": message.topic},
+                    start_new_session=True,
+                )
             )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                starting.add_done_callback(_end_started)
+                raise
         self._running.add(process.pid)
         try:
             output, errors = await process.communicate()
-        except asyncio.CancelledError:  # the time to drain is over
+        except asyncio.CancelledError:  # the time to drain is over, or that to say whether it is willing
             _end_group(process.pid, signal.SIGKILL)
             raise
         finally:
@@ -198,6 +205,12 @@ class _Ask:
         except busway.HandlerError:
             return False
         return True
+
+
+def _end_started(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None:
+    """For a command that nobody wanted any more before it had started."""
+    if not starting.cancelled() and starting.exception() is None:
+        _end_group(starting.result().pid, signal.SIGKILL)
 
 
 def _end_group(group: int, how: signal.Signals) -> None:

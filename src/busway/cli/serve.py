@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
 import shutil
 import sys
@@ -138,6 +139,7 @@ def serve(
 
 
 async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:
+    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     with terminal.Signals() as signals:
         try:
             await server.start()

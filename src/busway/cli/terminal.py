@@ -49,6 +49,17 @@ def note(text: str) -> None:
     notes.print(text, markup=False, style="dim" if notes.is_terminal else None)
 
 
+class Warnings(logging.Handler):
+    """What the broker has to tell its owner, as lines on stderr; `-q` leaves only errors."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(logging.ERROR if quiet else logging.WARNING)
+        self.setFormatter(logging.Formatter("busway: %(levelname)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record).replace(record.levelname, record.levelname.lower(), 1))
+
+
 def data(payload: bytes) -> None:
     """Bytes to stdout, at once."""
     sys.stdout.buffer.write(payload)

@@ -82,6 +82,12 @@ def readable(payload: bytes) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
 
 
+def one_line(text: str) -> str:
+    """Text that stays on its line of a list: new lines, tabs and control characters escaped."""
+    text = text.replace("\n", "\\n").replace("\t", "\\t")
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

@@ -86,6 +86,8 @@ class Core:
         self.errors = 0
         self.closers: set[asyncio.Task[Any] | None] = set()
         """Tasks that wait for the end of this client; if they are handlers, it doesn't wait for them."""
+        self.grace = 0.0
+        """How long the broker keeps the posts of a client that is lost."""
         self.forked = False
         self._on_error = on_error
         self._ids = 0
@@ -95,6 +97,7 @@ class Core:
             _core.EVENT_READY: self._ready,
             _core.EVENT_FULL: self._full,
             _core.EVENT_FLOW: self._flow,
+            _core.EVENT_DOUBT: self._doubt,
             _core.EVENT_REPLY: self._reply,
             _core.EVENT_RESULT: self._result,
             _core.EVENT_CALL: self._call,
@@ -233,6 +236,19 @@ class Core:
             self.holding.begin(event[1], subscription)
         else:  # what filled it has been taken back
             self.holding.relieve()
+
+    def _doubt(self, event: Row) -> None:
+        """After a reconnect not everything that was kept is there again.
+
+        When the broker has been restarted it may be on its way back, so it is given the time that those who posted it have.
+        """
+        self.loop.call_later(max(self.grace, 0.0), self._settle, event[1])
+
+    def _settle(self, sub: int) -> None:
+        subscription = self.subscriptions.get(sub)
+        # Without a connection nothing is known; the next one raises the doubt again.
+        if subscription is not None and self.open and self.session.settle(sub):
+            subscription.arrived()
 
     def _flow(self, event: Row) -> None:
         if self.connection is not None:

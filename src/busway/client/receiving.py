@@ -5,9 +5,10 @@ from typing import Any, TypeVar, overload
 
 from busway.checks import check_callable
 from busway.client.core import Core
-from busway.client.service import Responder, Service, Willing
+from busway.client.service import Responder, Service
 from busway.client.subscription import Handler, Subscription
 from busway.client.typed import Received, TypedService, TypedSubscription, kind_for
+from busway.client.willing import Willing
 from busway.fields import Extra, Where, compile_where
 from busway.settings import MiB, Policy
 from busway.since import Since, encode_since

@@ -57,6 +57,7 @@ class Welcome(msgspec.Struct, frozen=True):
     limits: Limits
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
     servers: list[str] = []
+    grace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Life:
@@ -254,6 +255,7 @@ class Life:
             core.greeting = None
         connection.keep_alive(welcome.heartbeat)
         self.url = url
+        core.grace = welcome.grace
         self._servers = [server for server in welcome.servers if _is_address(server)]
 
     def _hello(self) -> bytes:

@@ -6,7 +6,6 @@ A reply goes out only on the connection its request came by; after a loss the re
 import asyncio
 import inspect
 import logging
-import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -18,16 +17,15 @@ from busway.client.connection import Connection
 from busway.client.core import END, PARTIAL, Core
 from busway.client.part import Part
 from busway.client.shown import ShowsMessage
-from busway.client.tasks import finish
+from busway.client.tasks import EAGER, finish
 from busway.client.typed import outgoing
+from busway.client.willing import Asks, Willing
 from busway.errors import BusError, Closed, Code, Disconnected, HandlerError, LocalProtocolError
 
 log = logging.getLogger("busway.client")
 
 Responder: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
 """What answers requests; one that gives an async generator answers each in parts."""
-Willing: TypeAlias = Callable[[Message], bool] | Callable[[Message], Awaitable[bool]]
-"""Says whether a service would take a request."""
 
 _SHARED: Final = 0x01
 _ASKS: Final = 0x02
@@ -38,8 +36,6 @@ _BACKLOG: Final = 65_536
 """Requests that wait for the handler; more are refused."""
 _WAITING: Final = 128 * 1024
 """Bytes of replies that may wait to be written before a service that answers in parts has to wait."""
-_EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
-"""Where tasks can start at once, a handler that doesn't wait replies without a turn of the loop."""
 
 
 class Request(ShowsMessage):
@@ -107,12 +103,11 @@ class Service(Part):
         self.topic = topic
         self.shared = bool(shared)
         self._handler = handler
-        self._willing = ask
         self._concurrency = concurrency
         self._running = 0
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asks: set[asyncio.Task[None]] = set()
+        self._asks = Asks(core, topic, ask, concurrency)
         self._queue: deque[tuple[Connection, int, Message]] = deque()
 
     # Requests that arrive.
@@ -130,31 +125,7 @@ class Service(Part):
 
     def asked(self, connection: Connection, call: int, message: Message) -> None:
         """The broker wants to know whether a request would be taken."""
-        try:
-            willing = True if self._willing is None else self._willing(message)
-        except Exception as error:  # noqa: BLE001, reported
-            self._core.report(error, "ask", self.topic)
-            willing = False
-        if inspect.isawaitable(willing):
-            task = asyncio.Task(self._await_ask(connection, call, willing), loop=self._core.loop, **_EAGER)
-            if not task.done():
-                self._asks.add(task)
-                task.add_done_callback(self._asks.discard)
-        else:
-            self._say_willing(connection, call, willing)
-
-    async def _await_ask(self, connection: Connection, call: int, waiting: Awaitable[object]) -> None:
-        willing: object = False
-        try:
-            willing = await waiting
-        except Exception as error:  # noqa: BLE001, reported
-            self._core.report(error, "ask", self.topic)
-        finally:
-            self._say_willing(connection, call, willing)
-
-    def _say_willing(self, connection: Connection, call: int, willing: object) -> None:
-        if connection is self._core.connection and not connection.over:
-            self._core.session.accept(call, Code.OK if willing else Code.REFUSED)
+        self._asks.asked(connection, call, message)
 
     def answer(self, connection: Connection, call: int, payload: bytes | str, *, flags: int = 0, code: int = 0) -> None:
         """Send a reply by the connection its request came by; Disconnected if that is gone."""
@@ -185,7 +156,7 @@ class Service(Part):
             self._reply(connection, call, result)
             return
         self._running += 1
-        task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **_EAGER)
+        task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -301,13 +272,13 @@ class Service(Part):
     # Inside.
 
     def announce(self) -> int:
-        flags = _SHARED * self.shared | _ASKS * (self._willing is not None)
+        flags = _SHARED * self.shared | _ASKS * self._asks.wanted
         return self._core.session.serve(self._id, self.topic, flags)
 
     def ended(self, error: BusError | None) -> None:
         super().ended(error)
         self._queue.clear()
-        for task in self._tasks | self._asks:
+        for task in self._tasks | self._asks.close():
             task.cancel()
 
     def _withdraw(self) -> int:
@@ -321,6 +292,9 @@ class Service(Part):
 
     async def _finish(self) -> None:
         deadline = self._core.loop.time() + self._drain
+        asks = self._others(self._asks.close())
+        for task in asks:
+            task.cancel()  # the request has gone to somebody else already
         try:
             while (others := self._others(self._tasks)) and (left := deadline - self._core.loop.time()) > 0:
                 await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
@@ -328,4 +302,4 @@ class Service(Part):
             while self._queue:
                 connection, call, _ = self._queue.popleft()
                 self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
-            await finish(self._others(self._tasks | self._asks), 0.0, f"service {self.topic!r}")
+            await finish(self._others(self._tasks) | asks, 0.0, f"service {self.topic!r}")

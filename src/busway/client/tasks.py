@@ -1,11 +1,14 @@
-"""The end of tasks that a subscription or service owns: by themselves in time, else by cancelling."""
+"""Tasks that a subscription or service owns: how they begin, and their end by themselves in time, else by cancelling."""
 
 import asyncio
 import logging
-from typing import Final
+import sys
+from typing import Any, Final
 
 log = logging.getLogger("busway.client")
 
+EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+"""Where tasks can start at once, a function that doesn't wait answers without a turn of the loop."""
 _AFTER_CANCEL: Final = 1.0
 
 

@@ -3,8 +3,9 @@
 use super::copies::DRIVEN;
 use super::publish::{number_of, From, Passing};
 use super::{Engine, Event, Service};
-use crate::connection::State;
-use crate::fields::Fields;
+use crate::client::{self, Incoming};
+use crate::connection::{State, Who};
+use crate::fields::{merge, Fields};
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
 use crate::pending::Pending;
 use crate::split::Flow;
@@ -83,7 +84,7 @@ impl Engine {
         let (from, topic) = (*origin, *topic);
         let route = self.topics.route(topic, &mut self.index);
         let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body, place: None };
-        let narrowed = self.narrow(from, &passing, &route);
+        let narrowed = self.narrow(From::Conn(from), &passing, &route);
         let way = narrowed.as_ref().unwrap_or(&route);
         let (takers, too_complex): (Vec<_>, _) = (way.takers().collect(), route.too_complex);
         self.widen(topic, route, narrowed);
@@ -200,11 +201,14 @@ impl Engine {
         if let Err(fault) = self.may_ask(conn, number)? {
             return Ok(Err(fault));
         }
-        let Some(&service) = self.services.get(&topic) else {
+        let service = self.services.get(&topic).copied();
+        if !self.topics.is_reserved(topic) {
+            self.copy(conn, topic, frame, flag::REQUESTED);
+        }
+        let Some(service) = service else {
             let text = format!("nobody serves {:?}", self.topics.text(topic));
             return Ok(Err(Fault::new(code::NO_RESPONDERS, text)));
         };
-        self.copy(conn, topic, frame, flag::REQUESTED);
         let (server, service) = match service {
             Service::Client { conn, id } => (conn, id),
             Service::Shared(_) => {
@@ -234,7 +238,8 @@ impl Engine {
         if !self.deliver(From::Conn(conn), server, passing, &[service], 0, &mut u32::MAX.clone()) {
             return Ok(Err(Fault::new(code::SERVICE_GONE, "the service is leaving")));
         }
-        self.pending.insert(id, Pending::Call { origin: conn, number, server });
+        let gather = frame[5] & flag::GATHER != 0;
+        self.pending.insert(id, Pending::Call { origin: conn, number, server, gather });
         if let Some(this) = self.conn(conn) {
             this.asked.insert(number, id);
         }
@@ -264,9 +269,9 @@ impl Engine {
             return Ok(());
         }
         let Some(pending) = self.answered(id, conn) else { return Ok(()) };
-        if let Pending::Offer { .. } = pending {
+        let Pending::Call { gather, .. } = pending else {
             return Err(self.wrong_answer(id, conn, pending));
-        }
+        };
         let (origin, number) = pending.origin();
         if frame[5] & flag::PARTIAL == 0 {
             self.done(origin, number);
@@ -274,6 +279,17 @@ impl Engine {
             self.pending.insert(id, pending);
             if let Some(this) = self.conn(conn) {
                 this.owed.insert(id);
+            }
+        }
+        if let Incoming::Reply { code, flags, fields, payload, .. } = client::read(frame)? {
+            if gather && flags & flag::END == 0 {
+                let who = self.conns.get(conn as usize).and_then(Option::as_ref).map(|this| this.who.named());
+                let named = merge(&Fields::read(fields)?, who.as_slice())?;
+                self.put(origin, |out| {
+                    let frame = Writer::new(out, kind::REPLY, flags | flag::FIELDS).u16(code).u64(number);
+                    frame.bin32(&named).bytes(payload).end();
+                });
+                return Ok(());
             }
         }
         self.put(origin, |out| {
@@ -324,16 +340,24 @@ impl Engine {
     }
 
     /// A connection ended: what it owed goes elsewhere or fails, what it asked is forgotten.
-    pub(super) fn settle(&mut self, owed: Vec<u64>, asked: Vec<u64>) {
+    pub(super) fn settle(&mut self, owed: Vec<u64>, asked: Vec<u64>, who: &Who) {
         for id in asked {
             self.forget(id);
         }
         for id in owed {
             match self.pending.remove(id) {
-                Some(Pending::Call { origin, number, .. }) => {
+                Some(Pending::Call { origin, number, gather, .. }) => {
                     self.done(origin, number);
                     let text = "the service's connection ended before it replied";
-                    self.reply_error(origin, number, &Fault::new(code::SERVICE_GONE, text));
+                    let named = if gather { merge(&Fields::default(), &[who.named()]).ok() } else { None };
+                    self.put(origin, |out| {
+                        let flags = flag::ERROR | if named.is_some() { flag::FIELDS } else { 0 };
+                        let frame = Writer::new(out, kind::REPLY, flags).u16(code::SERVICE_GONE).u64(number);
+                        match named {
+                            Some(named) => frame.bin32(&named).bytes(text.as_bytes()).end(),
+                            None => frame.bytes(text.as_bytes()).end(),
+                        };
+                    });
                 }
                 Some(offer) => self.offer(id, offer),
                 None => {}

@@ -292,7 +292,7 @@ impl Engine {
         let (echo, listen) = (flags & flag::NO_ECHO == 0, flags & flag::LISTEN != 0);
         let group = if group.is_empty() { Subscription::ALONE } else { self.use_group(group) };
         let mut subscription = Subscription::new(conn, sub, group, policy, echo, listen);
-        subscription.told = flags & (flag::WATCH | flag::SINCE) != 0;
+        subscription.watch = flags & flag::WATCH != 0;
         match self.index.insert(pattern, subscription, rules) {
             Ok(key) => {
                 if let Some(this) = self.conn(conn) {
@@ -346,13 +346,14 @@ impl Engine {
         match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
             Some(key) => {
                 self.let_go(conn, sub);
-                let (expression, told) = (self.index.get(key).expression, self.index.get(key).told);
+                let expression = self.index.get(key).expression;
                 if let Some(this) = self.conn(conn) {
                     this.expressions -= usize::from(expression);
+                    let before = this.cursors.len();
                     this.cursors.retain(|&(other, _), _| other != sub);
-                }
-                if told {
-                    self.events.push(Event::Unsubscribe { conn, sub });
+                    if this.cursors.len() < before {
+                        self.events.push(Event::Unsubscribe { conn, sub });
+                    }
                 }
                 self.drop_subscription(key);
                 self.result(conn, number, code::OK, 0, "");
@@ -463,7 +464,7 @@ impl Engine {
         for topic in gone.topics_out.keys() {
             self.topics.unuse(*topic);
         }
-        self.settle(gone.owed.drain().collect(), gone.asked.drain().map(|(_, id)| id).collect());
+        self.settle(gone.owed.drain().collect(), gone.asked.drain().map(|(_, id)| id).collect(), &gone.who);
         while let Some(buffer) = gone.outbox.pop(&mut self.pool) {
             self.pool.put(buffer);
         }

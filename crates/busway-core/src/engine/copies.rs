@@ -4,6 +4,7 @@
 use super::publish::{From, Passing, LIVES};
 use super::{Engine, Event};
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
+use crate::route::Member;
 use crate::split::Flow;
 use crate::topic;
 
@@ -39,7 +40,7 @@ impl Engine {
         let mut route = self.topics.route(topic, &mut self.index);
         let flags = frame[5] & (flag::FIELDS | LIVES);
         let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
-        let mut narrowed = self.narrow(conn, &passing, &route);
+        let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
         self.widen(topic, route, narrowed);
         self.topics.unuse(topic);
@@ -66,28 +67,55 @@ impl Engine {
 
     /// Copies of a push or request for those who listen. They hold nobody up.
     pub(super) fn copy(&mut self, conn: u32, topic: u32, frame: &[u8], mark: u8) {
-        if self.index.listeners == 0 {
-            return;
+        if self.index.listeners > 0 {
+            let flags = frame[5] & flag::FIELDS | mark;
+            let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
+            self.copy_to(From::Conn(conn), passing, |member| member.listen);
         }
-        let route = self.topics.route(topic, &mut self.index);
-        let flags = frame[5] & flag::FIELDS | mark;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
-        let narrowed = self.narrow(conn, &passing, &route);
+    }
+
+    /// Tells those who watch that a kept message is gone.
+    pub fn withdraw(&mut self, kept: &Kept) {
+        if self.index.watchers > 0 {
+            let topic = self.topics.use_text(kept.topic);
+            let flags = kept.flags | flag::WITHDRAWN;
+            let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: kept.body, place: None };
+            let from = match self.sessions.get(&kept.session) {
+                Some(&conn) => From::Conn(conn),
+                None => From::Kept(kept.client, kept.session, kept.name),
+            };
+            self.copy_to(from, passing, |member| member.watch);
+            self.topics.unuse(topic);
+        }
+    }
+
+    /// A copy for each of some subscriptions, one for each connection; of a group's for one, if those who listen are asked.
+    fn copy_to(&mut self, from: From, passing: Passing, wants: impl Fn(&Member) -> bool) {
+        let route = self.topics.route(passing.topic, &mut self.index);
+        let narrowed = self.narrow(from, &passing, &route);
         let way = narrowed.as_ref().unwrap_or(&route);
-        let from = From::Conn(conn);
         let mut all: Vec<(u32, u32, u8)> = Vec::new();
-        let alone = way.alone().filter(|m| m.listen && (m.conn != conn || m.echo));
-        all.extend(alone.map(|m| (m.conn, m.id, m.policy)));
+        let own = |m: &Member| matches!(from, From::Conn(conn) if conn == m.conn) && !m.echo;
+        all.extend(way.alone().filter(|m| wants(m) && !own(m)).map(|m| (m.conn, m.id, m.policy)));
         for team in &way.teams {
-            let listening: Vec<_> = team.members.iter().filter(|m| m.listen).copied().collect();
-            all.extend(self.pick(from, team.group, &listening).map(|m| (m.conn, m.id, m.policy)));
+            let some: Vec<_> = team.members.iter().filter(|m| wants(m)).copied().collect();
+            if passing.flags & flag::WITHDRAWN != 0 {
+                // What is kept was handed to each of them.
+                all.extend(some.iter().filter(|m| !own(m)).map(|m| (m.conn, m.id, m.policy)));
+            } else {
+                all.extend(self.pick(from, team.group, &some).map(|m| (m.conn, m.id, m.policy)));
+            }
         }
-        self.widen(topic, route, narrowed);
+        self.widen(passing.topic, route, narrowed);
         all.sort_unstable();
         for chunk in all.chunk_by(|a, b| a.0 == b.0) {
             let ids: Vec<u32> = chunk.iter().map(|&(_, id, _)| id).collect();
-            let policy = if chunk[0].2 == policy::BLOCK { policy::DROP_NEW } else { chunk[0].2 };
-            self.deliver(from, chunk[0].0, passing, &ids, policy, &mut u32::MAX.clone());
+            if passing.flags & flag::WITHDRAWN != 0 {
+                self.append(from, chunk[0].0, passing, &ids, policy::BLOCK, &mut u32::MAX.clone());
+            } else {
+                let policy = if chunk[0].2 == policy::BLOCK { policy::DROP_NEW } else { chunk[0].2 };
+                self.deliver(from, chunk[0].0, passing, &ids, policy, &mut u32::MAX.clone());
+            }
         }
     }
 

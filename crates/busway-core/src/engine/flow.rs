@@ -6,9 +6,12 @@
 //! A subscription is held when its client has no room for it; the rest of the connection goes on.
 
 use super::{Engine, Event};
-use crate::connection::{Hold, State};
+use crate::connection::{Connection, Hold, State};
 use crate::frame::{code, policy, Fault};
 use crate::route::{Member, Route};
+
+/// Bytes of what the driver hands over that may wait in an outbox, so that live messages don't wait for it.
+pub const PORTION: usize = 256 << 10;
 
 impl Engine {
     /// Appends a frame that must not be dropped.
@@ -224,6 +227,24 @@ impl Engine {
             }
             self.tell_room(conn);
             return Some((conn, bytes));
+        }
+    }
+
+    /// The driver has more for a connection than should wait there: it is told when there is room.
+    pub fn want_room(&mut self, conn: u32) {
+        if let Some(this) = self.conn(conn) {
+            this.wants_room = true;
+        }
+        self.tell_room(conn);
+    }
+
+    pub(super) fn tell_room(&mut self, conn: u32) {
+        let wants = |this: &&mut Connection| {
+            (this.wants_room || this.cursors.values().any(|behind| *behind)) && this.outbox.bytes() < PORTION
+        };
+        if let Some(this) = self.conn(conn).filter(wants) {
+            this.wants_room = false;
+            self.events.push(Event::Room(conn));
         }
     }
 

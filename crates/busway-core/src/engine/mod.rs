@@ -72,11 +72,8 @@ pub enum Event {
         /// From where it wants stored messages, MessagePack.
         since: Vec<u8>,
     },
-    /// A subscription for which the driver keeps something has ended.
-    Unsubscribe {
-        conn: u32,
-        sub: u32,
-    },
+    /// There is room again in the outbox of a connection that is behind, or for which that was asked.
+    Room(u32),
     Serve {
         conn: u32,
         service: u32,
@@ -109,8 +106,11 @@ pub enum Event {
         due: i64,
         offset: u64,
     },
-    /// There may be room again for subscriptions that are behind.
-    Room(u32),
+    /// A subscription that misses nothing of streams has ended.
+    Unsubscribe {
+        conn: u32,
+        sub: u32,
+    },
     /// More of a stream is safe; for a stream that the driver follows.
     Stored(u32),
     /// Frames about channels: kind, id, number, the rest.
@@ -382,7 +382,12 @@ impl Engine {
     fn frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
         let flow = match self.state(conn) {
-            Some(State::Open) if !self.defaults.is_empty() && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4]) => {
+            // What is kept is kept as it came: the driver adds the server's fields.
+            Some(State::Open)
+                if !self.defaults.is_empty()
+                    && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4])
+                    && !(frame[4] == kind::PUBLISH && frame[5] & publish::LIVES != 0) =>
+            {
                 return self.dress(conn, frame);
             }
             Some(State::Open) if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
@@ -466,6 +471,7 @@ impl Engine {
             ("protocol_errors", s.protocol_errors),
             ("rule_errors", s.rule_errors),
             ("listeners", self.index.listeners as u64),
+            ("watchers", self.index.watchers as u64),
         ]
     }
 

@@ -134,7 +134,7 @@ impl Engine {
         }
         let flags = frame[5] & flag::FIELDS;
         let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
-        let mut narrowed = self.narrow(conn, &passing, &route);
+        let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
             if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route)) {
                 self.widen(topic, route, narrowed);
@@ -165,12 +165,15 @@ impl Engine {
     }
 
     /// The way of this message alone, if some of those who may get it have rules. `widen` gives everything back.
-    pub(super) fn narrow(&mut self, from: u32, passing: &Passing, route: &Route) -> Option<Box<Route>> {
+    pub(super) fn narrow(&mut self, from: From, passing: &Passing, route: &Route) -> Option<Box<Route>> {
         let choice = route.choice.as_ref()?;
         let body = Body::of(passing.body, passing.flags).ok()?;
         let fields = Fields::read(body.fields).unwrap_or_default();
-        let who = self.conns[from as usize].as_ref().map(|from| &from.who)?;
-        let (sender, session, time, payload) = (&*who.name, who.session, body.time, body.payload);
+        let (sender, session) = match from {
+            From::Conn(from) => self.conns[from as usize].as_ref().map(|from| (&*from.who.name, from.who.session))?,
+            From::Kept(_, session, name) => (name, session),
+        };
+        let (time, payload) = (body.time, body.payload);
         let seen = Seen { fields: &fields, topic: self.topics.text(passing.topic), sender, session, time, payload };
         let mut wanted = std::mem::take(&mut self.wanted);
         let asked = choice.select(&self.index, &seen, &mut wanted);
@@ -206,11 +209,18 @@ impl Engine {
             let head = Writer::new(&mut dressed, frame[4], frame[5] | flag::FIELDS).bytes(&frame[6..HEAD]);
             head.u64(body.time.cast_unsigned()).bytes(&number).bin32(fields).bytes(body.payload).end();
         }
-        // One whose fields are wrong is refused where all are.
-        let used = if dressed.is_empty() { frame } else { &dressed };
-        let flow = match frame[4] {
-            kind::PUBLISH => self.publish(conn, used, used.len())?.0,
-            _ => self.other(conn, used)?,
+        let flow = match (&merged, frame[4]) {
+            // Good in themselves, but too many with those of the server.
+            (Err(fault), kind) if fault.code != code::PROTOCOL => {
+                match kind {
+                    kind::REQUEST => self.reply_error(conn, number_of(frame), fault),
+                    _ => self.reject(conn, number_of(frame), fault),
+                }
+                Flow::Go
+            }
+            (Err(_), _) => self.other(conn, frame)?,
+            (Ok(_), kind::PUBLISH) => self.publish(conn, &dressed, dressed.len())?.0,
+            (Ok(_), _) => self.other(conn, &dressed)?,
         };
         Ok((flow, if flow == Flow::Wait { 0 } else { frame.len() }))
     }

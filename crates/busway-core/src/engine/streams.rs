@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::flow::PORTION;
 use super::publish::{number_of, From, Passing};
 use super::{Engine, Event};
 use crate::connection::State;
@@ -24,8 +25,6 @@ use crate::topic::meet;
 
 /// Bytes of a log that are read at once.
 const BLOCK: usize = 256 << 10;
-/// Bytes that may wait in an outbox before a backlog waits too, so that live messages don't wait for it.
-const BACKLOG: usize = 256 << 10;
 /// No stream.
 const NONE: u32 = u32::MAX;
 
@@ -361,19 +360,11 @@ impl Engine {
         }
     }
 
-    /// Somebody behind may be given more.
-    pub(super) fn tell_room(&mut self, conn: u32) {
-        let this = self.conns.get(conn as usize).and_then(Option::as_deref);
-        if this.is_some_and(|this| this.outbox.bytes() < BACKLOG && this.cursors.values().any(|behind| *behind)) {
-            self.events.push(Event::Room(conn));
-        }
-    }
-
     /// Whether a backlog of this subscription may be written now.
     pub fn has_room(&self, conn: u32, sub: u32) -> bool {
         let this = self.conns.get(conn as usize).and_then(Option::as_deref);
         this.is_some_and(|this| {
-            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < BACKLOG
+            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < PORTION
         })
     }
 

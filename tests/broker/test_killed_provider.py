@@ -1,0 +1,311 @@
+"""Processes killed with SIGKILL: providers in the middle of their work, publishers of what is kept, and the server itself."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+import busway
+from tests.support.net import PATIENCE, Net, gather, payloads, settle, until, within
+
+NEVER = 600.0
+"""Seconds for one provider, beyond what a test waits: whoever is followed by the next one was found dead, not late."""
+
+PROVIDER = """
+import asyncio, sys, busway
+
+address, name, asks = sys.argv[1], sys.argv[2], sys.argv[3] == "asks"
+
+async def line():
+    return await asyncio.to_thread(sys.stdin.readline)
+
+async def ask(message):
+    print("asked", flush=True)
+    return (await line()) == "willing\\n"
+
+async def work(message):
+    print("works", flush=True)
+    await line()
+    return f"{name} did {message.text}"
+
+async def main():
+    async with busway.connect(address, name=name) as bus:
+        async with bus.serve("work", work, shared=True, ask=ask if asks else None):
+            print("serves", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+PUBLISHER = """
+import asyncio, sys, busway
+
+async def main():
+    async with busway.connect(sys.argv[1], name="hdb") as bus:
+        await bus.post("proc/hdb", "up", fields={"pid": 1})
+        await bus.pin("config/hdb", "{}")
+        print("posted", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class Child:
+    """A program that talks by lines."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name, self._process = name, process
+
+    async def says(self, expected: str) -> None:
+        assert await self.line() == expected
+
+    async def line(self) -> str:
+        assert self._process.stdout is not None
+        return (await within(self._process.stdout.readline())).decode().rstrip("\n")
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    async def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+        await within(self._process.communicate())
+        assert self._process.returncode == -signal.SIGKILL
+
+
+class Children:
+    """Starts them; all of them are dead in the end."""
+
+    def __init__(self) -> None:
+        self.stack = AsyncExitStack()
+
+    async def start(self, program: str, *arguments: object, name: str = "") -> Child:
+        return await self.run("-c", program, *arguments, name=name)
+
+    async def run(self, *arguments: object, name: str = "") -> Child:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(sys.executable, *map(str, arguments), stdin=pipe, stdout=pipe)
+        child = Child(name, process)
+        self.stack.push_async_callback(_end, process)
+        return child
+
+    async def providers(self, address: str, *, asks: bool = False) -> list[Child]:
+        made = []
+        for name in ("one", "two"):
+            child = await self.start(PROVIDER, address, name, "asks" if asks else "", name=name)
+            await child.says("serves")
+            made.append(child)
+        return made
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[Children]:
+    children = Children()
+    async with children.stack:
+        yield children
+
+
+async def first_to_say(children: list[Child], expected: str) -> list[Child]:
+    """The children, with the one in front that says this first; the others have said nothing yet."""
+    lines = {asyncio.ensure_future(child.line()): child for child in children}
+    done, waiting = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
+    for line in waiting:
+        line.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    (line,) = done
+    assert line.result() == expected
+    return [lines[line], *(child for child in children if child is not lines[line])]
+
+
+async def test_the_second_answers_what_the_first_was_killed_at(net: Net, children: Children) -> None:
+    server = await net.serve(provider_timeout=NEVER)
+    client = await net.connect()
+    both = await children.providers(server.addresses[0])
+    for each in (None, NEVER):
+        asking = asyncio.ensure_future(client.request("work", "this", timeout=None, each=each))
+        dying, other = await first_to_say(both, "works")
+        await dying.kill()
+        await other.says("works")
+        other.tell("go")
+        assert (await within(asking)).text == f"{other.name} did this"
+        both = [other, await children.start(PROVIDER, server.addresses[0], dying.name, "", name=dying.name)]
+        await both[1].says("serves")
+
+
+async def test_one_killed_while_it_is_asked_is_not_waited_for(net: Net, children: Children) -> None:
+    server = await net.serve(provider_timeout=NEVER)
+    client = await net.connect()
+    dying, other = await children.providers(server.addresses[0], asks=True)
+    for told in ("willing", "unwilling"):
+        asking = asyncio.ensure_future(client.request("work", "this", timeout=None))
+        await dying.says("asked")
+        await other.says("asked")
+        await dying.kill()
+        other.tell(told)
+        if told == "willing":
+            await other.says("works")
+            other.tell("go")
+            assert (await within(asking)).text == f"{other.name} did this"
+            dying = await children.start(PROVIDER, server.addresses[0], "three", "asks", name="three")
+            await dying.says("serves")
+        else:
+            with pytest.raises(busway.NoResponders):
+                await within(asking)
+
+
+async def test_one_killed_after_it_said_that_it_is_willing(net: Net, children: Children) -> None:
+    """Both are willing; the one that got the request dies, and the other's word still counts."""
+    server = await net.serve(provider_timeout=NEVER)
+    client = await net.connect()
+    both = await children.providers(server.addresses[0], asks=True)
+    asking = asyncio.ensure_future(client.request("work", "this", timeout=None))
+    for child in both:
+        await child.says("asked")
+        child.tell("willing")
+    dying, other = await first_to_say(both, "works")
+    await dying.kill()
+    await other.says("works")
+    other.tell("go")
+    assert (await within(asking)).text == f"{other.name} did this"
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_the_dead_one_is_named_among_the_failed(net: Net, children: Children, asks: bool) -> None:
+    server = await net.serve(provider_timeout=NEVER)
+    client = await net.connect()
+    dying, other = await children.providers(server.addresses[0], asks=asks)
+    asking = asyncio.ensure_future(client.request_all("work", "this", timeout=None))
+    for child in (dying, other):
+        if asks:
+            await child.says("asked")
+            child.tell("willing")
+        await child.says("works")
+    await dying.kill()
+    other.tell("go")
+    replies = await within(asking)
+    assert [(reply.sender, reply.text) for reply in replies] == [(other.name, f"{other.name} did this")]
+    (failed,) = replies.failed
+    assert (failed.sender, type(failed.error)) == (dying.name, busway.ServiceGone)
+    assert dying.name in str(failed.error)
+
+
+async def test_both_are_killed(net: Net, children: Children) -> None:
+    server = await net.serve(provider_timeout=NEVER)
+    client = await net.connect()
+    both = await children.providers(server.addresses[0])
+    single = asyncio.ensure_future(client.request("work", "this", timeout=None))
+    dying, other = await first_to_say(both, "works")
+    gathered = asyncio.ensure_future(client.request_all("work", "this", timeout=None))
+    for child in both:
+        await child.says("works")
+    await dying.kill()
+    await other.says("works")
+    await other.kill()
+    with pytest.raises(busway.ServiceGone):
+        await within(single)
+    replies = await within(gathered)
+    assert (replies, {failed.sender for failed in replies.failed}) == ([], {"one", "two"})
+    with pytest.raises(busway.NoResponders):
+        await client.request("work", timeout=None)
+
+
+async def test_the_posts_of_a_killed_publisher_are_withdrawn_after_the_grace(net: Net, children: Children) -> None:
+    server = await net.serve(grace=0.2)
+    watcher = await net.connect()
+    async with watcher.subscribe("**", watch=True) as watching:
+        publisher = await children.start(PUBLISHER, server.addresses[0])
+        await publisher.says("posted")
+        assert [message.kind for message in await gather(watching, 2)] == ["post", "pin"]
+        await publisher.kill()
+        (gone,) = await gather(watching, 1)
+        assert (gone.kind, gone.topic, gone.payload, gone.fields) == ("withdrawn", "proc/hdb", b"up", {"pid": 1})
+        assert gone.sender == "hdb"
+        assert [message.kind for message in await watcher.kept()] == ["pin"]
+
+
+async def test_until_the_grace_is_over_its_posts_are_there(net: Net, children: Children) -> None:
+    server = await net.serve(grace=NEVER)
+    watcher = await net.connect()
+    publisher = await children.start(PUBLISHER, server.addresses[0])
+    await publisher.says("posted")
+    async with watcher.subscribe("proc/*", watch=True) as watching:
+        assert await payloads(watching, 1) == [b"up"]
+        await publisher.kill()
+        await until(lambda: server.stats()["connections"] == 1, watcher.flush)
+        async with watcher.subscribe("proc/*") as late:
+            assert await payloads(late, 1) == [b"up"]
+        await settle(watcher)
+        assert watching.pending == 0
+        assert server._hub is not None
+        server._hub.keeping.expire(server._hub.loop.time() + NEVER + 1)
+        server._hub.flush()
+        assert [message.kind for message in await gather(watching, 1)] == ["withdrawn"]
+
+
+async def test_pins_are_there_after_the_server_was_killed(tmp_path: Path, children: Children) -> None:
+    address, data = f"unix:{tmp_path / 'bus'}", tmp_path / "data"
+    command = ("-m", "busway", "serve", "--unix", tmp_path / "bus", "--data", data, "--json", "-q")
+    server = await children.run(*command)
+    guid = json.loads(await server.line())["guid"]
+    async with busway.connect(address, name="manager", reconnect=(0.01,)) as bus:
+        for number in range(50):
+            await bus.pin(f"config/{number}", str(number), fields={"n": number})
+        await bus.pin("config/0", b"changed", fields={"n": 0})
+        assert await bus.unpin("config/1", fields={"n": 1})
+        await bus.post("proc/manager", b"up")
+        events = bus.events()
+        await server.kill()
+        again = await children.run(*command)
+        assert json.loads(await again.line())["guid"] == guid
+        async with asyncio.timeout(PATIENCE):
+            while (await anext(events)).kind != "resumed":
+                pass
+        async with busway.connect(address) as late, late.subscribe("**") as subscription:
+            got = await gather(subscription, 50)
+            assert [(one.kind, one.topic, one.payload, one.sender) for one in got] == [
+                *(("pin", f"config/{number}", b"%d" % number, "manager") for number in range(2, 50)),
+                ("pin", "config/0", b"changed", "manager"),
+                ("post", "proc/manager", b"up", "manager"),  # put back by its publisher
+            ]
+            assert got[0].fields == {"n": 2}
+        assert await bus.unpin("config/2", fields={"n": 2})
+    await again.kill()
+
+
+async def test_a_damaged_file_of_a_killed_server(tmp_path: Path, children: Children, caplog) -> None:
+    """The good part is kept, the damage is told."""
+    address, data = f"unix:{tmp_path / 'bus'}", tmp_path / "data"
+    server = await children.run(*("-m", "busway", "serve", "--unix", tmp_path / "bus", "--data", data, "--json", "-q"))
+    await server.line()
+    async with busway.connect(address, reconnect=None) as bus:
+        for number in range(9):
+            await bus.pin(f"config/{number}", b"x" * 100)
+        await server.kill()
+    file = data / "pins.log"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content[:-1])  # rotten in the middle, torn at the end
+    with caplog.at_level(logging.WARNING, "busway"):
+        async with busway.serve(data=data) as restarted, restarted.connect() as bus:
+            kept = {message.topic for message in await bus.kept()}
+            store = (await bus.info())["kept"]["store"]
+    assert kept == {f"config/{number}" for number in range(8)} - {"config/4"}
+    assert store["damaged"] == 2
+    assert caplog.text.count("pins.log") >= 2
+    async with busway.serve(data=data) as restarted, restarted.connect() as bus:
+        assert {message.topic for message in await bus.kept()} == kept
+        assert (await bus.info())["kept"]["store"]["damaged"] == 0

@@ -1,0 +1,26 @@
+"""`busway kept` prints one line for each message, whatever others have written into theirs."""
+
+import busway
+
+
+async def test_nobody_can_forge_a_line(shell, server, bus):
+    forged = "\npin  config/root by admin: open\r\x1b[2K\x9b2K\u2028post x by y: z"
+    async with server.connect(name=f"eve{forged}") as eve:
+        await eve.post("t", f"up{forged}\n", fields={"host": f"a1{forged}"})
+        await bus.pin("u", b"first\tsecond\n\n")
+        done = await shell.run("kept")
+    assert done.code == 0
+    one, two = done.out.decode().removesuffix("\n").split("\n")
+    assert one.startswith('post t [host="a1\\npin  config/root')
+    assert "]" in one
+    assert "by eve\\npin  config/root by admin: open\\x0d\\x1b[2K\\x9b2K\\u2028post x by y: z: up\\npin  config" in one
+    assert two == "pin  u by test: first\\tsecond\\n"
+    assert all(line.isprintable() for line in (one, two))
+
+
+async def test_sub_prints_lines_as_they_are_and_nothing_that_moves_the_cursor(shell, bus: busway.Bus):
+    sub = await shell.start("sub", "t", "--count", 1)
+    await sub.ready()
+    await bus.publish("t", "one\n\ttwo\x1b[2K\n", fields={"host": "\x9b2K\n"})
+    done = await sub.end()
+    assert done.out.decode() == 't [host="\\u009b2K\\n"] one\n\ttwo\\x1b[2K\n'
