@@ -251,15 +251,9 @@ impl Arrivals {
             let name = PyString::new(py, record.sender).unbind();
             self.sender = Some((record.sender.into(), Sender { name, session }));
         }
-        let owner = if stored.flags & flag::CHANNEL == 0 { None } else { self.channels.get(&stored.id()).cloned() };
-        let place = Some(Box::new(Place {
-            stream: self.stream(stored.stream)?,
-            offset: record.offset(),
-            sequence: record.sequence(),
-            stored: record.stored(),
-            deliveries: stored.deliveries,
-            owner,
-        }));
+        let owner = if stored.flags & flag::CHANNEL == 0 { None } else { self.channels.get(&stored.id()) };
+        let at = (record.offset(), record.sequence(), record.stored(), stored.deliveries);
+        let place = Some(Place::new(py, &*self.stream(stored.stream)?, owner.map(|owner| &**owner), at));
         let (Some((_, topic)), Some((_, from))) = (&self.topic, &self.sender) else { unreachable!("set above") };
         let fields = record.fields.map(|fields| PyBytes::new(py, fields).into_any().unbind());
         let (time, number, payload) = (record.time(), record.number(), record.payload);

@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::hash::{Hash, Hasher};
 use std::ptr;
-use std::sync::Arc;
 
 use busway_core::frame::{code, flag, kind, Fault};
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
@@ -53,19 +52,42 @@ pub struct Parts<'a> {
     pub place: Option<Box<Place>>,
 }
 
-/// Where a message is stored.
-#[derive(Clone)]
+/// Where a message is stored. It goes with its message, where nothing of PyO3 may be dropped, so its references are plain ones.
 pub struct Place {
     /// (broker, stream), shared by all messages of a stream.
-    pub stream: Arc<Py<PyAny>>,
+    stream: *mut ffi::PyObject,
     pub offset: u64,
     pub sequence: u64,
     /// When, UTC, nanoseconds since 1970.
     pub stored: i64,
     /// How often a channel has handed it out.
     pub deliveries: u32,
-    /// The channel that wants to hear what became of it.
-    pub owner: Option<Arc<Py<PyAny>>>,
+    /// The channel that wants to hear what became of it, or null.
+    owner: *mut ffi::PyObject,
+}
+
+impl Place {
+    pub fn new(py: Python<'_>, stream: &Py<PyAny>, owner: Option<&Py<PyAny>>, at: (u64, u64, i64, u32)) -> Box<Self> {
+        let (offset, sequence, stored, deliveries) = at;
+        let owner = owner.map_or(ptr::null_mut(), |owner| owner.clone_ref(py).into_ptr());
+        Box::new(Self { stream: stream.clone_ref(py).into_ptr(), offset, sequence, stored, deliveries, owner })
+    }
+
+    fn copy(&self) -> Box<Self> {
+        // SAFETY: called attached; the copy gets references of its own.
+        let (stream, owner) = unsafe { (ffi::Py_NewRef(self.stream), ffi::Py_XNewRef(self.owner)) };
+        Box::new(Self { stream, owner, ..*self })
+    }
+
+    fn stream<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        // SAFETY: the field holds a reference.
+        unsafe { Bound::from_borrowed_ptr(py, self.stream) }
+    }
+
+    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        // SAFETY: the field holds a reference, or none.
+        unsafe { Bound::from_borrowed_ptr_or_opt(py, self.owner) }
+    }
 }
 
 #[repr(C)]
@@ -139,7 +161,7 @@ pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResu
     let fields = unsafe { Bound::from_borrowed_ptr_or_opt(py, object.fields) }.map(Bound::unbind);
     let (time, number) = (object.time, object.number);
     // SAFETY: the field holds a place of its own, or none.
-    let place = unsafe { object.place.as_ref() }.map(|place| Box::new(place.clone()));
+    let place = unsafe { object.place.as_ref() }.map(Place::copy);
     let parts = Parts { topic: &topic, from: &from, time, number, frame, flags, fields, payload, place };
     let copy = make(py, parts)?;
     // SAFETY: made just now, nobody else has it.
@@ -207,7 +229,9 @@ unsafe extern "C" fn dealloc(message: *mut ffi::PyObject) {
         ffi::Py_DecRef((*object).payload);
         ffi::Py_DecRef((*object).fields);
         if !(*object).place.is_null() {
-            drop(Box::from_raw((*object).place));
+            let place = Box::from_raw((*object).place);
+            ffi::Py_DecRef(place.stream);
+            ffi::Py_DecRef(place.owner);
         }
         let kind = ffi::Py_TYPE(message);
         let steps = usize::try_from((*object).head.ob_size).unwrap_or(0).div_ceil(STEP);
@@ -334,15 +358,15 @@ getters! {
     position, "Where it is stored, or None: broker, stream and offset.", |py, object, _| {
         static POSITION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(place) = place_of(object) else { return Ok(py.None()) };
-        let (broker, stream) = place.stream.bind(py).extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+        let (broker, stream) = place.stream(py).extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
         let position = POSITION.import(py, "busway.positions", "Position")?;
         Ok(position.call1((broker, stream, place.offset, place.sequence))?.unbind())
     };
     broker, "Guid of the broker that stored it, or None.", |py, object, _| {
-        place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream.bind(py).get_item(0)?.unbind()))
+        place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream(py).get_item(0)?.unbind()))
     };
     stream, "Name of the stream that it is stored in, or None.", |py, object, _| {
-        place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream.bind(py).get_item(1)?.unbind()))
+        place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream(py).get_item(1)?.unbind()))
     };
     offset, "Its place in its stream, or None.", |py, object, _| {
         Ok(place_of(object).map(|place| place.offset).into_pyobject(py)?.into_any().unbind())
@@ -357,8 +381,7 @@ getters! {
         Ok(place_of(object).map_or(0, |place| place.deliveries).into_pyobject(py)?.into_any().unbind())
     };
     channel, "The channel that handed it out, or None.", |py, object, _| {
-        let owner = place_of(object).and_then(|place| place.owner.as_ref());
-        Ok(owner.map_or_else(|| py.None(), |owner| owner.clone_ref(py)))
+        Ok(place_of(object).and_then(|place| place.owner(py)).map_or_else(|| py.None(), Bound::unbind))
     };
     text, "The payload as text.", |py, _, message| {
         let bytes = PyBytes::new(py, bytes_of(py, message));
@@ -375,15 +398,15 @@ fn place_of(object: &Object) -> Option<&Place> {
 fn settle(message: *mut ffi::PyObject, name: &str, delay: Option<Bound<'_, PyAny>>) -> PyResult<*mut ffi::PyObject> {
     // SAFETY: called by the interpreter, attached, with a message.
     let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
-    let Some(owner) = place_of(object).and_then(|place| place.owner.as_ref()) else {
+    let Some(owner) = place_of(object).and_then(|place| place.owner(py)) else {
         let text = "only a message that a channel handed out can be acknowledged";
         return Err(raised(py, &Fault::new(code::NO_CHANNEL, text)));
     };
     // SAFETY: as above.
     let message = unsafe { Bound::from_borrowed_ptr(py, message) };
     let told = match delay {
-        Some(delay) => owner.call_method1(py, name, (message, delay)),
-        None => owner.call_method1(py, name, (message,)),
+        Some(delay) => owner.call_method1(name, (message, delay)),
+        None => owner.call_method1(name, (message,)),
     };
     Ok(told?.into_ptr())
 }
@@ -432,6 +455,7 @@ fn kind_name(object: &Object) -> &'static str {
     let flags = object.flags;
     match object.frame {
         NOTIFY => "notify",
+        kind::RECORD => "publish",
         kind::OFFER => "push",
         kind::CALL | kind::ASK => "request",
         kind::REPLY => "reply",

@@ -431,6 +431,7 @@ impl Engine {
 
     /// Offsets that a subscription will never get.
     pub fn tell_gap(&mut self, conn: u32, sub: u32, stream: u32, from: u64, to: u64) {
+        self.tell_stream(conn, stream);
         self.put(conn, |out| {
             Writer::new(out, kind::GAP, 0).u16(0).u32(sub).u32(stream).u64(from).u64(to).end();
         });
