@@ -60,7 +60,7 @@ class Model:
                 self.delivered(action)
             elif isinstance(action, Read):
                 assert self.read is None, "one at a time"
-                assert 0 < action.want
+                assert action.want > 0
                 self.read = action
             elif isinstance(action, Note):
                 self.notes.append(action.entry)
@@ -74,7 +74,7 @@ class Model:
                     assert fate.deliveries == action.deliveries >= self.config.max_deliveries > 0
                     fate.phase, fate.until = "dying", inf
             elif isinstance(action, TakeDone):
-                wanted, got, until = self.people[action.consumer].takes.pop(action.number)
+                wanted, got, _until = self.people[action.consumer].takes.pop(action.number)
                 assert got == action.got <= wanted
             elif isinstance(action, Answer):
                 answers.append(action)
@@ -275,7 +275,9 @@ class Model:
 
     def skip(self, spans: list[tuple[int, int]]) -> None:
         """Of what is below the cursor; that is where the driver finds that it can't read something."""
-        cut = [(start, min(count, self.channel.cursor - start)) for start, count in spans if start < self.channel.cursor]
+        cut = [
+            (start, min(count, self.channel.cursor - start)) for start, count in spans if start < self.channel.cursor
+        ]
         for start, count in cut:
             for offset in range(start, start + count):
                 self.fates[offset] = Fate("done")
@@ -379,7 +381,7 @@ steps = st.lists(
 def run(model: Model, what: str, *said) -> None:
     floor = model.channel.floor
     if what in ("ack", "nack", "extend", "skip"):
-        at = [one for one in said if isinstance(one, list)][0]
+        at = next(one for one in said if isinstance(one, list))
         about = joined([(max(0, floor + start), count) for start, count in at])
         if what == "nack":
             model.nack(said[0], about, said[2], counted=said[3])
