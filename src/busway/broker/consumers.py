@@ -106,7 +106,7 @@ class Consumers:
             heapq.heapify(self._order)
 
     def next(self, available: int) -> tuple[Consumer, int]:
-        """Who gets something now and how many of these: its part, or what makes it as busy as the second, if that is more.
+        """Who gets something now and how many of these: its part by room, or as many as make it as busy as the second.
 
         There is somebody with room. The caller hands at least one out, or finds that fewer are available, and rates it.
         """
@@ -116,7 +116,8 @@ class Consumers:
             return consumer, min(consumer.room, available)
         load = self._first()[0]
         level = int(load * (consumer.in_flight + consumer.room)) - consumer.in_flight
-        return consumer, min(max(-(-available // self._hungry), level), consumer.room, available)
+        part = -(-available * consumer.room // self.room)
+        return consumer, min(max(part, level), consumer.room, available)
 
     def _first(self) -> tuple[float, int, Consumer]:
         while self._order[0][1] != self._order[0][2].ticket:
