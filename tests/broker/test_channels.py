@@ -1,5 +1,7 @@
 """Channels: who gets which message, how often, until when, and what of that survives a crash. The machine alone."""
 
+import functools
+import operator
 from itertools import pairwise
 
 import msgspec
@@ -182,7 +184,7 @@ class TestShare:
             bench.join(who, window=20)
         got = given_to(bench.append(30))
         assert {who: len(one) for who, one in got.items()} == {ANNA: 10, BOB: 10, CARL: 10}
-        assert sorted(sum(got.values(), [])) == list(range(30))
+        assert sorted(functools.reduce(operator.iadd, got.values(), [])) == list(range(30))
 
     def test_in_one_piece_each(self) -> None:
         bench = Bench()
@@ -237,6 +239,14 @@ class TestAcknowledging:
         bench.ack((0, 5))
         assert bench.ack((3, 4)) == [Answer(ANNA, 2, 2, 0)]
         assert bench.figure("late") == 2
+
+    def test_twice_in_one_breath(self) -> None:
+        bench = Bench(20)
+        bench.join()
+        assert bench.ack((4, 2), (0, 5), (4, 2))[0] == Answer(ANNA, 6, 3, 0)
+        assert bench.nack((6, 4), (7, 1), (5, 3))[0] == Answer(ANNA, 4, 4, 0)
+        assert bench.extend((6, 4), (7, 1), (5, 3)) == [Answer(ANNA, 7, 1, 0)]
+        assert bench.figure("in_flight") == 10
 
     def test_what_never_was_handed_out(self) -> None:
         bench = Bench(100)

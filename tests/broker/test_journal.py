@@ -234,6 +234,16 @@ class TestFile:
         await within(journal.stop())
         assert (await content(tmp_path))["c"][2] == 49
 
+    async def test_far_behind_everybody_waits(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setattr(journal_module, "_BEHIND", 3)
+        journal = Journal(tmp_path, "memory")
+        await journal.start()
+        told = [journal.write([Done("c", 1, n)]) for n in range(6)]
+        # The first one is with the thread; of those behind it three may wait.
+        assert [one.done() for one in told] == [True, True, True, True, False, False]
+        await asyncio.gather(*told)
+        await journal.stop()
+
     async def test_who_no_longer_waits_disturbs_nobody(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path)
         await journal.start()

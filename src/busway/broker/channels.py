@@ -6,7 +6,7 @@ messages by their offsets only and works on spans of them. Below the cursor each
 a crash; everything else is handed out until it is acknowledged or dead.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from math import inf
 from typing import Any, Final
@@ -39,7 +39,6 @@ from busway.broker.progress import (
     Done,
     Sought,
     Span,
-    rebuild,
 )
 
 RANGES: Final = 65_536
@@ -54,7 +53,7 @@ class Channel:
     def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
         config = state.config
         assert config is not None, "whoever opens a channel says how it is set"
-        state = rebuild(state.entries())[state.channel]  # its own, since it goes on from there
+        state = state.copy()  # it goes on from there
         self.name = state.channel
         self.config = config
         self._epoch = state.epoch
@@ -240,21 +239,26 @@ class Channel:
         Not counted: the consumer has not even looked at them, so nothing speaks against the messages.
         """
         out: list[Action] = []
-        for run in self._own(consumer, spans, out):
+        until = now + delay if delay > 0 else 0.0
+
+        def give_back(run: Run) -> None:
             if not counted:
                 self._uncount(run, out)
-            self._back(run, out, now + delay if delay > 0 else 0.0)
-        return self._pump(now, out)
+            self._back(run, out, until)
+
+        answer = self._each_own(consumer, spans, give_back)
+        return self._pump(now, [answer, *out])
 
     def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
         """It is still at work on these: their lease begins anew."""
-        out: list[Action] = []
         until = self._lease_end(now)
-        for run in self._own(consumer, spans, out):
+
+        def renew(run: Run) -> None:
             run.until = until
             if until < run.alarm:
                 self._held.wake(run)
-        return out
+
+        return [self._each_own(consumer, spans, renew)]
 
     def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
         """These are in the dead-letter topic, so they are done here."""
@@ -445,23 +449,23 @@ class Channel:
             out.append(Note(Delivered(self.name, self._epoch, run.deliveries - 1, spans)))
         run.deliveries -= 1
 
-    def _own(self, consumer: Who, spans: Iterable[Span], out: list[Action]) -> list[Run]:
-        """What this consumer has in flight of these, and the answer to it."""
+    def _each_own(self, consumer: Who, spans: Iterable[Span], act: Callable[[Run], None]) -> Answer:
+        """Do something with what this consumer has in flight of these, span by span: they may name a message twice."""
         holder = self._consumers.get(consumer)
-        own: list[Run] = []
-        asked = elsewhere = 0
+        asked = good = elsewhere = 0
         for start, count in spans:
             asked += count
-            if holder is not None:
-                runs, others = self._held.pick(start, start + count, FLIGHT, holder)
-                own += runs
-                elsewhere += others
-        good = sum(run.end - run.start for run in own)
+            if holder is None:
+                continue
+            runs, others = self._held.pick(start, start + count, FLIGHT, holder)
+            elsewhere += others
+            for run in runs:
+                good += run.end - run.start
+                act(run)
         late = asked - good - elsewhere
         self.late += late
         self.refused += elsewhere
-        out.append(Answer(consumer, good, late, elsewhere))
-        return own
+        return Answer(consumer, good, late, elsewhere)
 
     def _back(self, run: Run, out: list[Action], until: float = 0.0) -> None:
         """What was in flight comes back without an acknowledgement."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from busway.broker import data, records
-from busway.broker.progress import ChannelState, Entry, States, apply, rebuild
+from busway.broker.progress import Entry, States, apply
 from busway.broker.records import Damage
 from busway.errors import DataFailed, StoreFailed
 from busway.settings import MiB
@@ -31,6 +31,8 @@ _WORTH: Final = MiB
 """A smaller file is not written anew for its size."""
 _TIMES: Final = 4
 """So many times its content the file may be."""
+_BEHIND: Final = 65_536
+"""So many entries may wait for the disk before those who need not wait do."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
@@ -80,11 +82,12 @@ class Journal:
     def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]":
         """Write these; done when they and all before them are as safe as promised, StoreFailed if they aren't yet.
 
-        Without entries it tells the same of those before. With safety "memory" nobody waits, and a failure is only logged.
+        Without entries it tells the same of those before. With safety "memory" nobody waits unless the disk is far behind,
+        and a failure is only logged.
         """
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue += entries
-        if self._safety == "memory":
+        if self._safety == "memory" and len(self._queue) <= _BEHIND:
             told.set_result(None)
         else:
             self._waiting.append(told)
@@ -159,7 +162,7 @@ class Journal:
         except OSError as error:
             self._stale = True
             log.warning("%s can't be written: %s", self.file, _reason(error))
-        return {name: _copy(state) for name, state in self._states.items()}
+        return {name: state.copy() for name, state in self._states.items()}
 
     def append(self, entries: list[Entry]) -> OSError | None:
         """Write a batch. If that fails they are known nevertheless, and the file is behind until it was written anew."""
@@ -257,10 +260,6 @@ class Journal:
         self.damaged += 1
         self.damaged_bytes += damage.size
         log.warning("%s: %s", self.file, damage)
-
-
-def _copy(state: ChannelState) -> ChannelState:
-    return rebuild(state.entries())[state.channel]
 
 
 def _reason(error: BaseException) -> str:

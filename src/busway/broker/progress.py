@@ -110,6 +110,9 @@ class ChannelState:
     deliveries: Runs = field(default_factory=Runs)
     """How often what is not done was handed out, as far as that was noted."""
 
+    def copy(self) -> "ChannelState":
+        return ChannelState(self.channel, self.config, self.epoch, self.floor, self.done.copy(), self.deliveries.copy())
+
     def move(self, epoch: int, floor: int) -> None:
         """Begin anew at an offset."""
         self.epoch, self.floor = epoch, floor
@@ -162,7 +165,8 @@ def apply(states: States, entry: Entry) -> None:
             state.raise_floor(entry.floor)
             for start, count in entry.spans:
                 state.done.put(max(start, state.floor), start + count)
-                state.deliveries.put(start, start + count, 0)
+                if state.deliveries:
+                    state.deliveries.put(start, start + count, 0)
             state.raise_floor(state.done.beyond(state.floor))
     elif entry.epoch == state.epoch:
         for start, count in entry.spans:

@@ -30,6 +30,12 @@ class Runs:
         """Give these offsets a value; 0 takes them out."""
         if start >= end:
             return
+        if not self._ends or start > self._ends[-1]:
+            if value:
+                self._starts.append(start)
+                self._ends.append(end)
+                self._values.append(value)
+            return
         first, last = self._cut(start), self._cut(end)
         if value == 0:
             self._replace(first, last, [], [], [])
@@ -46,6 +52,11 @@ class Runs:
         """Take out everything below an offset."""
         if self._starts and self._starts[0] < below:
             self._replace(0, self._cut(below), [], [], [])
+
+    def copy(self) -> "Runs":
+        other = Runs()
+        other._starts, other._ends, other._values = self._starts.copy(), self._ends.copy(), self._values.copy()
+        return other
 
     def clear(self) -> None:
         self._replace(0, len(self._starts), [], [], [])
