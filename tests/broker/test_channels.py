@@ -649,6 +649,15 @@ class TestStream:
         assert bench.join() == []
         assert bench.figure("floor") == 20
 
+    def test_the_stream_lost_what_was_only_handed_out(self) -> None:
+        bench = Bench(20)
+        bench.join(window=20)
+        bench.nack((17, 1))
+        bench.end = 14
+        assert bench.crash() == [Rewound(18, 14)]
+        bench.append(6)
+        assert bench.join(window=20) == [Deliver(ANNA, [(0, 20)], 1)]
+
     def test_what_cannot_be_read_counts_as_done(self) -> None:
         bench = Bench(10)
         bench.join(window=4)
@@ -701,6 +710,28 @@ class TestJournal:
         bench.crash()
         left = [n for n in range(30) if n not in {0, 1, 2, 5, 9, 10, 11, 12, 20}]
         assert given_to(bench.join(window=30)) == {ANNA: left}
+
+    def test_another_choice_after_a_crash_repeats_nothing(self) -> None:
+        bench = Bench(30)
+        bench.join(window=30)
+        bench.ack((5, 20))
+        bench.crash()
+        (read,) = bench.channel.join(ANNA, 2, bench.now)
+        bench.channel.found(read.ticket, [(0, 30)], 30, bench.now)
+        bench.act(bench.channel.configure(ChannelConfig(topic="a/*"), bench.now))
+        assert given_to(bench.join(window=30)) == {ANNA: [2, 3, 4, 25, 26, 27, 28, 29]}
+
+    def test_what_was_given_back_uncounted_is_so_after_a_crash(self) -> None:
+        bench = Bench(1)
+        bench.join()
+        bench.nack((0, 1))
+        bench.nack((0, 1))
+        bench.leave()
+        bench.join()
+        bench.channel.stop(ANNA)
+        bench.nack((0, 1), counted=False)
+        bench.crash()
+        assert bench.join() == [Deliver(ANNA, [(0, 1)], 4)]
 
     def test_a_long_way_over_what_is_done_is_not_read_again(self) -> None:
         bench = Bench(1000)
@@ -763,6 +794,12 @@ class TestSize:
         held, consumers = channel._held, channel._consumers
         assert len(held) == 0
         assert max(len(held._alarms), len(held._again), len(consumers._order)) < 1000
+
+    def test_of_who_is_next_too(self) -> None:
+        bench = Bench()
+        for window in range(1, 5000):
+            bench.join(window=window)
+        assert len(bench.channel._consumers._order) < 100
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 3)), max_size=25), st.integers(0, 40))

@@ -175,6 +175,14 @@ class TestState:
         state = rebuild(entries)["c"]
         assert (state.floor, list(state.deliveries)) == (50, [])
 
+    def test_how_often_something_was_handed_out_is_forgotten_once_it_is_done(self) -> None:
+        entries = [Created("c", 1, 0, CONFIG), Delivered("c", 1, 2, ((5, 3),)), Done("c", 1, 0, ((6, 1),))]
+        assert list(rebuild(entries)["c"].deliveries) == [(5, 6, 2), (7, 8, 2)]
+        entries.append(Delivered("c", 1, 3, ((4, 3),)))
+        assert list(rebuild(entries)["c"].deliveries) == [(4, 6, 3), (7, 8, 2)]
+        entries.append(Done("c", 1, 5))
+        assert list(rebuild(entries)["c"].deliveries) == [(5, 6, 3), (7, 8, 2)]
+
     def test_a_channel_whose_beginning_is_damaged_knows_where_it_stands(self) -> None:
         state = rebuild([Done("c", 7, 30, ((33, 2),))])["c"]
         assert (state.config, state.epoch, state.floor, list(state.done)) == (None, 7, 30, [(33, 35, 1)])
@@ -267,6 +275,26 @@ class TestFile:
         expected = rebuild([*story(), *(Done("c0", 1, n, many) for n in range(600)), Done("c0", 1, 700)])
         assert await content(tmp_path) == shown(expected)
         assert [one.name for one in tmp_path.iterdir()] == [FILE]
+
+    async def test_a_new_file_is_on_disk_before_it_takes_the_place_of_the_old_one(
+        self, tmp_path: Path, monkeypatch
+    ) -> None:
+        journal = Journal(tmp_path)
+        await journal.start()
+        await journal.write(story())
+        steps: list[str] = []
+        sync, replace = os.fsync, Path.replace
+
+        def synced(fd: int) -> None:
+            sync(fd)
+            steps.append("synced " + Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+
+        monkeypatch.setattr(journal_module.os, "fsync", synced)
+        monkeypatch.setattr(Path, "replace", lambda one, other: (replace(one, other), steps.append("renamed")))
+        journal._stale = True
+        await journal.write([])
+        await journal.stop()
+        assert steps == [f"synced {FILE}.new", "renamed", f"synced {tmp_path.name}"]
 
     async def test_what_is_no_history_is_not_written_again_and_again(self, tmp_path: Path) -> None:
         """A large state of which nothing can be dropped."""

@@ -48,6 +48,7 @@ class Held:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._runs: list[Run] = []
+        # Sorted by where they began when they came here. One whose beginning was done since keeps its place: nothing lies there.
         self._again: list[tuple[int, int, Run]] = []
         self._alarms: list[tuple[float, int, Run | Take]] = []
         self._serial = 0
@@ -206,16 +207,10 @@ class Held:
 
     def next_again(self, most: int) -> Run:
         """The lowest of those that are due, cut if it is longer than this. The caller gives it another phase."""
-        while True:
-            start, _, run = heapq.heappop(self._again)
-            if run.over or run.phase is not AGAIN:
-                continue
-            if run.start != start:
-                self._queue(run)  # its beginning was taken out meanwhile
-                continue
-            break
+        while (run := heapq.heappop(self._again)[2]).over:
+            pass
         if run.end - run.start > most:
-            self._split(bisect_left(self._starts, start), start + most)
+            self._split(bisect_left(self._starts, run.start), run.start + most)
         self.due -= run.end - run.start
         return run
 
@@ -270,7 +265,7 @@ class Held:
         self._serial += 1
         heapq.heappush(self._again, (run.start, self._serial, run))
         if len(self._again) > 256 + 4 * len(self._runs):
-            self._again = [(one[2].start, *one[1:]) for one in self._again if one[2].phase is AGAIN and not one[2].over]
+            self._again = [one for one in self._again if not one[2].over]
             heapq.heapify(self._again)
 
     def _gone(self, run: Run) -> None:
