@@ -287,7 +287,8 @@ class TestFile:
 
         def synced(fd: int) -> None:
             sync(fd)
-            steps.append("synced " + Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+            names = [one.name for one in (tmp_path, *tmp_path.iterdir()) if one.stat().st_ino == os.fstat(fd).st_ino]
+            steps.append(f"synced {names[0]}")
 
         monkeypatch.setattr(journal_module.os, "fsync", synced)
         monkeypatch.setattr(Path, "replace", lambda one, other: (replace(one, other), steps.append("renamed")))

@@ -229,7 +229,7 @@ class Journal:
         try:
             _write(fd, content, self._end)
             if self._safety == "synced":
-                os.fdatasync(fd)
+                _sync(fd)
         except OSError:
             try:
                 os.ftruncate(fd, self._end)
@@ -264,6 +264,13 @@ class Journal:
 
 def _reason(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _sync(fd: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:  # macOS
+        os.fsync(fd)
 
 
 def _write(fd: int, content: bytes, at: int) -> None:
