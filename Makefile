@@ -55,7 +55,7 @@ fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields and rules for FUZZ_SECON
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra pydantic --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made
