@@ -65,6 +65,10 @@ class Postgres:
         )
         assert made.returncode == 0, made.stderr
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         assert self._process is None
         for _ in range(5):
@@ -135,11 +139,11 @@ class Postgres:
     def connect(self, database: str = "postgres") -> psycopg.Connection:
         return psycopg.connect(host=str(self.folder), port=self.port, user=USER, dbname=database, autocommit=True)
 
-    def database(self) -> str:
+    def database(self, encoding: str = "UTF8") -> str:
         """The name of a new, empty one."""
         name = f"t{uuid.uuid4().hex}"
         with self.connect() as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            connection.execute(f"CREATE DATABASE \"{name}\" ENCODING '{encoding}' TEMPLATE template0")
         return name
 
     def url(self, database: str, port: int | None = None) -> str:

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, Table, event, exc, text
@@ -26,6 +26,15 @@ log = logging.getLogger("busway.broker")
 Row: TypeAlias = tuple[Any, ...]
 _LOCK: Final = 0x62757377 << 32
 """The advisory locks of PostgreSQL are numbers; these begin with "busw"."""
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_SESSION: Final = {
+    "synchronous_commit": "on",
+    # So that the server notices soon that a broker's machine is gone, and gives the lock to the next one.
+    "tcp_keepalives_idle": 5,
+    "tcp_keepalives_interval": 2,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 _BROKEN: Final = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB)
 """After these errors SQLite's file is opened anew."""
 
@@ -214,7 +223,8 @@ class PostgreSQL:
     def connect(self) -> Connection:
         connection = self._engine.connect()
         try:
-            connection.execute(text("SET synchronous_commit = on"))
+            for name, value in _SESSION.items():
+                connection.exec_driver_sql(f"SET {name} = {value}")
             self._check(connection)
             # Two servers that start at once make the table once.
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -234,32 +244,40 @@ class PostgreSQL:
 
     def _claim(self, connection: Connection) -> None:
         table = f'"{schema.VERSION_TABLE}"'
-        number: int = connection.execute(
-            text("SELECT CAST(:table AS regclass)::oid::bigint"), {"table": table}
-        ).scalar_one()
-        taken = connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK | number})
-        if taken:
-            mine = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-            self._mine = tuple(connection.execute(text(mine)).one())
+        number = connection.scalar(text("SELECT CAST(:table AS regclass)::oid::bigint"), {"table": table})
+        lock = {"lock": _LOCK | cast("int", number)}
+        if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), lock):
+            owner = self._owner(connection, lock["lock"])
+            if owner is not None and tuple(owner[:2]) == self._mine:
+                # The server has not noticed yet that our last connection is gone. Its transaction is settled when it ends.
+                connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": owner[0]})
             connection.commit()
-            return
-        owner = connection.execute(
+            try:
+                # The connection of a server that has just ended, or was ended, needs a moment to go.
+                connection.execute(text("SET LOCAL lock_timeout = '2s'"))
+                connection.execute(text("SELECT pg_advisory_lock(:lock)"), lock)
+            except exc.OperationalError as error:
+                if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                    raise
+                who = f" (process {owner[0]} of PostgreSQL, from {owner[2]})" if owner else ""
+                raise DataFailed(
+                    f"the database {self.shown} is in use by another server{who}; give each its own"
+                ) from None
+        mine = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        self._mine = tuple(connection.execute(text(mine)).one())
+        connection.commit()
+
+    @staticmethod
+    def _owner(connection: Connection, lock: int) -> Row | None:
+        found = connection.execute(
             text(
                 "SELECT pid, backend_start, coalesce(host(client_addr), 'a Unix socket') FROM pg_stat_activity WHERE pid ="
                 " (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high"
                 " AND objid = :low AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
             ),
-            {"high": _LOCK >> 32, "low": number},
+            {"high": lock >> 32, "low": lock & 0xFFFF_FFFF},
         ).first()
-        if owner is not None and tuple(owner[:2]) == self._mine:
-            # The server has not noticed yet that our last connection is gone. Its transaction is settled when it ends.
-            connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": owner[0]})
-            connection.commit()
-            raise DataFailed(
-                f"the database {self.shown} still holds the connection that was lost; it was told to end it"
-            )
-        who = f" (process {owner[0]} of PostgreSQL, from {owner[2]})" if owner else ""
-        raise DataFailed(f"the database {self.shown} is in use by another server{who}; give each its own")
+        return None if found is None else tuple(found)
 
     def release(self) -> None:
         self._mine = None
