@@ -62,7 +62,7 @@ def sqlite_kit(folder: Path) -> DatabaseKit:
 
 
 def postgresql_kit(postgres: Postgres) -> DatabaseKit:
-    return DatabaseKit(postgres.url(postgres.database()))
+    return DatabaseKit(postgres.url(postgres.schema()))
 
 
 class Writer:

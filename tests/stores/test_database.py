@@ -4,15 +4,17 @@ import asyncio
 import shutil
 import sqlite3
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from busway.broker.stores import ChannelEntry, schema
+from busway.broker.stores import ChannelEntry, Record, Safety, schema
 from busway.broker.stores.connection import Database
 from busway.broker.stores.database import DatabaseStore
+from busway.broker.stores.rows import State
 from busway.errors import Closed, DataFailed, StoreFailed
 from tests.stores.kits import DatabaseKit, Writer, everything, sqlite_kit
 from tests.support.postgres import Postgres
@@ -40,7 +42,7 @@ async def test_a_server_that_could_not_open_does_not_own(tmp_path: Path) -> None
 
 
 async def test_a_server_that_just_ended_is_waited_for(postgres: Postgres) -> None:
-    name = postgres.database()
+    name = postgres.schema()
     first = Database(postgres.url(name))
     await first.open()
     second = Database(postgres.url(name))
@@ -170,9 +172,10 @@ async def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_database_with_another_encoding_is_refused(postgres: Postgres) -> None:
-    name = postgres.database(encoding="LATIN1")
+    with postgres.connect() as admin:
+        admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(DataFailed, match="has the encoding LATIN1; busway needs one with UTF8"):
-        await Database(postgres.url(name)).open()
+        await Database(postgres.url(database="latin")).open()
 
 
 async def test_a_closed_database_says_so(database: DatabaseKit) -> None:
@@ -188,21 +191,21 @@ async def test_a_closed_database_says_so(database: DatabaseKit) -> None:
     ("safety", "sqlite", "postgresql"), [("synced", 2, "on"), ("written", 1, "off"), ("memory", 1, "off")]
 )
 async def test_a_commit_is_as_safe_as_the_stream_promises(
-    database: DatabaseKit, safety: str, sqlite: int, postgresql: str
+    database: DatabaseKit, monkeypatch: pytest.MonkeyPatch, safety: Safety, sqlite: int, postgresql: str
 ) -> None:
     """What the database is asked for while records are written; that it keeps its word is shown by killing it."""
     other = await database.open("other")
-    store = await database.open(safety=safety)  # type: ignore[arg-type]
+    store = await database.open(safety=safety)
     asked = []
-    append = store._rows.append
+    ask = text("PRAGMA synchronous" if isinstance(database.url, Path) else "SHOW synchronous_commit")
+    for rows in (store._rows, other._rows):
+        append = rows.append
 
-    def watch(connection: Connection, records: object) -> object:
-        ask = "PRAGMA synchronous" if isinstance(database.url, Path) else "SHOW synchronous_commit"
-        asked.append(connection.scalar(text(ask)))
-        return append(connection, records)  # type: ignore[arg-type]
+        def watch(connection: Connection, records: Sequence[Record], append: Callable[..., State] = append) -> State:
+            asked.append(connection.scalar(ask))
+            return append(connection, records)
 
-    store._rows.append = other._rows.append = watch  # type: ignore[method-assign, assignment]
-    other._rows.append = lambda connection, records: watch(connection, [])  # type: ignore[method-assign, assignment, misc]
+        monkeypatch.setattr(rows, "append", watch)
     await store.append(Writer().make())
     await other.append([])
     await store.append([])
@@ -258,7 +261,7 @@ async def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
         await Database(folder / "bus.db").open()
 
 
-async def test_a_file_that_can_only_be_read_is_told(tmp_path: Path) -> None:
+async def test_a_lock_file_that_can_not_be_made_is_told(tmp_path: Path) -> None:
     kit = sqlite_kit(tmp_path)
     await kit.open()
     await kit.close()
@@ -274,7 +277,7 @@ async def test_a_file_that_can_only_be_read_is_told(tmp_path: Path) -> None:
 
 async def test_a_full_server_fails_appends_until_there_is_room(postgres: Postgres) -> None:
     """A server that can't store says so and goes on; a constraint stands for its full disk."""
-    name = postgres.database()
+    name = postgres.schema()
     kit = DatabaseKit(postgres.url(name))
     store = await kit.open()
     writer = Writer()
@@ -294,7 +297,7 @@ async def test_a_full_server_fails_appends_until_there_is_room(postgres: Postgre
 
 async def test_the_queries_of_a_long_stream_look_at_few_rows(postgres: Postgres) -> None:
     """No query that is made for one place walks through the table."""
-    name = postgres.database()
+    name = postgres.schema()
     kit = DatabaseKit(postgres.url(name))
     store = await kit.open()
     writer = Writer()
@@ -302,7 +305,7 @@ async def test_the_queries_of_a_long_stream_look_at_few_rows(postgres: Postgres)
         await store.append(writer.make(2000, payload=b""))
     with postgres.connect(name) as admin:
         admin.execute('ANALYZE "busway_records_1"')
-    walked = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'busway_records_1'"
+    walked = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relid = '\"busway_records_1\"'::regclass"
 
     def counted(work: object) -> int:
         def run(connection: Connection) -> int:

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _DELAYS: Final = 0.05, 5.0
 """Seconds between two attempts to connect again: the first, which doubles, and the longest."""
+_TRIED: Final = "; it is tried again until it is back"
 
 
 class _UnknownError(Exception):
@@ -160,8 +161,11 @@ class Database:
             try:
                 await loop.run_in_executor(self._executor, self._return)
                 break
-            except (DataFailed, StoreFailed, _UnknownError) as error:
-                log.info("%s", error)
+            except (DataFailed, StoreFailed) as error:
+                self._why = f"{error.reason.removesuffix(_TRIED)}{_TRIED}"
+                log.info("%s", self._why)
+            except _UnknownError:
+                log.info("%s", self._why)
             except Exception:
                 log.exception("unexpected error while connecting to %s again", self._dialect.shown)
             await asyncio.sleep(delay)
@@ -282,7 +286,7 @@ class Database:
         self._connection = None
         self._discard(connection)
         shown = self._dialect.shown
-        self._why = f"the database {shown} is gone ({_words(error)}); it is tried again until it is back"
+        self._why = f"the database {shown} is gone ({_words(error)}){_TRIED}"
         log.error("%s", self._why)
 
     def _discard(self, connection: Connection) -> None:
