@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from busway.broker.stores import ChannelEntry, Record, Safety, schema
+from busway.broker.stores import ChannelEntry, Record, Safety, dialects, schema
 from busway.broker.stores.connection import Database
 from busway.broker.stores.database import DatabaseStore
 from busway.broker.stores.rows import State
@@ -47,22 +47,31 @@ async def test_a_server_that_just_ended_is_waited_for(postgres: Postgres) -> Non
     await first.open()
     second = Database(postgres.url(name))
     opening = asyncio.ensure_future(second.open())
-    with postgres.connect(name) as look:
-        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        while look.execute(waiting).fetchone() != (1,):
-            assert not opening.done()
-            await asyncio.sleep(0.01)
+    await waiting(postgres, 1)
     await first.close()
     await opening
     await second.close()
 
 
-async def test_two_servers_that_start_at_once_make_the_tables_once(database: DatabaseKit) -> None:
-    servers = [Database(database.url) for _ in range(4)]
-    results = await asyncio.gather(*(server.open() for server in servers), return_exceptions=True)
-    assert [type(result) for result in results if result is not None] == [DataFailed] * 3
+async def test_servers_that_start_at_once_make_the_tables_once(postgres: Postgres) -> None:
+    name = postgres.schema()
+    servers = [Database(postgres.url(name)) for _ in range(3)]
+    with postgres.connect() as admin:
+        admin.execute("SELECT pg_advisory_lock(%s)", [dialects._LOCK])
+        opening = [asyncio.ensure_future(server.open()) for server in servers]
+        await waiting(postgres, 3)
+    results = await asyncio.gather(*opening, return_exceptions=True)
+    assert [type(result) for result in results if result is not None] == [DataFailed] * 2
     for server in servers:
         await server.close()
+
+
+async def waiting(postgres: Postgres, count: int) -> None:
+    """Until so many wait for a lock."""
+    with postgres.connect() as look:
+        found = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while look.execute(found).fetchone() != (count,):
+            await asyncio.sleep(0.01)
 
 
 async def test_several_streams_share_a_database(database: DatabaseKit) -> None:
@@ -95,6 +104,19 @@ async def test_a_stream_is_opened_once(database: DatabaseKit) -> None:
     await database.open()
     with pytest.raises(DataFailed, match="'orders' is open already"):
         await DatabaseStore(database.database, "orders").open()
+
+
+async def test_a_store_that_is_opened_again_knows_only_what_is_there(database: DatabaseKit) -> None:
+    store = await database.open()
+    await store.append(Writer().make(3))
+    await store.close()
+    await store.open()
+    assert len(await everything(store)) == 3
+    await store.remove()
+    await store.open()
+    assert await store.sequences() == {}
+    await store.append(Writer().make(2))
+    assert len(await everything(store)) == 2
 
 
 async def test_tables_of_a_newer_version_are_left_alone(database: DatabaseKit) -> None:

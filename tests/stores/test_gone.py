@@ -127,7 +127,12 @@ async def test_a_commit_without_an_answer_is_settled_before_anything_else(
     await store.append(writer.make(10))
     relay.lose, relay.hold = loss, hold
     relay.refuse = True  # those that come after the one there is
-    appending = asyncio.ensure_future(store.append(writer.make(5)))
+
+    async def two() -> None:
+        await store.append(writer.make(5))
+        await store.append(writer.make(2))  # at once: whoever was waiting is not told that it is gone still
+
+    appending = asyncio.ensure_future(two())
     await relay.knocked.wait()
     with pytest.raises(StoreFailed, match="it is tried again until it is back"):
         await store.append(Writer(15).make(2))
@@ -136,8 +141,6 @@ async def test_a_commit_without_an_answer_is_settled_before_anything_else(
     assert not appending.done()
     relay.refuse = False
     await appending
-    # At once: whoever was waiting is not told that it is gone still.
-    await store.append(writer.make(2))
     await other.append(others.make(2))
     assert await everything(store) == writer.records
     assert await everything(other) == others.records
@@ -172,17 +175,19 @@ async def test_a_trim_without_an_answer_leaves_the_store_right(far: DatabaseKit,
     assert await everything(store) == writer.records[7:]
 
 
-async def test_closing_does_not_wait_for_what_is_not_known(far: DatabaseKit, relay: Relay) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["store", "database"])
+async def test_closing_does_not_wait_for_what_is_not_known(far: DatabaseKit, relay: Relay, whole: bool) -> None:
     store = await far.open()
     writer = Writer()
     await store.append(writer.make(10))
     relay.lose, relay.refuse = "answer", True
     appending = asyncio.ensure_future(store.append(writer.make(5)))
     await relay.knocked.wait()
-    await far.close()
+    await (far.database.close() if whole else store.close())
     with pytest.raises(StoreFailed, match="closed before it was known whether this was stored"):
         await appending
     relay.refuse = False
+    await far.close()
     again = await far.open()
     assert await everything(again) == writer.records
     await again.append(writer.records)  # the broker that tries it again is right, too

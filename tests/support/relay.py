@@ -37,9 +37,7 @@ class Relay:
         self.cut()
         for writer in self._held:
             writer.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks)
 
     def cut(self) -> None:
         """End the connections there are."""

@@ -51,7 +51,6 @@ class _Task(Generic[T]):
             return
         if isinstance(outcome, Exception):
             self.answer.set_exception(outcome)
-            self.answer.exception()  # its waiter may have been cancelled
         else:
             self.answer.set_result(outcome)
 
@@ -143,8 +142,8 @@ class Database:
             raise StoreFailed(self._why)
         future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, task)
         future.add_done_callback(lambda future: self._finished(task, future))
-        # What is begun goes on whether or not somebody waits for it.
-        return await asyncio.shield(task.answer)
+        # Only the answer is cancelled with its waiter: what is begun goes on.
+        return await task.answer
 
     def _finished(self, task: _Task[T], future: "asyncio.Future[T]") -> None:
         error = future.exception()
@@ -198,8 +197,9 @@ class Database:
         self._parked = None
         return task
 
-    def has(self, name: str) -> bool:
-        return name in self._streams
+    def holder(self, name: str) -> Rows | None:
+        """Who has this stream open."""
+        return self._streams.get(name)
 
     def _connect(self) -> None:
         shown = self._dialect.shown
@@ -222,7 +222,7 @@ class Database:
         if 0 < found < len(schema.STEPS):
             log.warning("the tables of %s were brought from version %d to %d", shown, found, len(schema.STEPS))
         for rows, state in states:
-            rows.committed(state)
+            rows.loaded(state)
         self._connection = connection
 
     def _return(self) -> None:
@@ -303,6 +303,7 @@ class Database:
                 connection.close()
             except self._dialect.errors as error:
                 log.info("a connection to %s did not close: %s", self._dialect.shown, _words(error))
+        self._streams.clear()
         self._dialect.release()
 
     def _refusal(self, error: Exception) -> str:

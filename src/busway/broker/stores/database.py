@@ -34,7 +34,6 @@ class DatabaseStore(Store):
         self.safety: Safety = safety
         self._database = database
         self._rows = database.rows(name)
-        self._open = False
 
     @property
     def name(self) -> str:
@@ -58,21 +57,18 @@ class DatabaseStore(Store):
 
     async def open(self) -> None:
         def work(connection: Connection) -> State:
-            if self._database.has(self.name):
+            if self._database.holder(self.name) is not None:
                 raise DataFailed(f"the stream {self.name!r} is open already")
             return self._rows.open(connection)
 
         def done(state: State) -> None:
-            self._rows.committed(state)
+            self._rows.loaded(state)
             self._database.add(self._rows)
 
         await self._database.write(work, done, "synced")
-        self._open = True
 
     async def close(self) -> None:
-        if self._open:
-            self._open = False
-            await self._database.leave(self._rows)
+        await self._database.leave(self._rows)
 
     async def append(self, records: Sequence[Record]) -> None:
         await self._write(lambda connection: self._rows.append(connection, records), again=self._rows)
@@ -158,5 +154,5 @@ class DatabaseStore(Store):
         await self._database.write(work, self._rows.committed, self.safety, again)
 
     def _check_open(self) -> None:
-        if not self._open:
+        if self._database.holder(self.name) is not self._rows:
             raise Closed(f"the store of stream {self.name!r} is closed")

@@ -116,8 +116,15 @@ class Rows:
         )
         return State(**row._mapping, topics={name: Topic(*rest) for name, *rest in found})  # noqa: SLF001, its name
 
+    def loaded(self, state: State) -> None:
+        """This is all there is in the database."""
+        self._topics.clear()
+        self._names.clear()
+        self._topic_id = 0
+        self.committed(state)
+
     def committed(self, state: State) -> None:
-        """This is in the database."""
+        """This is in the database now."""
         for name, topic in state.topics.items():
             self._topics[name] = topic
             self._names[topic.id] = name
