@@ -33,10 +33,10 @@ class Positions(Mapping[tuple[str, str], int]):
     __slots__ = ("_next",)
 
     def __init__(self, after: Mapping[tuple[str, str], int] | Iterable[Position] = ()) -> None:
+        self._next: dict[tuple[str, str], int] = {}
         if isinstance(after, Mapping):
-            self._next = dict(after)
+            self._next.update(after)
         else:
-            self._next = {}
             for one in after:
                 place = one.broker, one.stream
                 self._next[place] = max(self._next.get(place, 0), one.offset + 1)

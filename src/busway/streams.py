@@ -35,7 +35,7 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the database, for the store `db`; None: a SQLite file in the data folder."""
 
     @classmethod
-    def make(cls, name: str, **given: Any) -> Self:
+    def make(cls, name: Any, **given: Any) -> Self:
         """Checked: raises ValueError or TypeError with the name of what is wrong."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a stream: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first")

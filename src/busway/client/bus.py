@@ -131,14 +131,15 @@ class Bus(Publisher, Asking, Keeping, Receiving):
         else:
             topic, data = outgoing(topic, payload)
         packed = self._core.pack(fields)
+        timed = expires is not None or delay is not None or deliver_at is not None
         if durable:
             times = (0, 0)
-            if not (expires is delay is deliver_at is None):
+            if timed:
                 times = times_of(expires, delay, deliver_at)
             if confirm or offline is not None:
                 raise ValueError("a durable publish is always answered; leave confirm and offline out")
             return self._unstored.one(topic, data, packed, times)
-        if not (expires is delay is deliver_at is None):
+        if timed:
             raise ValueError("expires, delay and deliver_at are for stored messages: give durable=True too")
         if confirm:
             return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)

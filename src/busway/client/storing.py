@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from busway.client.core import Core
 from busway.client.events import Event
@@ -227,7 +227,7 @@ def _nanoseconds(name: str, value: Lasting) -> int:
     return int(seconds(name, value) * 1e9)
 
 
-def _moment(name: str, value: datetime) -> int:
+def _moment(name: str, value: Any) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{name} must be a datetime with a time zone, but is {value!r}")
     return int(value.timestamp() * 1e9)

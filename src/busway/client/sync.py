@@ -128,9 +128,10 @@ class Bus(Asking, Closing):
         offline: Offline | None = None,
     ) -> int | None:
         """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it."""
-        return self._portal.call(
+        received: int | None = self._portal.call(
             lambda: self._inner.publish(topic, payload, fields=fields, confirm=confirm, offline=offline)
         )
+        return received
 
     send = publish
     """Another name of publish(), beside post() and pin()."""
