@@ -9,11 +9,14 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from busway.errors import Closed, Forked
 
 T = TypeVar("T")
+
+_LOOK: Final = 0.5
+"""Seconds after which a waiting thread looks for signals."""
 
 
 class Portal:
@@ -85,7 +88,7 @@ class Portal:
             work.close()
             raise Closed("this bus is closed") from None
         try:
-            return future.result()
+            return _result(future)
         except concurrent.futures.CancelledError:
             raise Closed("this bus was closed meanwhile") from None
         except BaseException:
@@ -102,6 +105,16 @@ class Portal:
         begun.set()
         await self._stop.wait()
         self._loop = None
+
+
+def _result(future: "concurrent.futures.Future[T]") -> T:
+    """What comes of it. An interrupt in the moment before a thread begins to wait is seen only when it wakes, so it wakes."""
+    while True:
+        try:
+            return future.result(_LOOK)
+        except TimeoutError:
+            if future.done():  # what was done has raised it, or just ended
+                return future.result()
 
 
 if hasattr(os, "register_at_fork"):
