@@ -254,7 +254,8 @@ class Core:
         if flags & PARTIAL and number in self.pending:
             self.pending.hold(number, message)
             return
-        future, part = self.pending.pop(number), self.pending.held(number)
+        future = self.pending.pop(number)
+        part = self.pending.held(number) if self.pending.holding else None
         if future is None:
             if (gathering := self.gathering.get(number)) is not None:
                 gathering.replied(code, flags, message)
