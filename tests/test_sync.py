@@ -406,6 +406,7 @@ def test_fork(bus, server):
 INTERRUPTED = """
 import asyncio, os, signal
 import busway.sync
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start what is in the background without it
 with busway.sync.serve() as server, server.connect() as bus, bus.subscribe("x") as subscription:
     take = subscription._inner.take
     async def interrupting(*arguments):
