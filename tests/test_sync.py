@@ -437,6 +437,23 @@ def test_interrupt_ends_the_wait_and_nothing_else():
     assert (result.stdout, result.stderr, result.returncode) == ("interrupted\nafter\n", "", 0)
 
 
+def test_an_interrupt_before_the_wait_ends_what_was_begun(bus, monkeypatch):
+    """What it began must not take the message of the next call."""
+    begin = asyncio.run_coroutine_threadsafe
+
+    def interrupted(*arguments):
+        begin(*arguments)
+        raise KeyboardInterrupt
+
+    with bus.subscribe("x") as subscription:
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscription.recv()
+        bus.publish("x", "after")
+        assert subscription.recv(timeout=20).text == "after"
+
+
 def test_what_a_script_published_goes_out_at_its_end(bus, server):
     with bus.subscribe("left") as left:
         subprocess.run([sys.executable, "-c", LEFT_OPEN, server.addresses[0]], check=True, timeout=40)

@@ -254,8 +254,7 @@ class Core:
         if flags & PARTIAL and number in self.pending:
             self.pending.hold(number, message)
             return
-        future = self.pending.pop(number)
-        part = self.pending.held(number) if self.pending.holding else None
+        future, part = self.pending.pop(number), self.pending.held(number)
         if future is None:
             if (gathering := self.gathering.get(number)) is not None:
                 gathering.replied(code, flags, message)

@@ -56,11 +56,6 @@ class Pending:
         """A part of the answer to `number`; the last one may be asked for at the end."""
         self._held[number] = part
 
-    @property
-    def holding(self) -> bool:
-        """Whether any part is held."""
-        return bool(self._held)
-
     def held(self, number: int) -> Any:
         """The part that was held last, if any; it is not held any more."""
         return self._held.pop(number, None)

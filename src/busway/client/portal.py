@@ -10,14 +10,11 @@ import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from busway.errors import Closed, Forked
 
 T = TypeVar("T")
-
-_LOOK: Final = 0.5
-"""Seconds after which a waiting thread looks for signals."""
 
 
 class Portal:
@@ -93,7 +90,7 @@ class Portal:
             except RuntimeError:  # another thread has closed the last bus in between
                 work.close()
                 raise Closed("this bus is closed") from None
-            return _result(future)
+            return future.result()
         except concurrent.futures.CancelledError:
             raise Closed("this bus was closed meanwhile") from None
         except BaseException:
@@ -119,16 +116,6 @@ class Portal:
 def _cancel(tasks: "list[asyncio.Task[Any]]") -> None:
     for task in tasks:
         task.cancel()
-
-
-def _result(future: "concurrent.futures.Future[T]") -> T:
-    """What comes of it. An interrupt in the moment before a thread begins to wait is seen only when it wakes, so it wakes."""
-    while True:
-        try:
-            return future.result(_LOOK)
-        except TimeoutError:
-            if future.done():  # what was done has raised it, or just ended
-                return future.result()
 
 
 if hasattr(os, "register_at_fork"):

@@ -114,9 +114,7 @@ class Sender:
 
 def limits(timeout: float | None, each: float | None) -> tuple[int, int]:
     """What a REQUEST says of time: `aux`, the whole limit in milliseconds, and `each`, that of every single service."""
-    aux = 0 if timeout is None else int(timeout * 1000)
-    if not 0 < aux <= 0xFFFFFFFF and timeout is not None:
-        aux = max(1, min(aux, 0xFFFFFFFF))
+    aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
     if each is None:
         return aux, 0
     check_seconds("each", each, zero=False)
