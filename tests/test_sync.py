@@ -406,6 +406,7 @@ def test_fork(bus, server):
 INTERRUPTED = """
 import asyncio, os, signal
 import busway.sync
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start what is in the background without it
 with busway.sync.serve() as server, server.connect() as bus, bus.subscribe("x") as subscription:
     take = subscription._inner.take
     async def interrupting(*arguments):
@@ -434,6 +435,23 @@ def test_interrupt_ends_the_wait_and_nothing_else():
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=40, check=False
     )
     assert (result.stdout, result.stderr, result.returncode) == ("interrupted\nafter\n", "", 0)
+
+
+def test_an_interrupt_before_the_wait_ends_what_was_begun(bus, monkeypatch):
+    """What it began must not take the message of the next call."""
+    begin = asyncio.run_coroutine_threadsafe
+
+    def interrupted(*arguments):
+        begin(*arguments)
+        raise KeyboardInterrupt
+
+    with bus.subscribe("x") as subscription:
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscription.recv()
+        bus.publish("x", "after")
+        assert subscription.recv(timeout=20).text == "after"
 
 
 def test_what_a_script_published_goes_out_at_its_end(bus, server):

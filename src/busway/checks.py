@@ -7,7 +7,7 @@ _MOST = 2**63 - 1
 
 def check_timeout(name: str, value: object, *, forever: bool = True) -> None:
     """How long a call may wait: a finite number of seconds; one below zero is over at once. `forever`: may be None."""
-    if value is None and forever:
+    if (type(value) is float and math.isfinite(value)) or (value is None and forever):
         return
     wanted = "a number of seconds or None" if forever else "a number of seconds"
     if isinstance(value, bool) or not isinstance(value, int | float):

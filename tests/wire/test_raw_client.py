@@ -6,6 +6,7 @@ import struct
 import pytest
 
 import busway
+from busway.fields import encode_fields
 from tests.support import page, wire
 from tests.support.net import PATIENCE, Net, payloads, until
 
@@ -244,6 +245,20 @@ async def test_pong_comes_at_its_place_in_the_order(address: str) -> None:
         for number in range(50):
             assert (await raw.expect(wire.DELIVER)).payload == b"%d" % number
             assert await raw.expect(wire.PONG) == number
+
+
+async def test_a_reply_with_all_the_fields_there_may_be_has_no_room_for_a_name(net: Net, address: str) -> None:
+    bus = await net.connect()
+    fields = encode_fields({f"f{number}": number for number in range(255)})
+    async with await wire.RawClient.welcomed(address, 7, "raw") as raw:
+        await raw.send(wire.serve(1, 1, "t"))
+        await raw.expect(wire.RESULT)
+        asking = asyncio.ensure_future(bus.request_all("t", timeout=PATIENCE))
+        call = await raw.expect(wire.CALL)
+        body = struct.pack("<HQI", 0, call.extra, len(fields)) + fields + b"1"
+        await raw.send(wire.frame(wire.REPLY, body, wire.FIELDS))
+        (reply,) = await asking
+        assert (reply.text, len(reply.fields)) == ("1", 255)
 
 
 async def test_a_close_of_the_client_ends_its_service_at_once(net: Net, address: str) -> None:

@@ -85,6 +85,7 @@ pub mod flag {
     pub const ASKS: u8 = 0x02;
     // HOLD
     pub const FULL: u8 = 0x01;
+    // FLOW
     pub const STOP: u8 = 0x01;
 }
 

@@ -339,14 +339,7 @@ impl Engine {
 
     /// Adds a stream, or gives it other topics; `patterns` None: everything that no other stream takes.
     #[pyo3(signature = (stream, name, guid, log, patterns))]
-    fn add_stream(
-        &self,
-        stream: u32,
-        name: &str,
-        guid: [u8; 16],
-        log: &Bound<'_, Log>,
-        patterns: Option<Vec<String>>,
-    ) {
+    fn add_stream(&self, stream: u32, name: &str, guid: [u8; 16], log: &Bound<'_, Log>, patterns: Option<Vec<String>>) {
         self.core().add_stream(stream, name, guid, log.get().shared(), patterns);
     }
 

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::event;
 use crate::inbox::Shared;
 use crate::kept::Seen;
-use crate::message::{copy, is, make, unpacked, Message, NOTIFY, Parts, Place, Sender};
+use crate::message::{copy, is, make, unpacked, Message, Parts, Place, Sender, NOTIFY};
 use crate::session::now;
 
 /// What a decoded chunk has for Python.
@@ -194,8 +194,9 @@ impl Arrivals {
         let (mut at, mut dropped) = (0, 0);
         let (frame, flags) = (kind::DELIVER, first.flags);
         while let Some(Run { size, time, number, payload }) = Run::next(head, &rest[at..], self.limit) {
-            let message = make(py, Parts { topic, from, time, number, frame, flags, fields: None, payload, place: None })
-                .map_err(|_| Fault::protocol("no memory for a message"))?;
+            let message =
+                make(py, Parts { topic, from, time, number, frame, flags, fields: None, payload, place: None })
+                    .map_err(|_| Fault::protocol("no memory for a message"))?;
             dropped += u64::from(!messages.push(payload.len(), || message));
             at += size;
         }

@@ -436,7 +436,9 @@ unsafe extern "C" fn nack(
     let delay = || -> PyResult<Bound<'_, PyAny>> {
         let named = names.as_ref().and_then(|names| names.get_item("delay").ok());
         let most = usize::from(named.is_none());
-        if args.len()? > most || names.as_ref().is_some_and(|names| names.len().unwrap_or(0) > usize::from(named.is_some())) {
+        if args.len()? > most
+            || names.as_ref().is_some_and(|names| names.len().unwrap_or(0) > usize::from(named.is_some()))
+        {
             return Err(PyTypeError::new_err("nack() takes one argument: delay, in seconds"));
         }
         match named {
@@ -527,13 +529,15 @@ fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         ml_name: c"ack".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunction: ack },
         ml_flags: ffi::METH_NOARGS,
-        ml_doc: c"ack($self, /)\n--\n\nTell its channel that it is done; await it to know that this is stored.".as_ptr(),
+        ml_doc: c"ack($self, /)\n--\n\nTell its channel that it is done; await it to know that this is stored."
+            .as_ptr(),
     };
     let nack = ffi::PyMethodDef {
         ml_name: c"nack".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionWithKeywords: nack },
         ml_flags: ffi::METH_VARARGS | ffi::METH_KEYWORDS,
-        ml_doc: c"nack($self, /, delay=0.0)\n--\n\nTell its channel to hand it out again, after a delay in seconds.".as_ptr(),
+        ml_doc: c"nack($self, /, delay=0.0)\n--\n\nTell its channel to hand it out again, after a delay in seconds."
+            .as_ptr(),
     };
     let methods = vec![method, ack, nack, ffi::PyMethodDef::zeroed()];
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };

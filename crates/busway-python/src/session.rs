@@ -313,7 +313,8 @@ impl Session {
                 state.out.fits(bytes.len() + 16, fields.len()).map_err(|fault| raised(py, &fault))?;
                 let slot = state.slot(kind, topic)?;
                 let time = if time == 0 { now() } else { time };
-                let number = state.out.message(kind, slot, More { flags, aux, each, time, fields, number, times }, bytes);
+                let number =
+                    state.out.message(kind, slot, More { flags, aux, each, time, fields, number, times }, bytes);
                 if kind == kind::REQUEST {
                     state.arrivals.asked.insert(number, topic.clone().unbind());
                 }

@@ -16,7 +16,7 @@ from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, SINCE
 from busway.broker.pinlog import Pin, Unpin
 from busway.broker.pins import Pins
 from busway.broker.retained import Kept, Retained
-from busway.errors import Code
+from busway.errors import BusError, Code, LimitExceeded
 from busway.settings import KiB
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ _BODY: Final = 16
 """Where the body of a PUBLISH begins."""
 _PORTION: Final = 256 * KiB
 """Bytes of kept messages that are handed over at once."""
-_NAMES: Final = 255
-"""Fields that a message may have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,8 +136,8 @@ class Keeping:
         kind = flags & (POST | PIN | FIELDS)
         message = Kept(session.client, session.session, session.name, kind, topic, frame[_BODY:])
         message.dress(self._fields)
-        if fault := self._unfit(message):
-            engine.refuse(conn, number, *fault)
+        if self._fields and (fault := self._unfit(message)) is not None:
+            engine.refuse(conn, number, fault.code, fault.reason)
             return
         pins = self._pins if flags & PIN else None
         if flags & UNKEEP:
@@ -248,15 +246,16 @@ class Keeping:
                 if handing.saw(kept):
                     self._hub.engine.hand(conn, [handing.event[2]], _parts(kept, WITHDRAWN))
 
-    def _unfit(self, message: Kept) -> tuple[Code, str] | None:
+    def _unfit(self, message: Kept) -> BusError | None:
         """Why it can't be shown with the server's fields, if it can't."""
-        if not self._fields:
-            return None
-        size, names = len(message.shown_fields), len(msgspec.msgpack.decode(message.shown_fields))
-        if size > (most := self._hub.settings.fields):
-            return Code.FIELDS_TOO_LARGE, f"fields of {size} bytes with those of the server, the limit is {most}"
-        if names > _NAMES:
-            return Code.INVALID_FIELDS, f"{names} fields with those of the server, {_NAMES} are allowed"
+        size, most = len(message.shown_fields), self._hub.settings.fields
+        if size > most:
+            text = f"fields of {size} bytes with those of the server, the limit is {most}"
+            return LimitExceeded(text, code=Code.FIELDS_TOO_LARGE)
+        try:
+            _core.check_fields(message.shown_fields)
+        except BusError as error:
+            return error
         return None
 
 

@@ -54,10 +54,9 @@ class Warnings(logging.Handler):
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(logging.ERROR if quiet else logging.WARNING)
-        self.setFormatter(logging.Formatter("busway: %(levelname)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(self.format(record).replace(record.levelname, record.levelname.lower(), 1))
+        note(f"busway: {record.levelname.lower()}: {self.format(record)}")
 
 
 def data(payload: bytes) -> None:

@@ -6,10 +6,11 @@ sync.py.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from busway.errors import Closed, Forked
 
@@ -75,21 +76,29 @@ class Portal:
         if loop is None:
             raise Closed("this bus is closed")
 
+        started: list[asyncio.Task[Any]] = []
+        future: concurrent.futures.Future[T] | None = None
+
         async def run() -> T:
+            started.extend(filter(None, [asyncio.current_task()]))
             return await begin()
 
         work = run()
         try:
-            future = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError:  # another thread has closed the last bus in between
-            work.close()
-            raise Closed("this bus is closed") from None
-        try:
+            try:
+                future = asyncio.run_coroutine_threadsafe(work, loop)
+            except RuntimeError:  # another thread has closed the last bus in between
+                work.close()
+                raise Closed("this bus is closed") from None
             return future.result()
         except concurrent.futures.CancelledError:
             raise Closed("this bus was closed meanwhile") from None
         except BaseException:
-            future.cancel()
+            # An interrupt may come before the future is known here: then the task must end all the same, or it would
+            # go on and take what is meant for the next call.
+            if future is None or not future.done():
+                with contextlib.suppress(RuntimeError):  # a loop that has ended has nothing to cancel
+                    loop.call_soon_threadsafe(_cancel, started)
             raise
 
     def _main(self, begun: threading.Event) -> None:
@@ -102,6 +111,11 @@ class Portal:
         begun.set()
         await self._stop.wait()
         self._loop = None
+
+
+def _cancel(tasks: "list[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
 
 
 if hasattr(os, "register_at_fork"):

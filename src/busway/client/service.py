@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from busway._core import Message
@@ -152,7 +153,7 @@ class Service(Part):
             self._failed(connection, call, error)
             return
         kind = type(result)
-        if kind is bytes or kind is str or not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
+        if kind is not CoroutineType and not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
             self._reply(connection, call, result)
             return
         self._running += 1
@@ -163,9 +164,9 @@ class Service(Part):
 
     async def _await(self, connection: Connection, call: int, result: Any) -> None:
         try:
-            if inspect.isawaitable(result):
+            if type(result) is CoroutineType or inspect.isawaitable(result):
                 result = await result
-            if inspect.isasyncgen(result):
+            if type(result) is not bytes and inspect.isasyncgen(result):
                 result = await self._parts(connection, call, result)
         except asyncio.CancelledError:
             self._say(connection, call, "the service stopped", Code.SERVICE_GONE)

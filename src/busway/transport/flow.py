@@ -4,6 +4,7 @@ A chunk is handled before the next one is read, so one read buffer serves all co
 would make an idle connection cost its size. A thread runs one event loop at a time, so the buffer is kept by thread.
 """
 
+import socket
 import threading
 from asyncio import Transport
 from typing import Final
@@ -15,6 +16,8 @@ CLIENT_READ: Final = 64 * KiB
 """A client makes an object of every message of a read; more of them at a time fall out of the processor's cache."""
 HIGH_WATER: Final = 1 * MiB
 LOW_WATER: Final = 256 * KiB
+UNIX_BUFFER: Final = 1 * MiB
+"""What a Unix socket holds; with the 208 KiB that the system gives it, writer and reader wait for each other in turn."""
 
 
 class _Local(threading.local):
@@ -39,3 +42,6 @@ def client_buffer() -> memoryview:
 def tune(transport: Transport) -> None:
     """Set how much output the transport takes before it calls pause_writing(). (TCP_NODELAY is set by asyncio itself.)"""
     transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family == getattr(socket, "AF_UNIX", None):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)

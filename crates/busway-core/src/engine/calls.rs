@@ -3,7 +3,6 @@
 use super::copies::DRIVEN;
 use super::publish::{number_of, From, Passing};
 use super::{Engine, Event, Service};
-use crate::client::{self, Incoming};
 use crate::connection::{State, Who};
 use crate::fields::{merge, Fields};
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
@@ -252,18 +251,18 @@ impl Engine {
     /// REPLY of a service: on to who asked, with the asker's number.
     pub(super) fn reply(&mut self, conn: u32, frame: &[u8]) -> Checked<()> {
         let mut parts = Parts::of(frame);
-        let (_, id) = (parts.u16()?, parts.u64()?);
+        let (code, id) = (parts.u16()?, parts.u64()?);
         if frame[5] & !(flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END) != 0 {
             return Err(Fault::protocol(format!("unknown flags {:#04x} on REPLY", frame[5])));
         }
-        if frame[5] & flag::FIELDS != 0 {
-            let fields = parts.bin32()?;
-            if let Err(fault) = Fields::read(fields) {
+        let fields = match Fields::read(if frame[5] & flag::FIELDS == 0 { &[] } else { parts.bin32()? }) {
+            Ok(fields) => fields,
+            Err(fault) => {
                 self.stats.rejected += 1;
                 self.result(conn, id, fault.code, 0, &fault.text);
                 return Ok(());
             }
-        }
+        };
         if id & DRIVEN != 0 {
             self.events.push(Event::Answer { conn, frame: frame.into() });
             return Ok(());
@@ -281,13 +280,13 @@ impl Engine {
                 this.owed.insert(id);
             }
         }
-        if let Incoming::Reply { code, flags, fields, payload, .. } = client::read(frame)? {
-            if gather && flags & flag::END == 0 {
-                let who = self.conns.get(conn as usize).and_then(Option::as_ref).map(|this| this.who.named());
-                let named = merge(&Fields::read(fields)?, who.as_slice())?;
+        if gather && frame[5] & flag::END == 0 {
+            let who = self.conn(conn).map(|this| this.who.named());
+            // One with as many fields as there may be goes on without a name.
+            if let Ok(named) = merge(&fields, who.as_slice()) {
                 self.put(origin, |out| {
-                    let frame = Writer::new(out, kind::REPLY, flags | flag::FIELDS).u16(code).u64(number);
-                    frame.bin32(&named).bytes(payload).end();
+                    let head = Writer::new(out, kind::REPLY, frame[5] | flag::FIELDS).u16(code).u64(number);
+                    head.bin32(&named).bytes(parts.rest()).end();
                 });
                 return Ok(());
             }

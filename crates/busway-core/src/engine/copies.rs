@@ -4,7 +4,7 @@
 use super::publish::{From, Passing, LIVES};
 use super::{Engine, Event};
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
-use crate::route::Member;
+use crate::route::{Member, Team};
 use crate::split::Flow;
 use crate::topic;
 
@@ -58,7 +58,8 @@ impl Engine {
             return false;
         }
         let topic = self.topics.use_text(kept.topic);
-        let passing = Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body, place: None };
+        let passing =
+            Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body, place: None };
         let from = From::Kept(kept.client, kept.session, kept.name);
         let taken = self.append(from, conn, passing, subs, policy::BLOCK, &mut u32::MAX.clone());
         self.topics.unuse(topic);
@@ -67,56 +68,58 @@ impl Engine {
 
     /// Copies of a push or request for those who listen. They hold nobody up.
     pub(super) fn copy(&mut self, conn: u32, topic: u32, frame: &[u8], mark: u8) {
-        if self.index.listeners > 0 {
-            let flags = frame[5] & flag::FIELDS | mark;
-            let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
-            self.copy_to(From::Conn(conn), passing, |member| member.listen);
+        if self.index.listeners == 0 {
+            return;
+        }
+        let (from, flags) = (From::Conn(conn), frame[5] & flag::FIELDS | mark);
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
+        let (mut to, teams) = self.chosen(from, &passing, |member| member.listen);
+        for (group, members) in teams {
+            to.extend(self.pick(from, group, &members));
+        }
+        for (conn, ids, policy) in by_connection(to) {
+            let policy = if policy == policy::BLOCK { policy::DROP_NEW } else { policy };
+            self.deliver(from, conn, passing, &ids, policy, &mut u32::MAX.clone());
         }
     }
 
-    /// Tells those who watch that a kept message is gone.
+    /// Tells those who watch that a kept message is gone; each member of a group, since each was handed it.
     pub fn withdraw(&mut self, kept: &Kept) {
-        if self.index.watchers > 0 {
-            let topic = self.topics.use_text(kept.topic);
-            let flags = kept.flags | flag::WITHDRAWN;
-            let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: kept.body, place: None };
-            let from = match self.sessions.get(&kept.session) {
-                Some(&conn) => From::Conn(conn),
-                None => From::Kept(kept.client, kept.session, kept.name),
-            };
-            self.copy_to(from, passing, |member| member.watch);
-            self.topics.unuse(topic);
+        if self.index.watchers == 0 {
+            return;
         }
+        let topic = self.topics.use_text(kept.topic);
+        let flags = kept.flags | flag::WITHDRAWN;
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: kept.body, place: None };
+        let from = match self.sessions.get(&kept.session) {
+            Some(&conn) => From::Conn(conn),
+            None => From::Kept(kept.client, kept.session, kept.name),
+        };
+        let (mut to, teams) = self.chosen(from, &passing, |member| member.watch);
+        to.extend(teams.into_iter().flat_map(|(_, members)| members));
+        for (conn, ids, _) in by_connection(to) {
+            self.append(from, conn, passing, &ids, policy::BLOCK, &mut u32::MAX.clone());
+        }
+        self.topics.unuse(topic);
     }
 
-    /// A copy for each of some subscriptions, one for each connection; of a group's for one, if those who listen are asked.
-    fn copy_to(&mut self, from: From, passing: Passing, wants: impl Fn(&Member) -> bool) {
+    /// Those of some kind who get a message: outside of groups, and by group.
+    fn chosen(
+        &mut self,
+        from: From,
+        passing: &Passing,
+        wants: impl Fn(&Member) -> bool,
+    ) -> (Vec<Member>, Vec<(u32, Vec<Member>)>) {
         let route = self.topics.route(passing.topic, &mut self.index);
-        let narrowed = self.narrow(from, &passing, &route);
+        let narrowed = self.narrow(from, passing, &route);
         let way = narrowed.as_ref().unwrap_or(&route);
-        let mut all: Vec<(u32, u32, u8)> = Vec::new();
         let own = |m: &Member| matches!(from, From::Conn(conn) if conn == m.conn) && !m.echo;
-        all.extend(way.alone().filter(|m| wants(m) && !own(m)).map(|m| (m.conn, m.id, m.policy)));
-        for team in &way.teams {
-            let some: Vec<_> = team.members.iter().filter(|m| wants(m)).copied().collect();
-            if passing.flags & flag::WITHDRAWN != 0 {
-                // What is kept was handed to each of them.
-                all.extend(some.iter().filter(|m| !own(m)).map(|m| (m.conn, m.id, m.policy)));
-            } else {
-                all.extend(self.pick(from, team.group, &some).map(|m| (m.conn, m.id, m.policy)));
-            }
-        }
+        let wanted = |m: &Member| wants(m) && !own(m);
+        let alone = way.alone().filter(wanted).collect();
+        let members = |team: &Team| team.members.iter().filter(|m| wanted(m)).copied().collect();
+        let teams = way.teams.iter().map(|team| (team.group, members(team))).collect();
         self.widen(passing.topic, route, narrowed);
-        all.sort_unstable();
-        for chunk in all.chunk_by(|a, b| a.0 == b.0) {
-            let ids: Vec<u32> = chunk.iter().map(|&(_, id, _)| id).collect();
-            if passing.flags & flag::WITHDRAWN != 0 {
-                self.append(from, chunk[0].0, passing, &ids, policy::BLOCK, &mut u32::MAX.clone());
-            } else {
-                let policy = if chunk[0].2 == policy::BLOCK { policy::DROP_NEW } else { chunk[0].2 };
-                self.deliver(from, chunk[0].0, passing, &ids, policy, &mut u32::MAX.clone());
-            }
-        }
+        (alone, teams)
     }
 
     /// Asks a shared service, or calls it; false: its connection takes nothing more.
@@ -127,8 +130,14 @@ impl Engine {
         }
         let topic = self.topics.use_text(topic);
         let kind = if ask { kind::ASK } else { kind::CALL };
-        let passing =
-            Passing { kind, flags: frame[5] & flag::FIELDS, topic, answer: Some(call | DRIVEN), body: &frame[HEAD..], place: None };
+        let passing = Passing {
+            kind,
+            flags: frame[5] & flag::FIELDS,
+            topic,
+            answer: Some(call | DRIVEN),
+            body: &frame[HEAD..],
+            place: None,
+        };
         let taken = self.deliver(From::Conn(origin), conn, passing, &[service], 0, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken
@@ -164,4 +173,12 @@ impl Engine {
         }
         Ok(checked)
     }
+}
+
+/// One copy for each connection: its subscriptions, and the policy of the first.
+fn by_connection(to: Vec<Member>) -> Vec<(u32, Vec<u32>, u8)> {
+    let mut all: Vec<_> = to.into_iter().map(|m| (m.conn, m.id, m.policy)).collect();
+    all.sort_unstable();
+    let each = all.chunk_by(|a, b| a.0 == b.0);
+    each.map(|chunk| (chunk[0].0, chunk.iter().map(|&(_, id, _)| id).collect(), chunk[0].2)).collect()
 }

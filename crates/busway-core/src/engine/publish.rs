@@ -209,16 +209,17 @@ impl Engine {
             let head = Writer::new(&mut dressed, frame[4], frame[5] | flag::FIELDS).bytes(&frame[6..HEAD]);
             head.u64(body.time.cast_unsigned()).bytes(&number).bin32(fields).bytes(body.payload).end();
         }
-        let flow = match (&merged, frame[4]) {
-            // Good in themselves, but too many with those of the server.
-            (Err(fault), kind) if fault.code != code::PROTOCOL => {
-                match kind {
-                    kind::REQUEST => self.reply_error(conn, number_of(frame), fault),
-                    _ => self.reject(conn, number_of(frame), fault),
-                }
+        let flow = match (merged, frame[4]) {
+            (Err(fault), _) if fault.code == code::PROTOCOL => return Err(fault),
+            // No fields, or too many with those of the server.
+            (Err(fault), kind::REQUEST) => {
+                self.reply_error(conn, number_of(frame), &fault);
                 Flow::Go
             }
-            (Err(_), _) => self.other(conn, frame)?,
+            (Err(fault), _) => {
+                self.reject(conn, number_of(frame), &fault);
+                Flow::Go
+            }
             (Ok(_), kind::PUBLISH) => self.publish(conn, &dressed, dressed.len())?.0,
             (Ok(_), _) => self.other(conn, &dressed)?,
         };
