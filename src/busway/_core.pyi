@@ -36,7 +36,9 @@ EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service 
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: int  # client: (ASK, service, call, message)
-EVENT_BEHIND: int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
+EVENT_BEHIND: (
+    int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
+)
 EVENT_LATER: int  # broker: (LATER, stream, due, offset): a message that is to be delivered later is safe
 EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection that is behind, or for which want_room() asked
 EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel

@@ -81,7 +81,7 @@ class Placed(Sequence[Position]):
         self._count += count
 
     def extend(self, more: "Placed") -> None:
-        for _, first, count in more._runs:
+        for _, first, count in more._runs:  # noqa: SLF001, one of its own kind
             self.add(first, count)
 
     def __len__(self) -> int:

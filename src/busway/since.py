@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from busway.positions import Position, Positions
 from busway.streams import seconds
 
-Since: TypeAlias = Literal["all", "new"] | str | float | timedelta | datetime | Position | Positions
+Since: TypeAlias = str | float | timedelta | datetime | Position | Positions
 """Everything, a length of time back, a time, behind a position, or where a reader had come to."""
 
 _BILLION: Final = 10**9

@@ -38,12 +38,16 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def make(cls, name: Any, **given: Any) -> Self:
         """Checked: raises ValueError or TypeError with the name of what is wrong."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a stream: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first")
+            raise ValueError(
+                f"{name!r} is no name of a stream: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
+            )
         for key in ("max_age", "once"):
             if given.get(key) is not None:
                 given[key] = seconds(key, given[key])
         for key in ("max_bytes", "max_count"):
-            if (value := given.get(key)) is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if (value := given.get(key)) is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
                 raise ValueError(f"{key} must be a whole number above 0 or None, but is {value!r}")
         for key, kinds in (("store", Store), ("safety", Safety)):
             if key in given and given[key] not in get_args(kinds):

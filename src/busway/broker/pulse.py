@@ -36,7 +36,11 @@ class Pulse:
 
     def arm(self) -> None:
         """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
-        due = [when for when in (self._hub.keeping.deadline(), self._hub.sharing.deadline(), self._hub.streaming.deadline()) if when is not None]
+        due = [
+            when
+            for when in (self._hub.keeping.deadline(), self._hub.sharing.deadline(), self._hub.streaming.deadline())
+            if when is not None
+        ]
         if not due or self._stopped:
             return
         when = min(due)

@@ -122,7 +122,7 @@ class Replaying:
             try:
                 more |= self._read(key, cursor)
             except BusError as error:
-                log.error("stream %r can't be read: %s", cursor.stream.config.name, error)
+                log.error("stream %r can't be read: %s", cursor.stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
         self._hub.flush()
         if more:
             self.plan(conn)

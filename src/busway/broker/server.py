@@ -76,8 +76,15 @@ class Server:
         self._begun = True
         try:
             found = await self._open_data()
-            hub = Hub(self.settings, self.name, self.guid, fields=self._fields, pins=self._pins, found=found,
-                folder=None if self._data is None else self._data.path)
+            hub = Hub(
+                self.settings,
+                self.name,
+                self.guid,
+                fields=self._fields,
+                pins=self._pins,
+                found=found,
+                folder=None if self._data is None else self._data.path,
+            )
             self._hub = hub
             hub.streaming.open()
             for address in [Address("memory", path=self.guid), *self._asked]:

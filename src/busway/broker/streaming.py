@@ -102,7 +102,7 @@ class Streaming:
             try:
                 stream.log.close()
             except BusError as error:
-                log.error("stream %r: %s", stream.config.name, error)
+                log.error("stream %r: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
 
     # Streams come and go.
 
@@ -176,7 +176,9 @@ class Streaming:
         self._numbers += 1
         self.streams[config.name] = stream
         for file, position, begin, end, what in native.damage:
-            log.warning("stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end)
+            log.warning(
+                "stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end
+            )
         self._lend(stream)
         self._watch(stream)
         for when, offset in native.due(time.time_ns()):
@@ -236,7 +238,7 @@ class Streaming:
         try:
             first, _, block = stream.log.read(offset, 1)
         except BusError as error:
-            log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)
+            log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
             return
         if first == offset and block:
             self._hub.engine.release(stream.number, block, self._hub.replaying.before(stream.number, offset))

@@ -86,9 +86,7 @@ class Unstored:
             placed.extend(await asyncio.shield(answer))
         return placed
 
-    async def _send(
-        self, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]
-    ) -> Placed:
+    async def _send(self, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]) -> Placed:
         return await asyncio.shield(await self._begin(topic, payloads, fields, times))
 
     async def _begin(
@@ -206,9 +204,7 @@ def _behind(place: Position, count: int) -> Position:
     return place._replace(offset=place.offset + count, sequence=place.sequence + count)
 
 
-def times_of(
-    expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None
-) -> tuple[int, int]:
+def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:
     """When a message expires and when it is due, in nanoseconds since 1970; 0: never, at once."""
     now = time.time_ns()
     if delay is not None and deliver_at is not None:
@@ -220,7 +216,9 @@ def times_of(
         due = _moment("deliver_at", deliver_at)
     if expires is None:
         return 0, due
-    return (_moment("expires", expires) if isinstance(expires, datetime) else now + _nanoseconds("expires", expires)), due
+    return (
+        _moment("expires", expires) if isinstance(expires, datetime) else now + _nanoseconds("expires", expires)
+    ), due
 
 
 def _nanoseconds(name: str, value: Lasting) -> int:

@@ -20,7 +20,7 @@ from busway.client.part import Part
 from busway.client.tasks import finish
 from busway.errors import BusError, Closed, InvalidRule
 from busway.fields import Compiled
-from busway.positions import Positions, Position
+from busway.positions import Position, Positions
 from busway.settings import POLICIES, MiB, Policy
 from busway.since import since_positions
 
