@@ -8,8 +8,9 @@ import heapq
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +31,9 @@ _TRIM: Final = 10.0
 _BILLION: Final = 10**9
 
 
+Block: TypeAlias = tuple[int, int, bytes]
+
+
 class Stream:
     """One stream: what it is, and its log."""
 
@@ -38,6 +42,23 @@ class Stream:
         self.config = config
         self.log = log
         self.folder = folder
+
+    @property
+    def first(self) -> int:
+        """The first offset that is there."""
+        return self.log.first
+
+    @property
+    def safe(self) -> int:
+        """Behind the last record that is as safe as promised."""
+        return self.log.safe
+
+    def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:  # noqa: ARG002
+        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called when it is here.
+
+        `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
+        """
+        return self.log.read(offset, most)
 
     def takes(self, pattern: str) -> bool:
         """Whether it may hold messages that match this pattern."""
