@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from busway._core import Log, matches
+from busway._core import Log, Selection, matches
 from busway.broker.data import replace, sync
 from busway.errors import BusError, Code, DataFailed, Rejected
 from busway.streams import DEFAULT, StreamConfig
 
 if TYPE_CHECKING:
+    from busway.broker.handing import Notes
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.broker")
@@ -59,6 +60,22 @@ class Stream:
         `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
         """
         return self.log.read(offset, most)
+
+    async def fetch(self, offset: int, most: int) -> Block:
+        """The same, for one who can wait."""
+        return self.log.read(offset, most)
+
+    async def find_time(self, stored: int) -> int:
+        """The first offset that was stored at this time or later."""
+        return self.log.find_time(stored)
+
+    def skip(self, offset: int, selection: Selection) -> int:
+        """From where on there may be something for a selection."""
+        return self.log.skip(offset, selection)
+
+    def notes(self) -> "Notes | None":
+        """Where its channels are noted, if that is not the usual file in its folder."""
+        return None
 
     def takes(self, pattern: str) -> bool:
         """Whether it may hold messages that match this pattern."""
@@ -271,6 +288,7 @@ class Streaming:
             log.warning("stream %r: old messages can't be removed: %s", stream.config.name, error)
             return
         if records:
+            self._hub.delivering.trimmed(stream)
             log.debug("stream %r: %d old messages, %d bytes removed", stream.config.name, records, size)
 
 
