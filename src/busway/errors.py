@@ -71,6 +71,7 @@ class Code(IntEnum):
     NO_CHANNEL = 36
     TOO_OLD = 37
     CHANNEL_TAKEN = 38
+    INVALID_SETTING = 39
     NO_RESPONDERS = 40
     SERVICE_TAKEN = 41
     SERVICE_GONE = 42
@@ -257,6 +258,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.NO_CHANNEL: Rejected,
     Code.TOO_OLD: Rejected,
     Code.CHANNEL_TAKEN: Rejected,
+    Code.INVALID_SETTING: Rejected,
     Code.NO_RESPONDERS: NoResponders,
     Code.SERVICE_TAKEN: ServiceTaken,
     Code.SERVICE_GONE: ServiceGone,

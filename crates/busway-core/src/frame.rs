@@ -134,6 +134,7 @@ codes! {
     NO_CHANNEL = 36, true;
     TOO_OLD = 37, true;
     CHANNEL_TAKEN = 38, true;
+    INVALID_SETTING = 39, true;
     NO_RESPONDERS = 40, true;
     SERVICE_TAKEN = 41, true;
     SERVICE_GONE = 42, true;
