@@ -28,6 +28,8 @@ FOLDER: Final = "streams"
 CONFIG: Final = "stream.json"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
+_SEALED: Final = 0.2
+"""And after settings were changed."""
 _BILLION: Final = 10**9
 
 
@@ -193,6 +195,9 @@ class Streaming:
         self._lend(stream)
         self._hub.replaying.widened(stream, before)
         self._trim(stream, time.time_ns())
+        # What was sealed just now can go when that is written.
+        self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
+        self._hub.pulse.arm()
         return stream
 
     def remove(self, name: str) -> None:
@@ -200,14 +205,6 @@ class Streaming:
         if name == DEFAULT:
             raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         stream = self.get(name)
-        if stream.folder is not None:
-            gone = stream.folder.with_name(f".{name}.{stream.number}")
-            try:
-                shutil.rmtree(gone, ignore_errors=True)
-                stream.folder.rename(gone)  # at once, so that a crash leaves no half of it
-                sync(gone.parent)
-            except OSError as error:
-                raise DataFailed(f"stream {name!r} can't be removed: {error.strerror}") from error
         del self.streams[name]
         self._unwatch(stream)
         if behind := self._hub.replaying.removed(stream):
@@ -216,9 +213,9 @@ class Streaming:
         try:
             stream.log.close()
         except BusError as error:
-            log.warning("stream %r is removed; what was on its way to it is lost: %s", name, error)
+            log.warning("stream %r is removed, and could not be closed before: %s", name, error)
         if stream.folder is not None:
-            shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
+            _discard(stream.folder)
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
@@ -339,6 +336,21 @@ class Streaming:
             return
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", stream.config.name, records, size)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a stream's folder, so that a crash leaves either all of it or nothing that counts."""
+    gone = folder.with_name(f".{folder.name}.removed")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        sync(folder.parent)
+    except OSError as error:
+        raise DataFailed(
+            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
+            "remove it, or the stream is there again when the broker starts"
+        ) from error
+    shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
 
 
 def _read(folder: Path) -> StreamConfig | None:
