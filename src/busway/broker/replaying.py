@@ -110,7 +110,8 @@ class Replaying:
         count = 0
         for conn, behind in self._behind.items():
             for key in [key for key in behind if key[1] == stream.number]:
-                begin = behind.pop(key).next
+                cursor = behind.pop(key)
+                begin = cursor.next if cursor.held is None else offset_of(cursor.held)
                 if begin < stream.safe:
                     self._hub.engine.tell_gap(conn, key[0], stream.number, begin, stream.safe)
                     count += 1
@@ -159,6 +160,11 @@ class Replaying:
                 self._behind.get(cursor.conn, {}).pop(key, None)
                 return False
         return True
+
+
+def offset_of(record: bytes) -> int:
+    """Where a record lies in its stream."""
+    return int.from_bytes(record[8:16], "little")
 
 
 class _Since:
