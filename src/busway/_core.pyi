@@ -499,6 +499,8 @@ class Log:
         """Topics that are there: first and last sequence, number of records."""
     def sequences(self) -> dict[str, int]:
         """The last sequence of each topic that was ever stored."""
+    @property
+    def topic_count(self) -> int: ...  # topics that were ever stored
     def due(self, after: int) -> list[tuple[int, int]]:
         """Records that are due after a time: when, and their offset."""
     def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
@@ -545,6 +547,21 @@ class ColumnBuffer:
 
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""
+
+def select_records(
+    block: bytes, selection: Selection | None = None, begin: int = 0, end: int = ..., now: int = 0
+) -> bytes:
+    """A block of those records only that are asked for; its offsets grow, but not by one."""
+
+def block_messages(
+    block: bytes,
+    place: tuple[str, str],
+    selection: Selection | None = None,
+    begin: int = 0,
+    end: int = ...,
+    now: int = 0,
+) -> list[Message]:
+    """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none."""
 
 def columns(
     blocks: list[bytes],

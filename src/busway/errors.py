@@ -73,7 +73,7 @@ class Code(IntEnum):
     NO_CHANNEL = 36
     TOO_OLD = 37
     CHANNEL_TAKEN = 38
-    OUT_OF_RANGE = 39
+    INVALID_SETTING = 39
     NO_RESPONDERS = 40
     SERVICE_TAKEN = 41
     SERVICE_GONE = 42
@@ -82,6 +82,7 @@ class Code(IntEnum):
     TOO_MANY_PENDING = 45
     REFUSED = 46
     ACK_LATE = 47
+    OUT_OF_RANGE = 48
     FORBIDDEN = 60
 
     @property
@@ -271,6 +272,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.CHANNEL_TAKEN: Rejected,
     Code.OUT_OF_RANGE: OutOfRange,
     Code.ACK_LATE: AckLate,
+    Code.INVALID_SETTING: Rejected,
     Code.NO_RESPONDERS: NoResponders,
     Code.SERVICE_TAKEN: ServiceTaken,
     Code.SERVICE_GONE: ServiceGone,

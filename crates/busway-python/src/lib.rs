@@ -16,6 +16,7 @@ mod message;
 mod publisher;
 mod rules;
 mod session;
+mod stored;
 
 use busway_core::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::{pattern, topic};
@@ -177,5 +178,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
     m.add_function(wrap_pyfunction!(log::columns, m)?)?;
+    m.add_function(wrap_pyfunction!(stored::block_messages, m)?)?;
+    m.add_function(wrap_pyfunction!(stored::select_records, m)?)?;
     Ok(())
 }

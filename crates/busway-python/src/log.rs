@@ -266,6 +266,12 @@ impl Log {
         Ok(out)
     }
 
+    /// How many topics were ever stored.
+    #[getter]
+    fn topic_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |log| log.sequences().count())
+    }
+
     /// Records that are due after a time: when, and their offset.
     fn due(&self, py: Python<'_>, after: i64) -> PyResult<Vec<(i64, u64)>> {
         self.io(py, |reader| reader.due(after))

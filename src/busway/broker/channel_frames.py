@@ -68,11 +68,11 @@ def join_of(rest: bytes) -> Join:
     try:
         join = msgspec.msgpack.decode(rest, type=Join)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Rejected(f"CHANNEL: {error}", code=Code.INVALID_RULE) from error
+        raise Rejected(f"CHANNEL: {error}", code=Code.INVALID_SETTING) from error
     try:
         check_name("channel", join.channel)
     except ValueError as error:
-        raise Rejected(str(error), code=Code.INVALID_RULE) from error
+        raise Rejected(str(error), code=Code.INVALID_SETTING) from error
     return join
 
 
@@ -82,9 +82,9 @@ def configured(old: ChannelConfig, settings: dict[str, Any], stream: str, channe
         builtins = msgspec.to_builtins(old, builtin_types=(bytes,)) | settings
         config = msgspec.convert(builtins, ChannelConfig, builtin_types=(bytes,))
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise Rejected(f"channel {channel!r}: {error}", code=Code.INVALID_RULE) from error
+        raise Rejected(f"channel {channel!r}: {error}", code=Code.INVALID_SETTING) from error
     if unknown := settings.keys() - set(ChannelConfig.__struct_fields__):
-        raise Rejected(f"a channel has no setting {', '.join(sorted(unknown))}", code=Code.INVALID_RULE)
+        raise Rejected(f"a channel has no setting {', '.join(sorted(unknown))}", code=Code.INVALID_SETTING)
     Selection(config.topic, config.where)
     dead_topic(config, stream, channel)
     return config
@@ -96,7 +96,7 @@ def dead_topic(config: ChannelConfig, stream: str, channel: str) -> str:
         text = config.dead_letter.format(stream=stream, channel=channel)
     except (KeyError, IndexError, ValueError) as error:
         reason = f"dead_letter {config.dead_letter!r}: only {{stream}} and {{channel}} are filled in"
-        raise Rejected(reason, code=Code.INVALID_RULE) from error
+        raise Rejected(reason, code=Code.INVALID_SETTING) from error
     return check_topic(text, wildcards=False) if text else ""
 
 
@@ -105,20 +105,20 @@ def take_of(rest: bytes) -> Take | int:
     if len(rest) == _CANCEL.size:
         return int(_CANCEL.unpack(rest)[1])
     if len(rest) != _TAKE.size:
-        raise Rejected(f"TAKE with {len(rest)} bytes", code=Code.INVALID_RULE)
+        raise Rejected(f"TAKE with {len(rest)} bytes", code=Code.INVALID_SETTING)
     most, milliseconds = _TAKE.unpack(rest)
     whole, most = bool(most & _WHOLE), most & ~_WHOLE
     if not 0 < most <= WINDOW:
-        raise Rejected(f"take() of {most} messages; 1 to {WINDOW} can be taken at once", code=Code.INVALID_RULE)
+        raise Rejected(f"take() of {most} messages; 1 to {WINDOW} can be taken at once", code=Code.INVALID_SETTING)
     return Take(most, milliseconds * _MILLI, whole)
 
 
 def entries_of(rest: bytes) -> Iterator[Entry]:
     """The entries of an ACK."""
     if not rest or len(rest) % _ENTRY.size:
-        raise Rejected(f"ACK with {len(rest)} bytes", code=Code.INVALID_RULE)
+        raise Rejected(f"ACK with {len(rest)} bytes", code=Code.INVALID_SETTING)
     for start, count, what, delay in _ENTRY.iter_unpack(rest):
         try:
             yield Entry(What(what), start, count, delay * _MILLI)
         except ValueError as error:
-            raise Rejected(f"ACK with {what}, which is nothing that can be done", code=Code.INVALID_RULE) from error
+            raise Rejected(f"ACK with {what}, which is nothing that can be done", code=Code.INVALID_SETTING) from error

@@ -163,9 +163,9 @@ class Delivering:
                 return await self._message(stream, *msgspec.convert(value, tuple[int, str]))
             moment = msgspec.convert(value, int)
         except msgspec.MsgspecError as error:
-            raise Rejected(f"{kind}: {error}", code=Code.INVALID_RULE) from error
+            raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
         if kind not in {"time", "ago"}:
-            raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_RULE)
+            raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
         return await stream.find_time(moment if kind == "time" else time.time_ns() - moment)
 
     async def _message(self, stream: Stream, offset: int, id_: str) -> int:

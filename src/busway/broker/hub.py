@@ -19,6 +19,7 @@ from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
 from busway.broker.replaying import Replaying
+from busway.broker.services import Answering
 from busway.broker.sharing import Sharing
 from busway.broker.streaming import Streaming
 from busway.errors import Code
@@ -87,6 +88,7 @@ class Hub:
         self.replaying = Replaying(self)
         self.streaming = Streaming(self, folder)
         self.delivering = Delivering(self)
+        self.answering = Answering(self)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,

@@ -173,6 +173,7 @@ class Server:
             await self._wait_until_empty(hub, min(1.0, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
             hub.pulse.stop()
+            hub.answering.stop()
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
