@@ -6,13 +6,15 @@ from the log then, never more at once than lets live messages through, until the
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from busway._core import Selection
-from busway.broker.streaming import Stream
+from busway.broker.stream import Stream
 from busway.errors import BusError, Code, InvalidRule
 
 if TYPE_CHECKING:
@@ -31,9 +33,12 @@ class _Cursor:
     sub: int
     stream: Stream
     selection: Selection
-    next: int
+    next: int | None
+    """None: it is not known yet where it begins."""
     held: bytes | None = None
     """The record that may be the last of the backlog."""
+    again: Callable[[], object] = field(init=False)
+    """To be called when what it reads next was fetched. One for all times, so that whoever fetches knows it again."""
 
 
 class Replaying:
@@ -52,8 +57,9 @@ class Replaying:
         self._selections.setdefault(conn, {})[sub] = selection
         for stream in self._hub.streaming.streams.values():
             if stream.takes(pattern):
-                begin = where.offset(stream, self._hub.guid)
-                self._add(_Cursor(conn, sub, stream, selection, begin))
+                cursor = _Cursor(conn, sub, stream, selection, None)
+                cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
+                self._add(cursor)
 
     def check(self, since: bytes) -> None:
         """Raises if this can't be understood."""
@@ -62,24 +68,39 @@ class Replaying:
     def _add(self, cursor: _Cursor) -> None:
         stream = cursor.stream
         self._hub.engine.add_cursor(cursor.conn, cursor.sub, stream.number)
-        # An empty gap tells where it begins, so that it can go on from there after a lost connection.
-        self._hub.engine.tell_gap(cursor.conn, cursor.sub, stream.number, cursor.next, cursor.next)
-        self._behind.setdefault(cursor.conn, {})[cursor.sub, stream.number] = cursor
-        self.plan(cursor.conn)
+        self._behind_by(cursor)
+        if cursor.next is not None:
+            self._begins(cursor, cursor.next)
+
+    def _begins(self, cursor: _Cursor, offset: int) -> None:
+        """It is known where it begins; unless it has ended meanwhile."""
+        conn, sub, number = cursor.conn, cursor.sub, cursor.stream.number
+        if self._behind.get(conn, {}).get((sub, number)) is cursor:
+            cursor.next = offset
+            # An empty gap tells where it begins, so that it can go on from there after a lost connection.
+            self._hub.engine.tell_gap(conn, sub, number, offset, offset)
+            self.plan(conn)
+
+    def _behind_by(self, cursor: _Cursor) -> None:
+        cursor.again = partial(self._fetched, cursor)
+        self._behind.setdefault(cursor.conn, {})[cursor.sub, cursor.stream.number] = cursor
+
+    def _fetched(self, cursor: _Cursor) -> None:
+        if self._behind.get(cursor.conn, {}).get((cursor.sub, cursor.stream.number)) is cursor:
+            self.plan(cursor.conn)
 
     def added(self, stream: Stream) -> None:
         """A new stream: who misses nothing misses nothing of it either."""
         for conn, selections in self._selections.items():
             for sub, selection in selections.items():
-                self._add(_Cursor(conn, sub, stream, selection, stream.log.first))
+                self._add(_Cursor(conn, sub, stream, selection, stream.first))
 
     def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
         """The engine had no room for a live record."""
         stream = next((one for one in self._hub.streaming.streams.values() if one.number == number), None)
         selection = self._selections.get(conn, {}).get(sub)
         if stream is not None and selection is not None:
-            cursor = _Cursor(conn, sub, stream, selection, offset)
-            self._behind.setdefault(conn, {})[sub, number] = cursor
+            self._behind_by(_Cursor(conn, sub, stream, selection, offset))
             self.plan(conn)
 
     def end(self, conn: int, sub: int) -> None:
@@ -104,7 +125,11 @@ class Replaying:
         """Subscriptions that have not come to this record yet."""
         found = []
         for conn, behind in self._behind.items():
-            found += [(conn, sub) for (sub, stream), one in behind.items() if stream == number and one.next <= offset]
+            found += [
+                (conn, sub)
+                for (sub, stream), one in behind.items()
+                if stream == number and (one.next is None or one.next <= offset)
+            ]
         return found
 
     # Reading.
@@ -131,9 +156,12 @@ class Replaying:
         """Give it some blocks; whether there are more and there is room."""
         engine, (sub, number) = self._hub.engine, key
         for _ in range(_TURN):
-            if not engine.has_room(cursor.conn, sub):
+            if cursor.next is None or not engine.has_room(cursor.conn, sub):
                 return False
-            first, behind, block = cursor.stream.log.read(cursor.next, _BLOCK)
+            found = cursor.stream.read(cursor.next, _BLOCK, cursor.again)
+            if found is None:
+                return False
+            first, behind, block = found
             if first > cursor.next:
                 engine.tell_gap(cursor.conn, sub, number, cursor.next, first)
             cursor.next, cursor.held, live = engine.replay(
@@ -161,17 +189,17 @@ class _Since:
         except msgspec.MsgspecError as error:
             raise InvalidRule(f"since: {error}") from error
 
-    def offset(self, stream: Stream, guid: str) -> int:
-        native = stream.log
+    def offset(self, stream: Stream, guid: str, found: Callable[[int], object]) -> int | None:
+        """None: it has to be looked for, and `found` is called with it."""
         if self._kind == "all":
-            return native.first
+            return stream.first
         if self._kind == "new":
-            return native.safe
+            return stream.safe
         if self._kind == "at":
             # A stream that it does not name is one that came later.
-            return min(self._places.get((guid, stream.config.name), native.first), native.safe)
+            return min(self._places.get((guid, stream.config.name), stream.first), stream.safe)
         moment = self._value if self._kind == "time" else time.time_ns() - self._value
-        return native.find_time(moment)
+        return stream.find_time(moment, found)
 
 
 # What the hub's table calls.

@@ -4,18 +4,21 @@ Appending, answering and delivering is the engine's. Here streams are made, chan
 what was stored to be due later is delivered when its time has come.
 """
 
+import asyncio
 import heapq
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from busway._core import Log, matches
 from busway.broker.data import replace, sync
+from busway.broker.fronting import Databases, DatabaseStream
+from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, Rejected
 from busway.streams import DEFAULT, StreamConfig
 
@@ -28,54 +31,6 @@ FOLDER: Final = "streams"
 CONFIG: Final = "stream.json"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
-_BILLION: Final = 10**9
-
-
-Block: TypeAlias = tuple[int, int, bytes]
-
-
-class Stream:
-    """One stream: what it is, and its log."""
-
-    def __init__(self, number: int, config: StreamConfig, log: Log, folder: Path | None) -> None:
-        self.number = number
-        self.config = config
-        self.log = log
-        self.folder = folder
-
-    @property
-    def first(self) -> int:
-        """The first offset that is there."""
-        return self.log.first
-
-    @property
-    def safe(self) -> int:
-        """Behind the last record that is as safe as promised."""
-        return self.log.safe
-
-    def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:  # noqa: ARG002
-        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called when it is here.
-
-        `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
-        """
-        return self.log.read(offset, most)
-
-    def takes(self, pattern: str) -> bool:
-        """Whether it may hold messages that match this pattern."""
-        if self.config.name == DEFAULT or pattern.startswith("re:"):
-            return True
-        return any(matches(pattern, topic) for topic in self.config.topics)
-
-    def figures(self) -> dict[str, Any]:
-        size, buckets = self.log.usage
-        return {
-            **msgspec.to_builtins(self.config),
-            "first": self.log.first,
-            "next": self.log.safe,
-            "bytes": size,
-            "buckets": buckets,
-            "damage": len(self.log.damage),
-        }
 
 
 class Streaming:
@@ -89,17 +44,19 @@ class Streaming:
         self._numbers = 0
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
         self._trimmed = hub.loop.time()
-        self._closed = False
+        self._databases = Databases()
+        self._changing = asyncio.Lock()
 
     # From start to stop.
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Open what is in the data folder, and the default stream."""
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
             configs[DEFAULT] = StreamConfig(name=DEFAULT, store="memory" if self._folder is None else "disk")
-        for config in configs.values():
-            self._add(config)
+        async with self._changing:
+            for config in configs.values():
+                await self._add(config)
 
     def _found(self) -> list[StreamConfig]:
         if self._folder is None or not self._folder.is_dir():
@@ -115,56 +72,59 @@ class Streaming:
             found.append(config)
         return found
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Write what waits, and let go of the files."""
-        self._closed = True
-        for stream in self.streams.values():
-            self._unwatch(stream)
-            try:
-                stream.log.close()
-            except BusError as error:
-                log.error("stream %r: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+        async with self._changing:
+            closing = [stream.close() for stream in self.streams.values()]
+            for error in await asyncio.gather(*closing, return_exceptions=True):
+                if error is not None:
+                    log.error("unexpected error while a stream was closed", exc_info=error)
 
-    # Streams come and go.
+    # Streams come and go, one change at a time.
 
-    def create(self, config: StreamConfig) -> Stream:
+    async def create(self, config: StreamConfig) -> Stream:
         """Make a stream. One that is there with the same settings is fine."""
-        if (old := self.streams.get(config.name)) is not None:
-            if old.config == config:
-                return old
-            raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
-        self._check(config)
-        return self._add(config, new=True)
+        async with self._changing:
+            if (old := self.streams.get(config.name)) is not None:
+                if old.config == config:
+                    return old
+                raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
+            self._check(config)
+            return await self._add(config, new=True)
 
-    def update(self, config: StreamConfig) -> Stream:
-        """Change a stream: everything but its store."""
-        stream = self.get(config.name)
-        if (stream.config.store, stream.config.url) != (config.store, config.url):
-            raise Rejected(f"the store of stream {config.name!r} can't be changed; make another stream")
-        self._check(config)
-        if stream.folder is not None:
-            self._write(stream.folder, config)
-        stream.config = config
-        stream.log.set(**_settings(config))
-        self._lend(stream)
-        return stream
+    async def update(self, config: StreamConfig) -> Stream:
+        """Change a stream: everything but its store. An address whose password is hidden stands for the one it has."""
+        async with self._changing:
+            stream = self.get(config.name)
+            if config.url is not None and config.url == stream.figures()["url"]:
+                config = msgspec.structs.replace(config, url=stream.config.url)
+            if (stream.config.store, stream.config.url) != (config.store, config.url):
+                raise Rejected(f"the store of stream {config.name!r} can't be changed; make another stream")
+            self._check(config)
+            if stream.folder is not None:
+                self._write(stream.folder, config)
+            stream.change(config)
+            self._lend(stream)
+            return stream
 
-    def remove(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
         """Remove a stream and all that is stored in it."""
         if name == DEFAULT:
             raise Rejected("the stream 'default' can't be removed")
-        stream = self.get(name)
-        del self.streams[name]
-        self._unwatch(stream)
-        self._hub.engine.remove_stream(stream.number)
-        self._hub.replaying.removed(stream.number)
-        stream.log.close()
-        if stream.folder is not None:
-            gone = stream.folder.with_name(f".{name}.removed")
-            shutil.rmtree(gone, ignore_errors=True)
-            stream.folder.rename(gone)  # at once, so that a crash leaves no half of it
-            sync(gone.parent)
-            shutil.rmtree(gone, ignore_errors=True)
+        async with self._changing:
+            stream = self.get(name)
+            await stream.drop()
+            del self.streams[name]
+            self._hub.engine.remove_stream(stream.number)
+            self._hub.replaying.removed(stream.number)
+            self._hub.flush()
+            await stream.close()
+            if stream.folder is not None:
+                gone = stream.folder.with_name(f".{name}.removed")
+                shutil.rmtree(gone, ignore_errors=True)
+                stream.folder.rename(gone)  # at once, so that a crash leaves no half of it
+                sync(gone.parent)
+                shutil.rmtree(gone, ignore_errors=True)
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
@@ -174,6 +134,8 @@ class Streaming:
     def _check(self, config: StreamConfig) -> None:
         if config.store == "disk" and self._folder is None:
             raise Rejected("a stream on disk needs a broker with a data folder (busway serve --data FOLDER)")
+        if config.store == "db" and config.url is None and self._folder is None:
+            raise Rejected("a stream in a database needs its url, or a broker with a data folder for a SQLite file")
         for other in self.streams.values():
             if other.config.name == config.name:
                 continue
@@ -182,51 +144,52 @@ class Streaming:
                     if matches(mine, theirs):
                         raise Rejected(f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}")
 
-    def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
+    async def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
         folder = None
-        if config.store == "disk" and self._folder is not None:
+        if config.store != "memory" and self._folder is not None:
             folder = self._folder / config.name
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                if new or not (folder / CONFIG).exists():
-                    self._write(folder, config)
             except OSError as error:
                 raise DataFailed(f"stream {config.name!r} can't be made: {error.strerror}") from error
-        native = Log.open(folder / "log" if folder else None, name=config.name, **_settings(config))
-        stream = Stream(self._numbers, config, native, folder)
-        self._numbers += 1
+        stream = await self._open(config, folder)
+        try:
+            due = await stream.due(time.time_ns())
+            if folder is not None and (new or not (folder / CONFIG).exists()):
+                # Last: a stream that could not be opened is not tried again at the next start.
+                self._write(folder, config)
+        except BaseException as error:
+            await stream.close()
+            if isinstance(error, OSError):
+                raise DataFailed(f"stream {config.name!r} can't be made: {error.strerror}") from error
+            raise
         self.streams[config.name] = stream
+        self._lend(stream)
+        stream.start()
+        for when, offset in due:
+            self.later(stream.number, when, offset)
+        return stream
+
+    async def _open(self, config: StreamConfig, folder: Path | None) -> Stream:
+        number = self._numbers
+        self._numbers += 1
+        if config.store == "db":
+            return await DatabaseStream.open(self._hub, number, config, folder, self._databases)
+        native = Log.open(folder / "log" if folder else None, name=config.name, **settings(config))
         for file, position, begin, end, what in native.damage:
             log.warning(
                 "stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end
             )
-        self._lend(stream)
-        self._watch(stream)
-        for when, offset in native.due(time.time_ns()):
-            self.later(stream.number, when, offset)
-        return stream
+        return Stream(self._hub, number, config, native, folder)
 
     @staticmethod
     def _write(folder: Path, config: StreamConfig) -> None:
-        replace(folder / CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+        mode = 0o666 if config.url is None else 0o600  # there may be a password in it
+        replace(folder / CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n", mode)
 
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
         self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
-
-    # What the logs tell.
-
-    def _watch(self, stream: Stream) -> None:
-        if (handle := stream.log.fileno()) is not None:
-            self._hub.loop.add_reader(handle, self._rung, stream)
-
-    def _unwatch(self, stream: Stream) -> None:
-        if (handle := stream.log.fileno()) is not None:
-            self._hub.loop.remove_reader(handle)
-
-    def _rung(self, stream: Stream) -> None:
-        stream.log.hear()
-        self._hub.handle(self._hub.engine.commit(stream.number))
 
     # Time.
 
@@ -239,7 +202,7 @@ class Streaming:
         """When expire() is to be called next, by the loop's clock."""
         ahead = self._trimmed + _TRIM
         if self._due:
-            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - time.time_ns(), 0) / _BILLION)
+            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - time.time_ns(), 0) / BILLION)
         return ahead
 
     def expire(self, now: float) -> None:
@@ -253,36 +216,22 @@ class Streaming:
         if now >= self._trimmed + _TRIM:
             self._trimmed = now
             for stream in self.streams.values():
-                self._trim(stream, clock)
+                stream.trim(clock)
 
     def _release(self, stream: Stream, offset: int) -> None:
         try:
-            first, _, block = stream.log.read(offset, 1)
+            found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
             log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
             return
-        if first == offset and block:
-            self._hub.engine.release(stream.number, block, self._hub.replaying.before(stream.number, offset))
+        if found is not None and found[0] == offset and found[2]:
+            self._hub.engine.release(stream.number, found[2], self._hub.replaying.before(stream.number, offset))
 
-    def _trim(self, stream: Stream, clock: int) -> None:
-        try:
-            records, size, _ = stream.log.trim(clock)
-        except BusError as error:
-            log.warning("stream %r: old messages can't be removed: %s", stream.config.name, error)
-            return
-        if records:
-            log.debug("stream %r: %d old messages, %d bytes removed", stream.config.name, records, size)
+    def _release_fetched(self, stream: Stream, offset: int) -> None:
+        if self.streams.get(stream.config.name) is stream:
+            self._release(stream, offset)
+            self._hub.flush()
 
 
 def later(hub: "Hub", event: tuple[Any, ...]) -> None:
     hub.streaming.later(*event[1:])
-
-
-def _settings(config: StreamConfig) -> dict[str, Any]:
-    return {
-        "safety": config.safety,
-        "max_age": int((config.max_age or 0) * _BILLION),
-        "max_bytes": config.max_bytes or 0,
-        "max_count": config.max_count or 0,
-        "once_age": int(config.once * _BILLION),
-    }
