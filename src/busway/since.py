@@ -13,6 +13,7 @@ Since: TypeAlias = str | float | timedelta | datetime | Position | Positions
 """Everything, a length of time back, a time, behind a position, or where a reader had come to."""
 
 _BILLION: Final = 10**9
+_MOST: Final = 2**63 - 1
 
 
 def encode_since(since: Since | None) -> bytes:
@@ -26,7 +27,7 @@ def encode_since(since: Since | None) -> bytes:
     if isinstance(since, datetime):
         if since.tzinfo is None:
             raise ValueError(f"since: {since!r} has no time zone; say which, as in datetime.now(UTC)")
-        return msgspec.msgpack.encode(("time", int(since.timestamp() * _BILLION)))
+        return msgspec.msgpack.encode(("time", min(int(since.timestamp() * _BILLION), _MOST)))
     if isinstance(since, str) and since in {"all", "new"}:
         return msgspec.msgpack.encode((since, None))
     if isinstance(since, str) and ":" in since:

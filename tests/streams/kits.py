@@ -1,12 +1,14 @@
 """A broker with a stream in a store of some kind, which can be stopped and started again on what it has stored."""
 
+import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
 import busway
 from busway.broker.stream import Stream
-from busway.streams import StreamConfig
+from busway.streams import StreamConfig, seconds
 from tests.support.net import PATIENCE, until, within
 
 STORES = ("memory", "disk", "sqlite", "postgresql")
@@ -62,6 +64,18 @@ class Place:
     def stream(self, name: str = "orders") -> Stream:
         stream: Stream = self.hub.streaming.get(name)
         return stream
+
+    async def trim(self, name: str, later: str, first: int) -> None:
+        """Remove what is old after that time, until this offset or one behind it is the first. A disk may need several looks."""
+        stream = self.stream(name)
+        clock = time.time_ns() + int(seconds("later", later) * 10**9)
+
+        async def look() -> None:
+            stream.trim(clock)
+            await asyncio.sleep(0.001)
+
+        await look()
+        await until(lambda: stream.first >= first, look)
 
     async def connect(self, name: str = "", address: str | None = None, **settings: Any) -> busway.Bus:
         bus = busway.connect(address or self.address, name=name, reconnect=(0.01,), **settings)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _BLOCK: Final = 256 << 10
+_MOST: Final = 2**63 - 1
 _TURN: Final = 4
 """Blocks that are read before everybody else has a turn."""
 
@@ -199,7 +200,7 @@ class _Since:
             # A stream that it does not name is one that came later.
             return min(self._places.get((guid, stream.config.name), stream.first), stream.safe)
         moment = self._value if self._kind == "time" else time.time_ns() - self._value
-        return stream.find_time(moment, found)
+        return stream.find_time(min(max(moment, 0), _MOST), found)
 
 
 # What the hub's table calls.
