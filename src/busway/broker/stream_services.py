@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Message, Selection, select_records
-from busway.broker.streaming import Block, Stream
+from busway.broker.stream import Block, Stream
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
@@ -76,21 +76,21 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     name, given = _settings(message)
     if given.get("store") is None:
         given["store"] = hub.streaming.best if given.get("url") is None else "db"
-    return shown(hub, hub.streaming.create(_checked(lambda: StreamConfig.make(name, **given))))
+    return shown(hub, await hub.streaming.create(_checked(lambda: StreamConfig.make(name, **given))))
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/update`: other settings; those that aren't named stay."""
     name, given = _settings(message)
     config = hub.streaming.get(name).config
-    return shown(hub, hub.streaming.update(_checked(lambda: config.changed(**given))))
+    return shown(hub, await hub.streaming.update(_checked(lambda: config.changed(**given))))
 
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/remove`: the stream as it was."""
     name = msgspec.json.decode(message.payload, type=NameQuestion).name
     was = shown(hub, hub.streaming.get(name))
-    hub.streaming.remove(name)
+    await hub.streaming.remove(name)
     return was
 
 

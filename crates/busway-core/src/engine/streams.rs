@@ -210,11 +210,18 @@ impl Engine {
         };
         if let Some(lost) = lost {
             let text = format!("it could not be stored: {}", lost.error);
-            let (gone, rest) = std::mem::take(&mut stream.waiting).into_iter().partition(|run| run.offset >= lost.from);
-            stream.waiting = rest;
             stream.later.retain(|&(_, offset)| offset < lost.from);
-            for run in Vec::from(gone) {
-                self.refuse_run(&run, code::STORE_FAILED, &text);
+            for mut run in std::mem::take(&mut stream.waiting) {
+                let kept = lost.from.saturating_sub(run.offset);
+                if kept >= u64::from(run.count) {
+                    stream.waiting.push_back(run);
+                } else if kept == 0 {
+                    self.refuse_run(&run, code::STORE_FAILED, &text);
+                } else {
+                    let gone = run.split(kept as u32);
+                    stream.waiting.push_back(run);
+                    self.refuse_run(&gone, code::STORE_FAILED, &text);
+                }
             }
         }
         let before = stream.done;
@@ -453,6 +460,7 @@ impl Engine {
         if !std::mem::replace(&mut stream.touched, true) {
             self.touched.push(at);
         }
+        self.flush_streams();
         Ok(())
     }
 
