@@ -3,6 +3,7 @@
 A stream that is kept elsewhere (`fronting`) answers the same questions, some of them later.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from busway._core import Log, matches
+from busway._core import Log, Selection, matches
 from busway.errors import BusError
 from busway.streams import DEFAULT, StreamConfig
 
 if TYPE_CHECKING:
+    from busway.broker.handing import Notes
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.broker")
@@ -87,9 +89,33 @@ class Stream:
         """
         return self.log.read(offset, most)
 
-    def find_time(self, stored: int, found: Callable[[int], object]) -> int | None:  # noqa: ARG002
-        """The offset of the first record stored at this time or later. None: `found` is called with it. Raises DataFailed."""
-        return self.log.find_time(stored)
+    async def fetch(self, offset: int, most: int) -> Block:
+        """The same, for one who can wait."""
+        here = asyncio.Event()
+        while (block := self.read(offset, most, here.set)) is None:
+            await here.wait()
+            here.clear()
+        return block
+
+    def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:  # noqa: ARG002
+        """As find_time(). None: it is being looked for, and `found` is called with it. Raises DataFailed."""
+        return self.log.find_time(moment)
+
+    async def find_time(self, moment: int) -> int:
+        """Offset of the first record that was stored at this time (nanoseconds) or later."""
+        return self.log.find_time(moment)
+
+    async def find(self, topic: str, sequence: int) -> int | None:
+        """Offset of the first record of a topic with this sequence or a later one."""
+        return self.log.find(topic, sequence)
+
+    def skip(self, offset: int, selection: Selection) -> int:
+        """From where on there may be something for a selection. Raises DataFailed."""
+        return self.log.skip(offset, selection)
+
+    async def topics(self) -> list[tuple[str, int, int, int]]:
+        """What is there of each topic: first and last sequence, number of records."""
+        return self.log.topics()
 
     async def due(self, after: int) -> list[tuple[int, int]]:
         """Records that are to be delivered after this time: when, and their offsets."""
@@ -105,26 +131,39 @@ class Stream:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
         if records:
+            self._hub.delivering.trimmed(self)
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
 
     # What it is.
 
     def takes(self, pattern: str) -> bool:
         """Whether it may hold messages that match this pattern."""
-        if self.config.name == DEFAULT or pattern.startswith("re:"):
-            return True
-        return any(matches(pattern, topic) for topic in self.config.topics)
+        return takes(self.config, pattern)
+
+    def notes(self) -> "Notes | None":
+        """Where its channels are noted, if that is not the usual file in its folder."""
+        return None
 
     def figures(self) -> dict[str, Any]:
+        """Its settings and how it is, as a StreamInfo has them."""
         size, buckets = self.log.usage
         return {
             **msgspec.to_builtins(self.config),
-            "first": self.log.first,
-            "next": self.log.safe,
+            "first": self.first,
+            "next": self.safe,
             "bytes": size,
             "buckets": buckets,
             "damage": len(self.log.damage),
+            "topic_count": self.log.topic_count,
+            "channels": [],
         }
+
+
+def takes(config: StreamConfig, pattern: str) -> bool:
+    """Whether a stream with these settings may hold messages that match this pattern."""
+    if config.name == DEFAULT or pattern.startswith("re:"):
+        return True
+    return any(matches(pattern, topic) for topic in (*config.topics, *config.former))
 
 
 def settings(config: StreamConfig) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import msgspec
 
 from busway._core import Log, matches
 from busway.broker.data import replace, sync
-from busway.broker.fronting import Databases, DatabaseStream
+from busway.broker.fronting import FILE, Databases, DatabaseStream
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, Rejected
-from busway.streams import DEFAULT, StreamConfig
+from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -29,8 +29,11 @@ log = logging.getLogger("busway.broker")
 
 FOLDER: Final = "streams"
 CONFIG: Final = "stream.json"
+LOG: Final = "log"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
+_SEALED: Final = 0.2
+"""And after settings were changed."""
 
 
 class Streaming:
@@ -53,23 +56,36 @@ class Streaming:
         """Open what is in the data folder, and the default stream."""
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
-            configs[DEFAULT] = StreamConfig(name=DEFAULT, store="memory" if self._folder is None else "disk")
+            configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
         async with self._changing:
             for config in configs.values():
+                try:
+                    self._check(config)
+                except Rejected as error:
+                    raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
                 await self._add(config)
 
+    @property
+    def best(self) -> Store:
+        """Where streams are stored that don't say so."""
+        return "memory" if self._folder is None else "disk"
+
     def _found(self) -> list[StreamConfig]:
-        if self._folder is None or not self._folder.is_dir():
+        """What the data folder says of its streams."""
+        if self._folder is None:
             return []
+        try:
+            folders = sorted(one for one in self._folder.iterdir() if one.is_dir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataFailed(f"the streams in {self._folder} can't be read: {error.strerror}") from error
         found = []
-        for file in sorted(self._folder.glob(f"*/{CONFIG}")):
-            try:
-                config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
-            except (OSError, msgspec.MsgspecError) as error:
-                raise DataFailed(f"the stream in {file.parent} can't be opened: {CONFIG}: {error}") from error
-            if config.name != file.parent.name:
-                raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
-            found.append(config)
+        for folder in folders:
+            if folder.name.startswith("."):
+                shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
+            elif (config := _read(folder)) is not None:
+                found.append(config)
         return found
 
     async def close(self) -> None:
@@ -86,45 +102,55 @@ class Streaming:
         """Make a stream. One that is there with the same settings is fine."""
         async with self._changing:
             if (old := self.streams.get(config.name)) is not None:
-                if old.config == config:
+                if msgspec.structs.replace(old.config, former=()) == config:
                     return old
                 raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
             self._check(config)
-            return await self._add(config, new=True)
+            stream = await self._add(config, new=True)
+            await self._hub.delivering.added(stream)
+            self._hub.replaying.added(stream)
+            return stream
 
     async def update(self, config: StreamConfig) -> Stream:
-        """Change a stream: everything but its store. An address whose password is hidden stands for the one it has."""
+        """Change a stream: everything but its store. What it keeps no longer goes at once."""
         async with self._changing:
-            stream = self.get(config.name)
-            if config.url is not None and config.url == stream.figures()["url"]:
-                config = msgspec.structs.replace(config, url=stream.config.url)
-            if (stream.config.store, stream.config.url) != (config.store, config.url):
-                raise Rejected(f"the store of stream {config.name!r} can't be changed; make another stream")
+            stream, before = self.get(config.name), self.get(config.name).config
+            if (before.store, before.url) != (config.store, config.url):
+                raise Rejected(
+                    f"the store of stream {config.name!r} can't be changed; make another stream",
+                    code=Code.INVALID_SETTING,
+                )
             self._check(config)
             if stream.folder is not None:
-                self._write(stream.folder, config)
+                try:
+                    self._write(stream.folder, config)
+                except OSError as error:
+                    raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
             stream.change(config)
             self._lend(stream)
+            self._hub.replaying.widened(stream, before)
+            stream.trim(time.time_ns())
+            # What was sealed just now can go when that is written.
+            self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
+            self._hub.pulse.arm()
             return stream
 
     async def remove(self, name: str) -> None:
         """Remove a stream and all that is stored in it."""
         if name == DEFAULT:
-            raise Rejected("the stream 'default' can't be removed")
+            raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         async with self._changing:
             stream = self.get(name)
             await stream.drop()
             del self.streams[name]
+            if behind := self._hub.replaying.removed(stream):
+                log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
             self._hub.engine.remove_stream(stream.number)
-            self._hub.replaying.removed(stream.number)
             self._hub.flush()
+            await self._hub.delivering.removed(stream)
             await stream.close()
             if stream.folder is not None:
-                gone = stream.folder.with_name(f".{name}.removed")
-                shutil.rmtree(gone, ignore_errors=True)
-                stream.folder.rename(gone)  # at once, so that a crash leaves no half of it
-                sync(gone.parent)
-                shutil.rmtree(gone, ignore_errors=True)
+                _discard(stream.folder)
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
@@ -133,35 +159,49 @@ class Streaming:
 
     def _check(self, config: StreamConfig) -> None:
         if config.store == "disk" and self._folder is None:
-            raise Rejected("a stream on disk needs a broker with a data folder (busway serve --data FOLDER)")
+            raise Rejected(
+                "a stream on disk needs a broker with a data folder (busway serve --data FOLDER)",
+                code=Code.INVALID_SETTING,
+            )
         if config.store == "db" and config.url is None and self._folder is None:
-            raise Rejected("a stream in a database needs its url, or a broker with a data folder for a SQLite file")
+            raise Rejected(
+                "a stream in a database needs its url, or a broker with a data folder for a SQLite file",
+                code=Code.INVALID_SETTING,
+            )
         for other in self.streams.values():
             if other.config.name == config.name:
                 continue
             for mine in config.topics:
                 for theirs in other.config.topics:
                     if matches(mine, theirs):
-                        raise Rejected(f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}")
+                        raise Rejected(
+                            f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}; each topic is in one stream",
+                            code=Code.DUPLICATE,
+                        )
 
     async def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
-        folder = None
+        folder, made = None, False
         if config.store != "memory" and self._folder is not None:
             folder = self._folder / config.name
             try:
+                made = not folder.exists()
                 folder.mkdir(parents=True, exist_ok=True)
+                if new or not (folder / CONFIG).exists():
+                    self._write(folder, config)
             except OSError as error:
-                raise DataFailed(f"stream {config.name!r} can't be made: {error.strerror}") from error
-        stream = await self._open(config, folder)
+                raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
         try:
-            due = await stream.due(time.time_ns())
-            if folder is not None and (new or not (folder / CONFIG).exists()):
-                # Last: a stream that could not be opened is not tried again at the next start.
-                self._write(folder, config)
-        except BaseException as error:
-            await stream.close()
-            if isinstance(error, OSError):
-                raise DataFailed(f"stream {config.name!r} can't be made: {error.strerror}") from error
+            stream = await self._open(config, folder)
+            try:
+                due = await stream.due(time.time_ns())
+            except BaseException:
+                await stream.close()
+                raise
+        except BaseException:
+            if new and folder is not None:  # or the broker would not start again
+                (folder / CONFIG).unlink(missing_ok=True)
+                if made:
+                    shutil.rmtree(folder, ignore_errors=True)
             raise
         self.streams[config.name] = stream
         self._lend(stream)
@@ -175,7 +215,7 @@ class Streaming:
         self._numbers += 1
         if config.store == "db":
             return await DatabaseStream.open(self._hub, number, config, folder, self._databases)
-        native = Log.open(folder / "log" if folder else None, name=config.name, **settings(config))
+        native = Log.open(folder / LOG if folder else None, name=config.name, **settings(config))
         for file, position, begin, end, what in native.damage:
             log.warning(
                 "stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end
@@ -231,6 +271,40 @@ class Streaming:
         if self.streams.get(stream.config.name) is stream:
             self._release(stream, offset)
             self._hub.flush()
+
+
+def _discard(folder: Path) -> None:
+    """Remove a stream's folder, so that a crash leaves either all of it or nothing that counts."""
+    gone = folder.with_name(f".{folder.name}.removed")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        sync(folder.parent)
+    except OSError as error:
+        raise DataFailed(
+            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
+            "remove it, or the stream is there again when the broker starts"
+        ) from error
+    shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
+
+
+def _read(folder: Path) -> StreamConfig | None:
+    """What a folder's stream is; None: it was never finished."""
+    file = folder / CONFIG
+    try:
+        config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
+        made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
+    except FileNotFoundError:
+        if not any((folder / one).exists() for one in (LOG, FILE)):
+            return None
+        raise DataFailed(f"the stream in {folder} can't be opened: its {CONFIG} is missing") from None
+    except OSError as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error.strerror}") from error
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error}") from error
+    if config.name != folder.name:
+        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
+    return msgspec.structs.replace(made, former=config.former)
 
 
 def later(hub: "Hub", event: tuple[Any, ...]) -> None:

@@ -7,6 +7,7 @@
 //! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
 
 pub mod append;
+pub mod block;
 pub mod bucket;
 pub mod columns;
 pub mod files;
