@@ -179,6 +179,16 @@ async def test_a_broker_does_not_start_without_its_database(far: Place, relay: R
     await far.start()
 
 
+async def test_a_stream_is_not_made_without_its_database(far: Place, relay: Relay) -> None:
+    await far.remove()
+    vanish(relay)
+    with pytest.raises(busway.BusError, match=r"stream 'orders' can't be opened: the database postgresql://.+"):
+        await far.make()
+    assert not (far.folder / "data" / "streams" / "orders").exists()
+    relay.refuse = False
+    await far.make()
+
+
 async def test_a_password_is_not_told(postgres: Postgres, tmp_path: Path) -> None:
     url = postgres.url(postgres.schema(), port=postgres.port).replace("busway@", "busway:sesame@")
     async with Place("postgresql", tmp_path, url) as place:
@@ -196,7 +206,7 @@ async def test_a_stream_whose_database_is_gone_is_not_removed(far: Place, relay:
     with pytest.raises(StoreFailed):
         await within(bus.publish("orders/a", b"lost", durable=True))
     with pytest.raises(StoreFailed):
-        await within(far.hub.streaming.remove("orders"))
+        await far.remove("orders")
     relay.refuse = False
     await stores_again(bus, b"1")
     assert [message.payload for message in await far.stored()] == [b"0", b"1"]
@@ -206,7 +216,7 @@ async def test_two_streams_share_a_database(far: Place) -> None:
     await far.make("bills")
     bus = await far.connect()
     await within(asyncio.gather(*(bus.publish(f"{n}/a", b"", durable=True) for n in ("orders", "bills"))))
-    await within(far.hub.streaming.remove("bills"))
+    await far.remove("bills")
     assert (await within(bus.publish("orders/a", b"", durable=True))).offset == 1
     await far.restart()
     assert [stream for stream in far.hub.streaming.streams if stream != "default"] == ["orders"]

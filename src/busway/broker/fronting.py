@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.stores import Record
 from busway.broker.stream import BILLION, Block, Stream
-from busway.errors import BusError, Closed, DataFailed, Rejected, StoreFailed
+from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
 from busway.settings import MiB
 from busway.streams import StreamConfig
 
@@ -62,7 +62,7 @@ class Databases:
             try:
                 database, users = Database(url), 0
             except ValueError as error:
-                raise Rejected(f"url: {error}") from error
+                raise Rejected(f"url: {error}", code=Code.INVALID_SETTING) from error
             await database.open()
         self._open[url] = database, users + 1
         return database
