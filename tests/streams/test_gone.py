@@ -113,6 +113,26 @@ async def test_what_nobody_knows_is_answered_when_it_is_known(far: Place, relay:
     assert [message.payload for message in await far.stored()] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("loss", ["commit", "answer"])
+async def test_of_many_at_once_exactly_those_are_acknowledged_that_are_stored(
+    far: Place, relay: Relay, loss: Loss
+) -> None:
+    """More than one transaction: the first is in doubt for a while, what lies behind it is refused."""
+    bus = await far.connect()
+    relay.lose, relay.refuse = loss, True
+    sending = [
+        asyncio.ensure_future(bus.publish("orders/a", b"%d" % n + b"x" * 1000, durable=True)) for n in range(4000)
+    ]
+    await within(asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED))
+    relay.refuse = False
+    outcomes = await within(asyncio.gather(*sending, return_exceptions=True))
+    places = {n: one for n, one in enumerate(outcomes) if isinstance(one, Position)}
+    assert 0 < len(places) < 4000
+    assert {type(one) for one in outcomes} == {Position, StoreFailed}
+    stored = {message.offset: message.payload for message in await far.stored()}
+    assert stored == {place.offset: b"%d" % n + b"x" * 1000 for n, place in places.items()}
+
+
 async def test_a_broker_that_ends_in_doubt_leaves_no_doubt(far: Place, relay: Relay) -> None:
     bus = await far.connect()
     await within(bus.publish("orders/a", b"0", durable=True))
