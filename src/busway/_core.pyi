@@ -572,6 +572,12 @@ class ColumnBuffer:
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""
 
+def block_part(block: bytes, offset: int, most: int) -> tuple[int, int, bytes]:
+    """What a block has from this offset on, as Log.read() gives it."""
+
+def encode_records(rows: Sequence[StoredRow]) -> bytes:
+    """The block of these messages."""
+
 def select_records(
     block: bytes, selection: Selection | None = None, begin: int = 0, end: int = ..., now: int = 0
 ) -> bytes:
@@ -586,12 +592,6 @@ def block_messages(
     now: int = 0,
 ) -> list[Message]:
     """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none."""
-
-def block_part(block: bytes, offset: int, most: int) -> tuple[int, int, bytes]:
-    """What a block has from this offset on, as Log.read() gives it."""
-
-def encode_records(rows: Sequence[StoredRow]) -> bytes:
-    """The block of these messages."""
 
 def columns(
     blocks: list[bytes],

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import busway
 from busway.broker.stream import Stream
-from busway.streams import StreamConfig, seconds
+from busway.streams import seconds
 from tests.support.net import PATIENCE, until, within
 
 STORES = ("memory", "disk", "sqlite", "postgresql")
@@ -57,9 +57,14 @@ class Place:
         return self.server._hub
 
     async def make(self, name: str = "orders", **settings: Any) -> Stream:
-        given = {"topics": [f"{name}/**"], **self.store, **settings}
-        stream: Stream = await within(self.hub.streaming.create(StreamConfig.make(name, **given)))
-        return stream
+        """As the broker has it; `topics` are those below its name."""
+        async with self.server.connect() as bus:
+            await within(bus.create_stream(name, [f"{name}/**"], **self.store, **settings))
+        return self.stream(name)
+
+    async def remove(self, name: str = "orders") -> None:
+        async with self.server.connect() as bus:
+            await within(bus.remove_stream(name))
 
     def stream(self, name: str = "orders") -> Stream:
         stream: Stream = self.hub.streaming.get(name)

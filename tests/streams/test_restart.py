@@ -5,7 +5,7 @@ import asyncio
 import busway
 from busway.testing import FaultProxy
 from tests.streams.kits import Place
-from tests.support.net import payloads, until, within
+from tests.support.net import PATIENCE, payloads, until, within
 
 
 async def test_all_is_there_and_goes_on(lasting: Place) -> None:
@@ -38,6 +38,27 @@ async def test_a_reader_goes_on_where_it_was(lasting: Place) -> None:
         kept = str(subscription.position)
     await within(bus.publish("orders/a", b"20", durable=True))
     assert [message.payload for message in await place.stored(since=kept)] == [b"20"]
+
+
+async def test_a_long_backlog_is_read_piece_by_piece_by_many(lasting: Place) -> None:
+    """Of different sizes and beginnings, to slow readers: more than the broker keeps in memory or in its pipes."""
+    place = lasting
+    bus = await place.connect()
+    sent = [b"%d" % n + b"x" * (n * 37 % 2000) for n in range(12_000)]
+    places = await within(bus.publish_many("orders/a", sent, durable=True))
+    await place.restart()
+
+    async def read(begin: int) -> None:
+        other = await place.connect()
+        async with other.subscribe("orders/**", since=places[begin]) as subscription:
+            got: list[busway.Message] = []
+            while len(got) < len(sent) - begin - 1:
+                got += await subscription.take(most=500, timeout=PATIENCE)
+                await asyncio.sleep(0)
+            assert [message.offset for message in got] == list(range(begin + 1, len(sent)))
+            assert [message.payload for message in got] == sent[begin + 1 :]
+
+    await within(asyncio.gather(*(read(begin) for begin in (0, 1, 5000, 11_000))))
 
 
 async def test_sent_again_after_a_restart_it_is_stored_once(lasting: Place) -> None:

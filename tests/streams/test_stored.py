@@ -207,7 +207,7 @@ async def test_a_removed_stream_is_gone_for_good(bus_with_stream: Place) -> None
     place = bus_with_stream
     bus = await place.connect()
     await within(bus.publish("orders/a", b"1", durable=True))
-    await within(place.hub.streaming.remove("orders"))
+    await place.remove("orders")
     with pytest.raises(busway.BusError, match="there is no stream 'orders'"):
         place.stream()
     assert (await within(bus.publish("orders/a", b"2", durable=True))).stream == "default"

@@ -456,7 +456,6 @@ pub fn block_part<'py>(py: Python<'py>, block: &[u8], offset: u64, most: usize) 
     (first, next, PyBytes::new(py, &block[start..end]))
 }
 
-/// The messages of a block: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
 /// Records that are handed out a few at a time.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Block(pub busway_core::log::block::Block);

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.stores import Record
 from busway.broker.stream import BILLION, Block, Stream
-from busway.errors import BusError, Closed, DataFailed, Rejected, StoreFailed
+from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
 from busway.settings import MiB
 from busway.streams import StreamConfig
 
@@ -62,7 +62,7 @@ class Databases:
             try:
                 database, users = Database(url), 0
             except ValueError as error:
-                raise Rejected(f"url: {error}") from error
+                raise Rejected(f"url: {error}", code=Code.INVALID_SETTING) from error
             await database.open()
         self._open[url] = database, users + 1
         return database
@@ -99,6 +99,7 @@ class DatabaseStream(Stream):
         self._writing: asyncio.Task[None] | None = None
         self._refusing = False
         self._unreadable = False
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
         self._fetching: dict[int, dict[Callable[[], object], None]] = {}
@@ -140,6 +141,7 @@ class DatabaseStream(Stream):
         return cls(hub, number, config, front, folder, store=store, database=database, databases=databases)
 
     async def close(self) -> None:
+        self._closed = True
         self._stop_listening()
         if self._writing is not None and self._database.gone is None:
             await asyncio.wait({self._writing}, timeout=_ENDING)
@@ -156,6 +158,7 @@ class DatabaseStream(Stream):
 
     async def drop(self) -> None:
         await self.store.remove()
+        self._closed = True
 
     def change(self, config: StreamConfig) -> None:
         self.config = config
@@ -213,6 +216,8 @@ class DatabaseStream(Stream):
         return min(self.store.first, self.log.safe)
 
     def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:
+        if self._closed:
+            raise DataFailed(f"stream {self.config.name!r} is closed")
         begin = max(offset, self.first)
         if begin >= self.log.first:
             return self.log.read(begin, most)
@@ -229,7 +234,13 @@ class DatabaseStream(Stream):
         return None
 
     async def _fetch(self, begin: int, most: int) -> None:
-        records = await self._patiently(lambda: self.store.read(begin, most))
+        try:
+            self._keep(begin, await self._patiently(lambda: self.store.read(begin, most)))
+        finally:
+            for again in self._fetching.pop(begin):
+                again()
+
+    def _keep(self, asked: int, records: list[Record]) -> None:
         # Some may be stored of which nobody was told yet; and there is a hole where the database has lost some.
         safe, end = self.log.safe, records[0].offset if records else 0
         rows = []
@@ -239,36 +250,37 @@ class DatabaseStream(Stream):
             rows.append(_row(record))
             end += 1
         if rows:
-            self._cache[begin] = rows[0][0], end, encode_records(rows)
+            self._cache[asked] = rows[0][0], end, encode_records(rows)
         else:
-            self._cache[begin] = self.log.first, self.log.first, b""
+            self._cache[asked] = self.log.first, self.log.first, b""
         while len(self._cache) > _CACHED:
             self._cache.popitem(last=False)
-        for again in self._fetching.pop(begin):
-            again()
 
-    def skip(self, offset: int, selection: Selection) -> int:  # noqa: ARG002, the database finds out when it is read
-        return offset
-
-    def find_time_soon(self, stored: int, found: Callable[[int], object]) -> int | None:
-        self._begin(self._find_time(stored, found))
+    def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:
+        self._begin(self._look_for(moment, found))
         return None
 
-    async def _find_time(self, stored: int, found: Callable[[int], object]) -> None:
-        offset = await self._patiently(lambda: self.store.find_time(stored))
-        found(min(offset, self.log.safe))
+    async def _look_for(self, moment: int, found: Callable[[int], object]) -> None:
+        offset = await self._patiently(lambda: self.store.find_time(moment))
+        found(min(offset, self.safe))
 
-    async def find_time(self, stored: int) -> int:
-        return min(await self.store.find_time(stored), self.log.safe)
+    async def find_time(self, moment: int) -> int:
+        return min(await self.store.find_time(moment), self.safe)
 
     async def find(self, topic: str, sequence: int) -> int | None:
-        return await self.store.find(topic, sequence)
+        known = {one.topic: one for one in await self.store.topics()}.get(topic)
+        if known is None or sequence > known.last:
+            return None
+        return await self.store.find(topic, max(sequence, known.first))
+
+    def skip(self, offset: int, selection: Selection) -> int:  # noqa: ARG002, nobody knows without looking
+        return offset
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         return [(one.topic, one.first, one.last, one.count) for one in await self.store.topics()]
 
-    def notes(self) -> "Notes | None":
-        from busway.broker.stores.channels import DatabaseJournal  # noqa: PLC0415, SQLAlchemy is an extra
+    def notes(self) -> "Notes":
+        from busway.broker.stores.channels import DatabaseJournal  # noqa: PLC0415, as above
 
         return DatabaseJournal(self.store)
 
@@ -281,9 +293,12 @@ class DatabaseStream(Stream):
         while True:
             try:
                 found = await read()
-            except StoreFailed as error:
+            except Closed:
+                raise
+            except Exception as error:
                 if not self._unreadable:
-                    log.warning("stream %r can't be read: %s", self.config.name, error.reason)
+                    why, expected = str(error), isinstance(error, StoreFailed)
+                    log.warning("stream %r can't be read: %s", self.config.name, why, exc_info=not expected)
                 self._unreadable = True
             else:
                 self._unreadable = False
@@ -307,7 +322,7 @@ class DatabaseStream(Stream):
     # Time.
 
     def trim(self, clock: int) -> None:
-        super().trim(clock)  # of the front: who sent what
+        self.log.trim(clock)  # who sent what
         if not self._trimming:
             self._trimming = True
             self._begin(self._trim(clock))
@@ -315,6 +330,7 @@ class DatabaseStream(Stream):
     async def _trim(self, clock: int) -> None:
         config = self.config
         age = None if config.max_age is None else int(config.max_age * BILLION)
+        before = self.first
         try:
             await self.store.trim(clock, max_age=age, max_bytes=config.max_bytes, max_count=config.max_count)
         except StoreFailed as error:
@@ -322,9 +338,11 @@ class DatabaseStream(Stream):
                 log.warning("stream %r: old messages can't be removed: %s", config.name, error.reason)
         finally:
             self._trimming = False
-        self._hub.delivering.trimmed(self)
-        for asked in [asked for asked in self._cache if asked < self.first]:
-            del self._cache[asked]
+        if self.first > before:
+            for asked in [asked for asked in self._cache if asked < self.first]:
+                del self._cache[asked]
+            self._hub.delivering.trimmed(self)
+            self._hub.flush()
 
     # What it is.
 
@@ -338,6 +356,7 @@ class DatabaseStream(Stream):
             "count": usage.count,
             "buckets": 0,
             "damage": len(self.store.damage),
+            "topic_count": self.store.topic_count,
             "gone": self._database.gone,
         }
 

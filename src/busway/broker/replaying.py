@@ -221,7 +221,7 @@ class _Since:
             # A stream that it does not name is one that came later.
             return min(self._places.get((guid, stream.config.name), stream.first), stream.safe)
         moment = self._value if self._kind == "time" else time.time_ns() - self._value
-        return stream.find_time_soon(min(max(moment, 0), _MOST), found)
+        return stream.begin_at(min(max(moment, 0), _MOST), found)
 
 
 # What the hub's table calls.

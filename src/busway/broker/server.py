@@ -87,6 +87,8 @@ class Server:
             )
             self._hub = hub
             await hub.streaming.open()
+            for stream in hub.streaming.streams.values():
+                await hub.delivering.added(stream)
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)

@@ -98,21 +98,21 @@ class Stream:
             here.clear()
         return block
 
-    def skip(self, offset: int, selection: Selection) -> int:
-        """From where on there may be something for a selection. Raises DataFailed."""
-        return self.log.skip(offset, selection)
+    def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:  # noqa: ARG002
+        """As find_time(). None: it is being looked for, and `found` is called with it. Raises DataFailed."""
+        return self.log.find_time(moment)
 
-    def find_time_soon(self, stored: int, found: Callable[[int], object]) -> int | None:  # noqa: ARG002
-        """The offset of the first record stored at this time or later. None: `found` is called with it. Raises DataFailed."""
-        return self.log.find_time(stored)
-
-    async def find_time(self, stored: int) -> int:
-        """The same, for one who can wait."""
-        return self.log.find_time(stored)
+    async def find_time(self, moment: int) -> int:
+        """Offset of the first record that was stored at this time (nanoseconds) or later."""
+        return self.log.find_time(moment)
 
     async def find(self, topic: str, sequence: int) -> int | None:
         """Offset of the first record of a topic with this sequence or a later one."""
         return self.log.find(topic, sequence)
+
+    def skip(self, offset: int, selection: Selection) -> int:
+        """From where on there may be something for a selection. Raises DataFailed."""
+        return self.log.skip(offset, selection)
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         """What is there of each topic: first and last sequence, number of records."""

@@ -17,7 +17,7 @@ import msgspec
 
 from busway._core import Log, matches
 from busway.broker.data import replace, sync
-from busway.broker.fronting import Databases, DatabaseStream
+from busway.broker.fronting import FILE, Databases, DatabaseStream
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, Rejected
 from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
@@ -29,6 +29,7 @@ log = logging.getLogger("busway.broker")
 
 FOLDER: Final = "streams"
 CONFIG: Final = "stream.json"
+LOG: Final = "log"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
 _SEALED: Final = 0.2
@@ -106,22 +107,19 @@ class Streaming:
                 raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
             self._check(config)
             stream = await self._add(config, new=True)
+            await self._hub.delivering.added(stream)
             self._hub.replaying.added(stream)
             return stream
 
     async def update(self, config: StreamConfig) -> Stream:
-        """Change a stream: everything but its store. What it keeps no longer goes at once.
-
-        An address whose password is hidden stands for the one it has.
-        """
+        """Change a stream: everything but its store. What it keeps no longer goes at once."""
         async with self._changing:
-            stream = self.get(config.name)
-            before = stream.config
-            if config.url is not None and config.url == stream.figures()["url"]:
-                config = msgspec.structs.replace(config, url=before.url)
+            stream, before = self.get(config.name), self.get(config.name).config
             if (before.store, before.url) != (config.store, config.url):
-                reason = f"the store of stream {config.name!r} can't be changed; make another stream"
-                raise Rejected(reason, code=Code.INVALID_SETTING)
+                raise Rejected(
+                    f"the store of stream {config.name!r} can't be changed; make another stream",
+                    code=Code.INVALID_SETTING,
+                )
             self._check(config)
             if stream.folder is not None:
                 try:
@@ -147,9 +145,9 @@ class Streaming:
             del self.streams[name]
             if behind := self._hub.replaying.removed(stream):
                 log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
-            await self._hub.delivering.removed(stream)
             self._hub.engine.remove_stream(stream.number)
             self._hub.flush()
+            await self._hub.delivering.removed(stream)
             await stream.close()
             if stream.folder is not None:
                 _discard(stream.folder)
@@ -182,29 +180,28 @@ class Streaming:
                         )
 
     async def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
-        folder = None
+        folder, made = None, False
         if config.store != "memory" and self._folder is not None:
             folder = self._folder / config.name
             try:
+                made = not folder.exists()
                 folder.mkdir(parents=True, exist_ok=True)
+                if new or not (folder / CONFIG).exists():
+                    self._write(folder, config)
             except OSError as error:
                 raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
-        stream = None
         try:
             stream = await self._open(config, folder)
-            due = await stream.due(time.time_ns())
-            await self._hub.delivering.added(stream)
-            if folder is not None and (new or not (folder / CONFIG).exists()):
-                # Last: a stream that could not be opened is not tried again at the next start.
-                self._write(folder, config)
-        except BaseException as error:
-            if stream is not None:
-                await self._hub.delivering.removed(stream)
+            try:
+                due = await stream.due(time.time_ns())
+            except BaseException:
                 await stream.close()
-            if new and folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
+                raise
+        except BaseException:
+            if new and folder is not None:  # or the broker would not start again
+                (folder / CONFIG).unlink(missing_ok=True)
+                if made:
+                    shutil.rmtree(folder, ignore_errors=True)
             raise
         self.streams[config.name] = stream
         self._lend(stream)
@@ -218,7 +215,7 @@ class Streaming:
         self._numbers += 1
         if config.store == "db":
             return await DatabaseStream.open(self._hub, number, config, folder, self._databases)
-        native = Log.open(folder / "log" if folder else None, name=config.name, **settings(config))
+        native = Log.open(folder / LOG if folder else None, name=config.name, **settings(config))
         for file, position, begin, end, what in native.damage:
             log.warning(
                 "stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end
@@ -298,7 +295,7 @@ def _read(folder: Path) -> StreamConfig | None:
         config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
         made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
     except FileNotFoundError:
-        if not (folder / "log").exists():
+        if not any((folder / one).exists() for one in (LOG, FILE)):
             return None
         raise DataFailed(f"the stream in {folder} can't be opened: its {CONFIG} is missing") from None
     except OSError as error:

@@ -7,15 +7,18 @@ that was told while one transaction runs is saved by the next.
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from busway.broker.progress import ChannelState, Entry, States, apply
 from busway.broker.stores import ChannelEntry, Store
-from busway.errors import BusError, DataFailed, StoreFailed
+from busway.errors import BusError, Closed, DataFailed, StoreFailed
 
 log = logging.getLogger("busway.broker")
+
+_ENDING: Final = 5.0
+"""Seconds that stopping waits."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
@@ -63,9 +66,9 @@ class DatabaseJournal:
         return told
 
     async def stop(self) -> None:
-        """Wait until everything is saved, or was tried."""
+        """Wait until everything is saved, or was tried. What nobody knows of a database that is gone is not waited for."""
         if self._writing is not None:
-            await asyncio.wait({self._writing})
+            await asyncio.wait({self._writing}, timeout=_ENDING)
 
     def figures(self) -> dict[str, Any]:
         return {"channels": len(self._states), "failed": self.failed, "batches": self.batches}
@@ -96,6 +99,8 @@ class DatabaseJournal:
         except Exception as error:
             self.failed += 1
             self._changed = {**changed, **self._changed}
+            if isinstance(error, Closed):  # the stream was removed, and its channels with it
+                return error.reason
             if isinstance(error, BusError):
                 log.warning("the channels of stream %r can't be saved: %s", self._store.name, error.reason)
                 return f"the channels of stream {self._store.name!r} can't be saved: {error.reason}"

@@ -58,6 +58,11 @@ class DatabaseStore(Store):
         return Usage(state.bytes, state.count)
 
     @property
+    def topic_count(self) -> int:
+        """Topics that there ever were, as far as is known here."""
+        return self._rows.topic_count
+
+    @property
     def damage(self) -> Sequence[Damage]:
         return tuple(self._rows.damage)
 
