@@ -170,7 +170,8 @@ def _ask(info: StreamInfo) -> None:
     if not sys.stdin.isatty():
         terminal.note(f"busway: stream {info.name!r} holds {what}: to remove it without being asked, give --yes")
         raise typer.Exit(terminal.USAGE)
-    if not typer.confirm(f"Remove the stream {info.name!r} with {what}?", err=True):
+    print(f"Remove the stream {info.name!r} with {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise typer.Exit(terminal.ERROR)
 
 
