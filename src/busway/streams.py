@@ -20,6 +20,15 @@ _PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
+def check_name(noun: str, name: Any) -> str:
+    """The name of a stream or a channel."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a {noun}: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
+        )
+    return name
+
+
 class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a stream. Times are seconds; None is no limit."""
 
@@ -40,10 +49,7 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def make(cls, name: Any, **given: Any) -> Self:
         """Checked: raises ValueError or TypeError with the name of what is wrong."""
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(
-                f"{name!r} is no name of a stream: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
-            )
+        check_name("stream", name)
         for key in given:
             if key not in SETTINGS:
                 raise ValueError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")

@@ -108,7 +108,7 @@ class Hub:
             if older is not None:
                 self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
         elif kind == _core.EVENT_SUBSCRIBE:
-            self.engine.subscribe(*event[1:], None)
+            self.engine.subscribe(*event[1:-1], None)
         elif kind == _core.EVENT_SERVE:
             self.engine.serve(*event[1:])
         elif kind == _core.EVENT_KEEP:

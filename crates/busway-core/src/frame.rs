@@ -142,6 +142,8 @@ codes! {
     NO_CONSUMER = 44, true;
     TOO_MANY_PENDING = 45, true;
     REFUSED = 46, true;
+    ACK_LATE = 47, true;
+    OUT_OF_RANGE = 48, true;
     FORBIDDEN = 60, true;
 }
 

@@ -87,6 +87,8 @@ class Server:
             )
             self._hub = hub
             hub.streaming.open()
+            for stream in hub.streaming.streams.values():
+                await hub.delivering.added(stream)
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -192,6 +194,7 @@ class Server:
 
     async def _close_data(self) -> None:
         if self._hub is not None:
+            await self._hub.delivering.close()
             self._hub.streaming.close()
         if self._pins is not None:
             await self._pins.stop()

@@ -20,6 +20,7 @@ from busway.errors import BusError, Code, DataFailed, Rejected
 from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
 
 if TYPE_CHECKING:
+    from busway.broker.handing import Notes
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.broker")
@@ -61,6 +62,14 @@ class Stream:
         `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
         """
         return self.log.read(offset, most)
+
+    async def fetch(self, offset: int, most: int) -> Block:
+        """The same, for one who can wait."""
+        return self.log.read(offset, most)
+
+    def notes(self) -> "Notes | None":
+        """Where its channels are noted, if that is not the usual file in its folder."""
+        return None
 
     def takes(self, pattern: str) -> bool:
         """Whether it may hold messages that match this pattern."""
@@ -335,6 +344,7 @@ class Streaming:
             log.warning("stream %r: old messages can't be removed: %s", stream.config.name, error)
             return
         if records:
+            self._hub.delivering.trimmed(stream)
             log.debug("stream %r: %d old messages, %d bytes removed", stream.config.name, records, size)
 
 
