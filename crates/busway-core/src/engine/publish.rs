@@ -136,7 +136,8 @@ impl Engine {
         let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route)) {
+            let stream = durable.then(|| self.stream_of(topic));
+            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route), stream) {
                 self.widen(topic, route, narrowed);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.

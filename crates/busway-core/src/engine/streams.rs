@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    fn stream_of(&mut self, topic: u32) -> u32 {
+    pub(super) fn stream_of(&mut self, topic: u32) -> u32 {
         let all = || self.streams.iter().enumerate().filter_map(|(at, stream)| Some((at as u32, stream.as_ref()?)));
         self.topics.stream(topic, |text| {
             let takes = |patterns: &Vec<String>| patterns.iter().any(|pattern| meet(pattern, text));
@@ -209,11 +209,16 @@ impl Engine {
         };
         if let Some(lost) = lost {
             let text = format!("it could not be stored: {}", lost.error);
-            let (gone, rest) = std::mem::take(&mut stream.waiting).into_iter().partition(|run| run.offset >= lost.from);
-            stream.waiting = rest;
             stream.later.retain(|&(_, offset)| offset < lost.from);
-            for run in Vec::from(gone) {
-                self.refuse_run(&run, code::STORE_FAILED, &text);
+            for mut run in std::mem::take(&mut stream.waiting) {
+                // A run may go over several writes, of which some were done.
+                let kept = lost.from.saturating_sub(run.offset).min(u64::from(run.count)) as u32;
+                if kept < run.count {
+                    self.refuse_run(&run.split(kept), code::STORE_FAILED, &text);
+                }
+                if kept > 0 {
+                    stream.waiting.push_back(run);
+                }
             }
         }
         let before = stream.done;
@@ -368,6 +373,13 @@ impl Engine {
         })
     }
 
+    /// The session whose messages a subscription does not want: its own, if it wants no echo.
+    fn unwanted(&self, conn: u32, sub: u32) -> Option<u64> {
+        let this = self.conns.get(conn as usize).and_then(Option::as_deref)?;
+        let key = *this.subs.get(&sub)?;
+        (!self.index.get(key).echo).then_some(this.who.session)
+    }
+
     /// Gives a subscription what it asked for of a block of the log; `next` is the offset behind the block.
     pub fn replay(
         &mut self,
@@ -378,9 +390,10 @@ impl Engine {
         mut held: Option<Vec<u8>>,
     ) -> Replayed {
         let (conn, sub, at) = to;
+        let own = self.unwanted(conn, sub);
         for record in records(block) {
             let gone = record.expires() != 0 && record.expires() <= self.clock;
-            if gone || record.due() > self.clock || !asked(selection, &record) {
+            if gone || own == Some(record.session()) || record.due() > self.clock || !asked(selection, &record) {
                 continue;
             }
             if let Some(one) = held.take() {
