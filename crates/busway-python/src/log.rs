@@ -45,9 +45,10 @@ impl Bell {
     }
 
     fn hear(&self) {
-        // In this order: who rings from now on is either heard here or leaves it readable.
-        self.rung.store(false, SeqCst);
+        // In this order: who rings in between is heard all the same, since the caller looks at the log behind this. The other
+        // way round a byte could be read whose flag stays, and nobody would ever ring again.
         let _ = (&self.ear).read(&mut [0; 8]);
+        self.rung.store(false, SeqCst);
     }
 }
 

@@ -7,7 +7,7 @@ from the log then, never more at once than lets live messages through, until the
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _BLOCK: Final = 256 << 10
+_Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
 _TURN: Final = 4
 """Blocks that are read before everybody else has a turn."""
 
@@ -55,8 +57,10 @@ class Replaying:
                 begin = where.offset(stream, self._hub.guid)
                 self._add(_Cursor(conn, sub, stream, selection, begin))
 
-    def check(self, since: bytes) -> None:
-        """Raises if this can't be understood."""
+    def check(self, since: bytes, group: str) -> None:
+        """Raises if this can't be understood, or can't be done."""
+        if group:
+            raise InvalidRule("since: a group shares messages as they come; who shares stored ones uses a channel")
         _Since(since)
 
     def _add(self, cursor: _Cursor) -> None:
@@ -152,10 +156,10 @@ class _Since:
         try:
             self._kind, self._value = msgspec.msgpack.decode(packed, type=tuple[str, Any])
             if self._kind == "at":
-                places = msgspec.convert(self._value, list[tuple[str, str, int]])
+                places = msgspec.convert(self._value, list[tuple[str, str, _Offset]])
                 self._places = {(broker, stream): offset for broker, stream, offset in places}
             elif self._kind in {"time", "ago"}:
-                self._value = msgspec.convert(self._value, int)
+                self._value = msgspec.convert(self._value, _Nanoseconds)
             elif self._kind not in {"all", "new"}:
                 raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
         except msgspec.MsgspecError as error:
@@ -171,7 +175,7 @@ class _Since:
             # A stream that it does not name is one that came later.
             return min(self._places.get((guid, stream.config.name), native.first), native.safe)
         moment = self._value if self._kind == "time" else time.time_ns() - self._value
-        return native.find_time(moment)
+        return native.find_time(max(moment, 0))
 
 
 # What the hub's table calls.

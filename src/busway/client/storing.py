@@ -53,6 +53,10 @@ class _Sent:
     def __post_init__(self) -> None:
         self.left = len(self.payloads)
 
+    def told(self, number: int, count: int) -> bool:
+        """Whether the place of one of these is known."""
+        return any(first < number + count and number < first + many for first, _, many in self.places)
+
     def placed(self) -> Placed:
         placed = Placed()
         for _, first, count in sorted(self.places):
@@ -131,9 +135,10 @@ class Unstored:
             if sent is None:
                 number, count, place = number + 1, count - 1, _behind(place, 1)
                 continue
-            some = min(count, sent.first + len(sent.payloads) - number)
-            sent.places.append((number, place, some))
-            self._settle(sent, some)
+            some = 1 if sent.told(number, count) else min(count, sent.first + len(sent.payloads) - number)
+            if not sent.told(number, some):  # one that was sent again may be answered twice
+                sent.places.append((number, place, some))
+                self._settle(sent, some)
             if not sent.left and not sent.answer.done():
                 sent.answer.set_result(sent.placed())
             number, count, place = number + some, count - some, _behind(place, some)

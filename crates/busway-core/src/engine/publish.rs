@@ -109,7 +109,13 @@ impl Engine {
         if self.set_aside(conn, frame) {
             return Ok((Flow::Go, size));
         }
-        let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM | flag::DURABLE | flag::TIMES | LIVES)? {
+        let allowed = match frame[5] & (flag::DURABLE | flag::TIMES) {
+            0 => flag::FIELDS | flag::CONFIRM | LIVES,
+            // Stored messages are answered anyway and are never kept; times are theirs alone.
+            flag::TIMES => return Err(Fault::protocol("times of a message that is not stored")),
+            _ => flag::FIELDS | flag::DURABLE | flag::TIMES,
+        };
+        let topic = match self.admit(conn, frame, allowed)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
                 let fault =

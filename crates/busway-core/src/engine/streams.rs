@@ -263,10 +263,19 @@ impl Engine {
         self.sessions.get(&run.session) == Some(&run.conn)
     }
 
+    /// A connection is over: who comes next under its number must not get its answers.
+    pub(super) fn forget_runs(&mut self, conn: u32) {
+        for stream in self.streams.iter_mut().flatten() {
+            for run in stream.waiting.iter_mut().filter(|run| run.conn == conn) {
+                run.conn = NONE;
+            }
+        }
+    }
+
     fn refuse_run(&mut self, run: &Waiting, code: u16, text: &str) {
         if self.here(run) {
-            for number in run.number..run.number + u64::from(run.count) {
-                self.reject(run.conn, number, &Fault::new(code, text));
+            for more in 0..u64::from(run.count) {
+                self.reject(run.conn, run.number + more, &Fault::new(code, text));
             }
         }
     }
@@ -455,14 +464,15 @@ impl Waiting {
     fn follows(&self, conn: u32, session: u64, number: u64, offset: u64, sequence: u64, again: bool) -> bool {
         let count = u64::from(self.count);
         (self.conn, self.session, self.again, again) == (conn, session, false, false)
-            && (self.number + count, self.offset + count, self.sequence + count) == (number, offset, sequence)
+            && (self.number.checked_add(count), self.offset + count, self.sequence + count)
+                == (Some(number), offset, sequence)
     }
 
     /// Keeps the first so many; the others.
     fn split(&mut self, first: u32) -> Self {
         let by = u64::from(first);
         let count = std::mem::replace(&mut self.count, first) - first;
-        let (number, offset, sequence) = (self.number + by, self.offset + by, self.sequence + by);
+        let (number, offset, sequence) = (self.number.wrapping_add(by), self.offset + by, self.sequence + by);
         Self { conn: self.conn, session: self.session, number, count, offset, sequence, again: false }
     }
 }
