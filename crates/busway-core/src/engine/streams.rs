@@ -400,7 +400,9 @@ impl Engine {
     ) -> Replayed {
         let (conn, sub, at) = to;
         let own = self.unwanted(conn, sub);
-        for record in records(block) {
+        // What is safe and was not delivered yet comes live.
+        let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
+        for record in records(block).take_while(|record| record.offset() < done) {
             let gone = record.expires() != 0 && record.expires() <= self.clock;
             if gone || own == Some(record.session()) || record.due() > self.clock || !asked(selection, &record) {
                 continue;
@@ -413,7 +415,6 @@ impl Engine {
             }
             held = Some(record.bytes.to_vec());
         }
-        let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
         let live = next >= done && (held.is_none() || self.has_room(conn, sub));
         if live {
             if let Some(one) = held.take() {
@@ -423,7 +424,7 @@ impl Engine {
                 *behind = false;
             }
         }
-        Replayed { next, held, live }
+        Replayed { next: next.min(done), held, live }
     }
 
     /// Hands records of a block to the consumer of a channel: those with these offsets, in their order; how many.
