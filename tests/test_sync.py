@@ -47,6 +47,7 @@ INTERNAL = {
     "arrived",
     "ended",
     "full",
+    "gap",
     "handled",
     "label",
     "live",
@@ -62,6 +63,7 @@ def test_the_same_names():
     assert names(busway.sync.Bus) == names(busway.connect("tcp://127.0.0.1:1"))
     assert names(busway.sync.Server) == names(busway.serve())
     assert names(busway.sync.Subscription) - INTERNAL >= names(busway.Subscription) - INTERNAL
+    assert names(busway.sync.Stream) == names(busway.Stream) | {"lost"}  # there each object has it
     assert names(busway.sync.Request) >= names(busway.Request) - {"message"}
     assert names(busway.sync.TypedRequest) >= names(busway.TypedRequest) - {"message", "value"}
 
@@ -87,6 +89,15 @@ def test_the_same_names():
         (busway.sync.Bus.flush, busway.Bus.flush),
         (busway.sync.Bus.rtt, busway.Bus.rtt),
         (busway.sync.Bus.drain, busway.Bus.drain),
+        (busway.sync.Bus.create_stream, busway.Bus.create_stream),
+        (busway.sync.Bus.update_stream, busway.Bus.update_stream),
+        (busway.sync.Bus.remove_stream, busway.Bus.remove_stream),
+        (busway.sync.Bus.streams, busway.Bus.streams),
+        (busway.sync.Bus.stream, busway.Bus.stream),
+        (busway.sync.Stream.read, busway.Stream.read),
+        (busway.sync.Stream.arrow, busway.Stream.arrow),
+        (busway.sync.Stream.topics, busway.Stream.topics),
+        (busway.sync.Stream.find, busway.Stream.find),
         (busway.sync.Subscription.recv, busway.Subscription.recv),
         (busway.sync.Subscription.take, busway.Subscription.take),
         (busway.sync.Subscription.batches, busway.Subscription.batches),

@@ -7,6 +7,7 @@ from typing import Any as _Any, TypeVar as _TypeVar
 from busway._core import __version__, matches
 from busway.broker import Server, serve
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
+from busway.client.streams import Stream
 from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
 from busway.errors import (
     BusError,
@@ -39,7 +40,9 @@ from busway.errors import (
 )
 from busway.fields import ANY, Expr, expr
 from busway.message import Failed, Message, Replies
+from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
+from busway.streams import StoredTopic, StreamConfig, StreamInfo
 
 _T = _TypeVar("_T")
 
@@ -74,7 +77,10 @@ __all__ = [
     "NoResponders",
     "Offline",
     "PayloadError",
+    "Placed",
     "Policy",
+    "Position",
+    "Positions",
     "Protocol",
     "ProtocolError",
     "Received",
@@ -90,6 +96,10 @@ __all__ = [
     "Settings",
     "SlowConsumer",
     "StoreFailed",
+    "StoredTopic",
+    "Stream",
+    "StreamConfig",
+    "StreamInfo",
     "Subscription",
     "Timeout",
     "TypedRequest",

@@ -43,6 +43,8 @@ EVENT_LATER: int  # broker: (LATER, stream, due, offset): a message that is to b
 EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection that is behind, or for which want_room() asked
 EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel
 EVENT_STORED: int  # broker: (STORED, stream): more is safe; client: (STORED, number, count, (broker, stream), offset, sequence, again)
+EVENT_OWN: int  # broker: (OWN, ticket, code, text): what became of a message of store()
+EVENT_ENDED: int  # client: (ENDED, id, code, text): a channel is gone
 EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
 EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that misses nothing of streams has ended
 EVENT_DOUBT: int  # client: (DOUBT, sub): some of what it knew to be kept was not handed over again; settle() it later
@@ -368,8 +370,15 @@ class Engine:
         """Give a subscription what it asked for of a block that ends before `next`: (where to read on, the record that is kept
         back since it may be the last, whether it is live now)."""
     def hand_records(
-        self, conn: int, id: int, stream: int, block: bytes, ranges: list[tuple[int, int]], deliveries: int
-    ) -> int: ...
+        self, conn: int, id: int, stream: int, block: Block, spans: list[tuple[int, int]], deliveries: int
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Hand these records (first offset, how many) to the consumer of a channel; how many, and those that have expired or
+        are not there."""
+    def store(
+        self, ticket: int, topic: str, sender: str, time: int, session: int, fields: bytes, payload: bytes
+    ) -> None:
+        """Store a message of the broker itself; EVENT_OWN says what became of it. One with the same session is stored once."""
+    def tell_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # a channel is gone
     def release(self, stream: int, block: bytes, skip: list[tuple[int, int]]) -> None:
         """Deliver a message that is due now; not to those (conn, sub) that will come to it in the log."""
     def tell_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
@@ -490,6 +499,8 @@ class Log:
         """Topics that are there: first and last sequence, number of records."""
     def sequences(self) -> dict[str, int]:
         """The last sequence of each topic that was ever stored."""
+    @property
+    def topic_count(self) -> int: ...  # topics that were ever stored
     def due(self, after: int) -> list[tuple[int, int]]:
         """Records that are due after a time: when, and their offset."""
     def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
@@ -502,6 +513,19 @@ class Log:
     def usage(self) -> tuple[int, int]: ...  # bytes and buckets
     def close(self) -> None:
         """Write all that waits and let go of the folder."""
+
+@final
+class Block:
+    """A block of a log that is handed out a few records at a time."""
+
+    def __new__(cls, block: bytes) -> Self: ...
+    def __len__(self) -> int: ...
+    def get(self, offset: int) -> StoredRow | None: ...
+    def find(
+        self, begin: int, selection: Selection, but: str, now: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+        """Of the records from an offset on that are selected, have not expired and have another topic than `but`: those that
+        are due (first offset, how many), and the others (first offset, how many, when)."""
 
 @final
 class SimulatedFiles:
@@ -523,6 +547,21 @@ class ColumnBuffer:
 
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""
+
+def select_records(
+    block: bytes, selection: Selection | None = None, begin: int = 0, end: int = ..., now: int = 0
+) -> bytes:
+    """A block of those records only that are asked for; its offsets grow, but not by one."""
+
+def block_messages(
+    block: bytes,
+    place: tuple[str, str],
+    selection: Selection | None = None,
+    begin: int = 0,
+    end: int = ...,
+    now: int = 0,
+) -> list[Message]:
+    """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none."""
 
 def columns(
     blocks: list[bytes],

@@ -1,7 +1,7 @@
 """From where stored messages are wanted, as a subscription says it and as it goes over the wire."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 import msgspec
@@ -13,6 +13,7 @@ Since: TypeAlias = str | float | timedelta | datetime | Position | Positions
 """Everything, a length of time back, a time, behind a position, or where a reader had come to."""
 
 _BILLION: Final = 10**9
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode_since(since: Since | None) -> bytes:
@@ -24,14 +25,19 @@ def encode_since(since: Since | None) -> bytes:
     if isinstance(since, Positions):
         return since_positions(since)
     if isinstance(since, datetime):
-        if since.tzinfo is None:
-            raise ValueError(f"since: {since!r} has no time zone; say which, as in datetime.now(UTC)")
-        return msgspec.msgpack.encode(("time", int(since.timestamp() * _BILLION)))
+        return msgspec.msgpack.encode(("time", moment("since", since)))
     if isinstance(since, str) and since in {"all", "new"}:
         return msgspec.msgpack.encode((since, None))
     if isinstance(since, str) and ":" in since:
         return since_positions(Positions.parse(since))
     return msgspec.msgpack.encode(("ago", int(seconds("since", since) * _BILLION)))
+
+
+def moment(name: str, value: datetime) -> int:
+    """A time in nanoseconds since 1970."""
+    if value.tzinfo is None:
+        raise ValueError(f"{name}: {value!r} has no time zone; say which, as in datetime.now(UTC)")
+    return (value - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def since_positions(positions: Mapping[tuple[str, str], int]) -> bytes:

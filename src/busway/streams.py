@@ -1,8 +1,9 @@
 """What a stream is: its topics, where and how safely its messages are stored, and how long they stay. Values only."""
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import msgspec
 
@@ -19,6 +20,15 @@ _PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
+def check_name(noun: str, name: Any) -> str:
+    """The name of a stream or a channel."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a {noun}: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
+        )
+    return name
+
+
 class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a stream. Times are seconds; None is no limit."""
 
@@ -33,17 +43,21 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a publisher's messages are remembered, to know one that is sent again."""
     url: str | None = None
     """Of the database, for the store `db`; None: a SQLite file in the data folder."""
+    former: tuple[str, ...] = ()
+    """Topics it took before it was updated: messages of them may still be there."""
 
     @classmethod
     def make(cls, name: Any, **given: Any) -> Self:
         """Checked: raises ValueError or TypeError with the name of what is wrong."""
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(
-                f"{name!r} is no name of a stream: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
-            )
+        check_name("stream", name)
+        for key in given:
+            if key not in SETTINGS:
+                raise ValueError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")
         for key in ("max_age", "once"):
             if given.get(key) is not None:
                 given[key] = seconds(key, given[key])
+        if "once" in given and given["once"] is None:
+            raise ValueError("once must be a length of time, but is None")
         for key in ("max_bytes", "max_count"):
             if (value := given.get(key)) is not None and (
                 isinstance(value, bool) or not isinstance(value, int) or value < 1
@@ -53,16 +67,60 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if key in given and given[key] not in get_args(kinds):
                 raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
         topics = given.get("topics", ())
-        if isinstance(topics, str):
-            raise TypeError("topics must be a list of patterns, not one text")
-        given["topics"] = tuple(check_topic(one) for one in topics)
+        if isinstance(topics, str) or not isinstance(topics, Iterable):
+            raise TypeError(f"topics must be a list of patterns such as ['orders/**'], but is {topics!r}")
+        given["topics"] = tuple(dict.fromkeys(check_topic(one) for one in topics))
         if name == DEFAULT and given["topics"]:
             raise ValueError("the stream 'default' takes what no other stream does; it has no topics of its own")
         if name != DEFAULT and not given["topics"]:
             raise ValueError(f"stream {name!r} needs topics: a list of patterns such as ['orders/**']")
-        if given.get("url") is not None and given.get("store", "disk") != "db":
-            raise ValueError("url is for the store 'db'")
+        url = given.get("url")
+        if url is not None and (not isinstance(url, str) or given.get("store", "disk") != "db"):
+            raise ValueError("url is the text that names a database, for the store 'db'")
         return cls(name=name, **given)
+
+    def changed(self, **changes: Any) -> "StreamConfig":
+        """With other settings, checked as by make()."""
+        given = {key: getattr(self, key) for key in SETTINGS}
+        made = StreamConfig.make(self.name, **given | changes)
+        before = (one for one in (*self.former, *self.topics) if one not in made.topics)
+        return msgspec.structs.replace(made, former=tuple(dict.fromkeys(before)))
+
+
+SETTINGS: Final = tuple(name for name in StreamConfig.__struct_fields__ if name not in {"name", "former"})
+"""What may be chosen of a stream beside its name."""
+
+
+class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only=True):
+    """A stream as it is: its settings and figures."""
+
+    broker: str
+    """Guid of the broker that it belongs to."""
+    first: int = 0
+    """The first offset that is there."""
+    next: int = 0
+    """Behind the last offset that can be read."""
+    bytes: int = 0
+    buckets: int = 0
+    damage: int = 0
+    """Places that were found to be lost or changed."""
+    topic_count: int = 0
+    """Topics that were ever stored."""
+    channels: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Messages that are there, damaged ones included."""
+        return self.next - self.first
+
+
+class StoredTopic(NamedTuple):
+    """What a stream holds of one topic: the first and the last sequence, and how many messages."""
+
+    topic: str
+    first: int
+    last: int
+    messages: int
 
 
 def seconds(name: str, value: Any) -> float:

@@ -17,6 +17,7 @@ from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
 from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
+from busway.client.sync_streams import Stream
 from busway.fields import Fields
 from busway.settings import TLS, Offline, Settings
 
@@ -27,6 +28,7 @@ __all__ = [
     "Request",
     "Server",
     "Service",
+    "Stream",
     "Subscription",
     "TypedRequest",
     "connect",

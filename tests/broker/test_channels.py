@@ -49,6 +49,7 @@ class Bench:
         self.due: dict[int, float] = {}
         self.ranges = ranges
         self.reads: list[Read] = []
+        self.spared: tuple[tuple[int, int], ...] = ()
         self.entries: list[Entry] = [Created("c", 1, first, ChannelConfig(**options))]
         self.begin()
 
@@ -70,6 +71,9 @@ class Bench:
             elif isinstance(one, Read):
                 self.reads.append(one)
                 todo += self.look(one)
+            elif isinstance(one, Answer):
+                self.spared = one.left
+                left.append(one._replace(left=()))
             else:
                 left.append(one)
         return left
@@ -106,8 +110,8 @@ class Bench:
     def extend(self, *spans, who=ANNA) -> list[Action]:
         return self.act(self.channel.extend(who, spans, self.now))
 
-    def take(self, most: int, timeout: float = 0.0, who=ANNA, number: int = 1) -> list[Action]:
-        return self.act(self.channel.take(who, number, most, timeout, self.now))
+    def take(self, most: int, timeout: float = 0.0, who=ANNA, number: int = 1, *, whole: bool = True) -> list[Action]:
+        return self.act(self.channel.take(who, number, most, timeout, self.now, whole=whole))
 
     def later(self, seconds: float) -> list[Action]:
         self.now += seconds
@@ -238,6 +242,7 @@ class TestAcknowledging:
         bench.join()
         bench.ack((0, 5))
         assert bench.ack((3, 4)) == [Answer(ANNA, 2, 2, 0)]
+        assert bench.spared == ((3, 2),)
         assert bench.figure("late") == 2
 
     def test_twice_in_one_breath(self) -> None:
@@ -438,6 +443,14 @@ class TestTake:
         assert bench.append(2) == [Deliver(ANNA, [(2, 2)], 1)]
         assert bench.append(2) == [Deliver(ANNA, [(4, 1)], 1), TakeDone(ANNA, 1, 5)]
         assert bench.channel.deadline() == bench.now + 30.0, "the lease"
+
+    def test_or_only_until_there_is_something(self) -> None:
+        bench = Bench()
+        bench.join(window=0)
+        assert bench.take(5, 10.0, whole=False) == []
+        assert bench.append(2) == [Deliver(ANNA, [(0, 2)], 1), TakeDone(ANNA, 1, 2)]
+        assert bench.append(2) == []
+        assert bench.take(1, 10.0, whole=False, number=2) == [Deliver(ANNA, [(2, 1)], 1), TakeDone(ANNA, 2, 1)]
 
     def test_until_the_time_is_over(self) -> None:
         bench = Bench(2)

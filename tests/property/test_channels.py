@@ -207,7 +207,12 @@ class Model:
                 refused += waiting  # who is not there has no right to give back
             elif waiting and fate.phase == "waiting" and fate.deliveries:
                 good.append(offset)
-        return good, Answer(who, len(good), len(asked) - len(good) - refused, refused)
+        left = Runs()
+        if len(good) < len(asked):
+            for offset in set(asked) - set(good):
+                left.put(offset, offset + 1)
+        spared = tuple((start, end - start) for start, end, _ in left)
+        return good, Answer(who, len(good), len(asked) - len(good) - refused, refused, spared)
 
     def ack(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
         good, answer = self.expect(who, spans, waiting=True)

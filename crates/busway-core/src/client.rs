@@ -148,6 +148,7 @@ impl Outgoing {
         Writer::new(&mut self.out, kind::ACCEPT, 0).u16(code).u64(offer).end();
     }
 
+    #[allow(clippy::too_many_arguments)] // what the frame has
     pub fn subscribe(
         &mut self,
         sub: u32,
@@ -242,6 +243,7 @@ pub enum Incoming<'a> {
     Stored { stream: u32, number: u64, count: u32, offset: u64, sequence: u64, again: bool },
     Record(Box<Stored<'a>>),
     Gap { sub: u32, stream: u32, from: u64, to: u64 },
+    Ended { id: u32, code: u16, text: &'a str },
     Withdraw { sub: u32, session: u64, number: u64 },
     Result { code: u16, number: u64, value: u64, text: &'a str },
 }
@@ -394,6 +396,7 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
             parts.u16()?;
             Incoming::Gap { sub: parts.u32()?, stream: parts.u32()?, from: parts.u64()?, to: parts.u64()? }
         }
+        kind::UNCHANNEL => Incoming::Ended { code: parts.u16()?, id: parts.u32()?, text: parts.rest_text()? },
         kind::MISSED => {
             parts.u16()?;
             Incoming::Missed { sub: parts.u32()?, count: parts.u64()? }

@@ -134,6 +134,7 @@ codes! {
     NO_CHANNEL = 36, true;
     TOO_OLD = 37, true;
     CHANNEL_TAKEN = 38, true;
+    INVALID_SETTING = 39, true;
     NO_RESPONDERS = 40, true;
     SERVICE_TAKEN = 41, true;
     SERVICE_GONE = 42, true;
@@ -141,6 +142,8 @@ codes! {
     NO_CONSUMER = 44, true;
     TOO_MANY_PENDING = 45, true;
     REFUSED = 46, true;
+    ACK_LATE = 47, true;
+    OUT_OF_RANGE = 48, true;
     FORBIDDEN = 60, true;
 }
 

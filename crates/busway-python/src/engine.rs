@@ -7,12 +7,13 @@ use busway_core::engine::copies::{Kept, DRIVEN};
 use busway_core::engine::{self as core, Event, Limits};
 use busway_core::fields::Fields;
 use busway_core::frame::{kind, Body, HEAD};
+use busway_core::log::record::Message as Stored;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::event;
-use crate::log::Log;
+use crate::log::{Block, Log};
 use crate::message::{make, Parts, Sender};
 use crate::raised;
 use crate::rules::Selection;
@@ -34,6 +35,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Channel { conn, kind, id, number, rest } => {
             (event::CHANNEL, conn, kind, id, number, PyBytes::new(py, &rest)).into_pyobject(py)
         }
+        Event::Own { ticket, code, text } => (event::OWN, ticket, code, text).into_pyobject(py),
         Event::Serve { conn, service, number, topic, flags } => {
             (event::SERVE, conn, service, number, topic, flags).into_pyobject(py)
         }
@@ -391,17 +393,44 @@ impl Engine {
         (done.next, done.held.map(|held| PyBytes::new(py, &held)), done.live)
     }
 
-    /// Hands the records of a block with these offsets (first, how many) to the consumer of a channel; how many.
+    /// Hands these records (first offset, how many) to the consumer of a channel; how many, and those that are not there.
     fn hand_records(
         &self,
         conn: u32,
         id: u32,
         stream: u32,
-        block: &[u8],
-        ranges: Vec<(u64, u64)>,
+        block: &Bound<'_, Block>,
+        spans: Vec<(u64, u64)>,
         deliveries: u32,
-    ) -> u64 {
-        self.core().hand_records((conn, id, stream), block, &ranges, deliveries)
+    ) -> (u64, Vec<(u64, u64)>) {
+        let mut core = self.core();
+        core.clock = now();
+        core.hand_records((conn, id, stream), &block.get().0, &spans, deliveries)
+    }
+
+    /// Stores a message of the broker itself; `EVENT_OWN` says what became of it.
+    #[allow(clippy::too_many_arguments)] // a whole message
+    fn store(
+        &self,
+        py: Python<'_>,
+        ticket: u64,
+        topic: &str,
+        sender: &str,
+        time: i64,
+        session: u64,
+        fields: &[u8],
+        payload: &[u8],
+    ) -> PyResult<()> {
+        let (number, expires, due, fields) = (1, 0, 0, Some(fields));
+        let message = Stored { topic, sender, time, session, number, expires, due, fields, payload };
+        let mut core = self.core();
+        core.clock = now();
+        core.store_own(ticket, &message).map_err(|fault| raised(py, &fault))
+    }
+
+    /// Tells a client that a channel is gone.
+    fn tell_ended(&self, conn: u32, id: u32, code: u16, text: &str) {
+        self.core().tell_ended(conn, id, code, text);
     }
 
     /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.

@@ -32,6 +32,7 @@ pub enum Event {
     Result(u64, u16, u64, String),
     Stored(u64, u32, Py<PyAny>, u64, u64, bool),
     Gap(u32, Py<PyAny>, u64, u64),
+    Ended(u32, u16, String),
 }
 
 impl Event {
@@ -57,6 +58,7 @@ impl Event {
             Self::Stored(number, count, stream, offset, sequence, again) => {
                 (event::STORED, number, count, stream, offset, sequence, again).into_pyobject(py)
             }
+            Self::Ended(id, code, text) => (event::ENDED, id, code, text).into_pyobject(py),
             Self::Gap(sub, stream, from, to) => (event::GAP, sub, stream, from, to).into_pyobject(py),
             Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
         }
@@ -65,6 +67,9 @@ impl Event {
 
 /// Longest frame before the broker told its limits.
 const FIRST: usize = 1 << 20;
+
+/// A stream, and the offset behind the last that came of it.
+type Reached = (Arc<Py<PyAny>>, u64);
 
 /// What the broker told on this connection, and what waits for Python.
 pub struct Arrivals {
@@ -83,7 +88,7 @@ pub struct Arrivals {
     /// Channels by their ids, which want to hear what became of their messages.
     pub channels: FxHashMap<u32, Arc<Py<PyAny>>>,
     /// How far each subscription has come in each stream.
-    pub reached: FxHashMap<u32, Vec<(Arc<Py<PyAny>>, u64)>>,
+    pub reached: FxHashMap<u32, Vec<Reached>>,
     /// Topic and sender of the last stored message: mostly the next one has the same.
     topic: Option<(String, Py<PyString>)>,
     sender: Option<(String, Sender)>,
@@ -380,7 +385,7 @@ impl Arrivals {
                 self.put(py, stored.ids(), stored.record.payload.len(), &message);
             }
             Incoming::Stream { stream, guid, name } => {
-                let guid: String = guid.iter().map(|byte| format!("{byte:02x}")).collect();
+                let guid = format!("{:032x}", u128::from_be_bytes(guid.try_into().unwrap_or_default()));
                 let named = (guid, name).into_pyobject(py).map_err(|_| Fault::protocol("no memory for a name"))?;
                 fill(&mut self.streams, stream, Arc::new(named.into_any().unbind()))?;
             }
@@ -392,6 +397,7 @@ impl Arrivals {
                 let stream = self.stream(stream)?.clone_ref(py);
                 self.events.push(Event::Gap(sub, stream, from, to));
             }
+            Incoming::Ended { id, code, text } => self.events.push(Event::Ended(id, code, text.into())),
             Incoming::Missed { sub, count } => {
                 if let Some(inbox) = self.inboxes.get(&sub) {
                     inbox.borrow_mut().miss(count);

@@ -16,6 +16,7 @@ mod message;
 mod publisher;
 mod rules;
 mod session;
+mod stored;
 
 use busway_core::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::{pattern, topic};
@@ -59,6 +60,8 @@ pub(crate) mod event {
     pub const GAP: u8 = 33;
     pub const LATER: u8 = 34;
     pub const DOUBT: u8 = 35;
+    pub const OWN: u8 = 36;
+    pub const ENDED: u8 = 37;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -144,6 +147,8 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_GAP", event::GAP),
         ("EVENT_LATER", event::LATER),
         ("EVENT_DOUBT", event::DOUBT),
+        ("EVENT_OWN", event::OWN),
+        ("EVENT_ENDED", event::ENDED),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),
@@ -165,6 +170,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<rules::Selection>()?;
     m.add_class::<bytes::ColumnBuffer>()?;
     m.add_class::<log::Log>()?;
+    m.add_class::<log::Block>()?;
     m.add_class::<log::SimulatedFiles>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
@@ -172,5 +178,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
     m.add_function(wrap_pyfunction!(log::columns, m)?)?;
+    m.add_function(wrap_pyfunction!(stored::block_messages, m)?)?;
+    m.add_function(wrap_pyfunction!(stored::select_records, m)?)?;
     Ok(())
 }

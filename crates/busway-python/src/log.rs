@@ -45,8 +45,8 @@ impl Bell {
     }
 
     fn hear(&self) {
-        // In this order: who rings in between is heard all the same, since the caller looks at the log behind this. The other
-        // way round a byte could be read whose flag stays, and nobody would ever ring again.
+        // In this order: who rings before the second line is heard, for whoever calls this looks afterwards; who rings later
+        // leaves it readable. The other way round a ring could be taken away and still count as one that is to be heard.
         let _ = (&self.ear).read(&mut [0; 8]);
         self.rung.store(false, SeqCst);
     }
@@ -185,7 +185,7 @@ impl Log {
         self.bell.as_ref().map(|bell| bell.ear.as_raw_fd())
     }
 
-    /// To be called when `fileno` is readable, before the engine's commit().
+    /// To be called when `fileno` is readable, before the engine's `commit`.
     fn hear(&self) {
         if let Some(bell) = &self.bell {
             bell.hear();
@@ -264,6 +264,12 @@ impl Log {
             out.set_item(topic, last)?;
         }
         Ok(out)
+    }
+
+    /// How many topics were ever stored.
+    #[getter]
+    fn topic_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |log| log.sequences().count())
     }
 
     /// Records that are due after a time: when, and their offset.
@@ -364,19 +370,57 @@ impl SimulatedFiles {
     }
 }
 
-/// The messages of a block: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
+/// Records that are handed out a few at a time.
+#[pyclass(frozen, module = "busway._core")]
+pub struct Block(pub busway_core::log::block::Block);
+
+/// First offset, and how many.
+type Span = (u64, u64);
+
+#[pymethods]
+impl Block {
+    #[new]
+    fn new(block: &[u8]) -> Self {
+        Self(busway_core::log::block::Block::new(block))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The message with this offset, or None.
+    fn get<'py>(&self, py: Python<'py>, offset: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.get(offset).map(|record| row(py, &record)).transpose()
+    }
+
+    /// What is chosen of the records from an offset on: spans, and those that are due later with their time.
+    fn find(
+        &self,
+        begin: u64,
+        selection: &Bound<'_, Selection>,
+        but: &str,
+        now: i64,
+    ) -> (Vec<Span>, Vec<(u64, u64, i64)>) {
+        let found = self.0.find(begin, &selection.get().0, but, now);
+        (found.spans, found.due)
+    }
+}
+
+/// A message: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
+fn row<'py>(py: Python<'py>, record: &Record<'_>) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+    let place = (record.offset(), record.sequence(), record.stored(), record.topic);
+    let body = (bytes(record.payload), record.fields.map(bytes), record.sender);
+    let rest = (record.session(), record.number(), record.time(), record.expires(), record.due());
+    let row = (place.0, place.1, place.2, place.3, body.0, body.1, body.2, rest.0, rest.1, rest.2, rest.3, rest.4);
+    row.into_pyobject(py).map(Bound::into_any)
+}
+
+/// The messages of a block.
 #[pyfunction]
 pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut all = records(block);
-    let row = |record: Record<'_>| {
-        let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
-        let place = (record.offset(), record.sequence(), record.stored(), record.topic);
-        let body = (bytes(record.payload), record.fields.map(bytes), record.sender);
-        let rest = (record.session(), record.number(), record.time(), record.expires(), record.due());
-        let row = (place.0, place.1, place.2, place.3, body.0, body.1, body.2, rest.0, rest.1, rest.2, rest.3, rest.4);
-        row.into_pyobject(py).map(Bound::into_any)
-    };
-    let rows = all.by_ref().map(row).collect();
+    let rows = all.by_ref().map(|record| row(py, &record)).collect();
     if all.rest.is_empty() {
         rows
     } else {

@@ -52,7 +52,7 @@ pub struct Parts<'a> {
     pub place: Option<Box<Place>>,
 }
 
-/// Where a message is stored. It goes with its message, where nothing of PyO3 may be dropped, so its references are plain ones.
+/// Where a message is stored. It goes with its message, where nothing of `PyO3` may be dropped, so its references are plain ones.
 pub struct Place {
     /// (broker, stream), shared by all messages of a stream.
     stream: *mut ffi::PyObject,
@@ -434,14 +434,14 @@ unsafe extern "C" fn nack(
         (py, Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, names))
     };
     let delay = || -> PyResult<Bound<'_, PyAny>> {
-        let named = names.as_ref().and_then(|names| names.get_item("delay").ok());
-        let most = usize::from(named.is_none());
+        let by_name = names.as_ref().and_then(|names| names.get_item("delay").ok());
+        let most = usize::from(by_name.is_none());
         if args.len()? > most
-            || names.as_ref().is_some_and(|names| names.len().unwrap_or(0) > usize::from(named.is_some()))
+            || names.as_ref().is_some_and(|names| names.len().unwrap_or(0) > usize::from(by_name.is_some()))
         {
             return Err(PyTypeError::new_err("nack() takes one argument: delay, in seconds"));
         }
-        match named {
+        match by_name {
             Some(delay) => Ok(delay),
             None if args.len()? == 1 => args.get_item(0),
             None => Ok(0.0_f64.into_pyobject(py)?.into_any()),

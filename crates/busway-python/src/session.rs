@@ -310,7 +310,10 @@ impl Session {
         self.write(py, |state| {
             state.closed().map_err(|fault| raised(py, &fault))?;
             with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len() + 16, fields.len()).map_err(|fault| raised(py, &fault))?;
+                state
+                    .out
+                    .fits(bytes.len() + 16 * usize::from(times != (0, 0)), fields.len())
+                    .map_err(|fault| raised(py, &fault))?;
                 let slot = state.slot(kind, topic)?;
                 let time = if time == 0 { now() } else { time };
                 let number =

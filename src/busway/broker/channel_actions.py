@@ -1,20 +1,22 @@
 """What a channel wants done: the answers of the machine in `channels`, and why it refuses."""
 
-# ruff: noqa: N818, the names say what happened
-
 from typing import NamedTuple, TypeAlias
 
 from busway.broker.consumers import Who
 from busway.broker.progress import Entry, Span
-from busway.errors import Rejected
+from busway.errors import Code, OutOfRange, Rejected
 
 
 class ChannelBusy(Rejected):
     """An exclusive channel has its consumer."""
 
+    default = Code.CHANNEL_TAKEN
 
-class SeekFailed(Rejected, ValueError):
+
+class SeekFailed(OutOfRange):
     """The stream has no such offset."""
+
+    default = Code.OUT_OF_RANGE
 
 
 class Read(NamedTuple):
@@ -51,6 +53,8 @@ class Answer(NamedTuple):
     good: int
     late: int
     refused: int
+    left: tuple[Span, ...] = ()
+    """Those that were not good."""
 
 
 class Dead(NamedTuple):

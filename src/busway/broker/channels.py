@@ -40,6 +40,7 @@ from busway.broker.progress import (
     Sought,
     Span,
 )
+from busway.broker.runs import Runs
 
 RANGES: Final = 65_536
 """So many runs a channel holds; with more it reads no further until some are done."""
@@ -65,6 +66,11 @@ class Channel:
         self._ahead = Ahead(state)
         self._brief: list[Take] = []
         self.redelivered = self.dead = self.late = self.refused = self.lost = 0
+
+    @property
+    def epoch(self) -> int:
+        """It changes whenever the channel goes to another place."""
+        return self._epoch
 
     @property
     def cursor(self) -> int:
@@ -181,12 +187,17 @@ class Channel:
             self._consumers.rate(one)
         return self._pump(now, [])
 
-    def take(self, consumer: Who, number: int, most: int, timeout: float, now: float) -> list[Action]:
-        """Up to so many messages: what is there at once, the rest as it comes, until there are enough or the time is over."""
+    def take(
+        self, consumer: Who, number: int, most: int, timeout: float, now: float, *, whole: bool = True
+    ) -> list[Action]:
+        """Up to so many messages: what is there at once, the rest as it comes, until there are enough or the time is over.
+
+        Not whole: it ends as soon as it has something and nothing more is there.
+        """
         one = self._consumers.get(consumer)
         if one is None or most <= 0:
             return [TakeDone(consumer, number, 0)]
-        take = Take(one, number, most, now + timeout if timeout > 0 else inf)
+        take = Take(one, number, most, now + timeout if timeout > 0 else inf, whole)
         one.takes.append(take)
         one.wanted += most
         self._consumers.rate(one)
@@ -213,8 +224,10 @@ class Channel:
         held = self._held
         asked = freed = waited = elsewhere = 0
         pieces: list[tuple[int, int]] = []
+        named: list[Span] = []
         for start, count in spans:
             asked += count
+            named.append((start, count))
             one, two, three = held.finish(start, start + count, holder, pieces)
             freed += one
             waited += two
@@ -223,7 +236,8 @@ class Channel:
         late = asked - good - elsewhere
         self.late += late
         self.refused += elsewhere
-        out: list[Action] = [Answer(consumer, good, late, elsewhere)]
+        left = () if good == asked else _without(named, pieces)
+        out: list[Action] = [Answer(consumer, good, late, elsewhere, left)]
         if pieces:
             self._note_done(pieces, out)
             if freed and holder:
@@ -429,6 +443,8 @@ class Channel:
             given -= part
             if not take.left:
                 self._end_take(take, out)
+            elif not take.whole:
+                self._brief.append(take)
 
     def _deliver(self, consumer: Consumer, spans: list[Span], times: int, out: list[Action]) -> None:
         if not spans:
@@ -453,19 +469,23 @@ class Channel:
         """Do something with what this consumer has in flight of these, span by span: they may name a message twice."""
         holder = self._consumers.get(consumer)
         asked = good = elsewhere = 0
+        named: list[Span] = []
+        pieces: list[tuple[int, int]] = []
         for start, count in spans:
             asked += count
+            named.append((start, count))
             if holder is None:
                 continue
             runs, others = self._held.pick(start, start + count, FLIGHT, holder)
             elsewhere += others
             for run in runs:
                 good += run.end - run.start
+                pieces.append((run.start, run.end))
                 act(run)
         late = asked - good - elsewhere
         self.late += late
         self.refused += elsewhere
-        return Answer(consumer, good, late, elsewhere)
+        return Answer(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
 
     def _back(self, run: Run, out: list[Action], until: float = 0.0) -> None:
         """What was in flight comes back without an acknowledgement."""
@@ -510,3 +530,13 @@ class Channel:
 
     def _lease_end(self, now: float) -> float:
         return now + self.config.lease if self.config.lease else inf
+
+
+def _without(named: list[Span], done: list[tuple[int, int]]) -> tuple[Span, ...]:
+    """What of these spans is in none of the pieces."""
+    runs = Runs()
+    for start, count in named:
+        runs.put(start, start + count)
+    for start, end in done:
+        runs.put(start, end, 0)
+    return tuple((start, end - start) for start, end, _ in runs)

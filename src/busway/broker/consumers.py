@@ -24,6 +24,8 @@ class Take:
     left: int
     until: float
     """When it ends even if it is not complete; infinite for one that takes only what is there."""
+    whole: bool = True
+    """Whether it waits until it is complete, rather than for something."""
     got: int = 0
     over: bool = False
     alarm: float = inf

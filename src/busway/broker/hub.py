@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
 from busway._core import Engine
-from busway.broker import admission, keeping, replaying, services, sharing, streaming
+from busway.broker import admission, delivering, keeping, replaying, services, sharing, streaming
+from busway.broker.delivering import Delivering
 from busway.broker.keeping import Keeping
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
 from busway.broker.replaying import Replaying
+from busway.broker.services import Answering
 from busway.broker.sharing import Sharing
 from busway.broker.streaming import Streaming
 from busway.errors import Code
@@ -85,6 +87,8 @@ class Hub:
         self.sharing = Sharing(self)
         self.replaying = Replaying(self)
         self.streaming = Streaming(self, folder)
+        self.delivering = Delivering(self)
+        self.answering = Answering(self)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
@@ -93,6 +97,9 @@ class Hub:
             _core.EVENT_BEHIND: replaying.behind,
             _core.EVENT_ROOM: _room,
             _core.EVENT_LATER: streaming.later,
+            _core.EVENT_STORED: delivering.stored,
+            _core.EVENT_CHANNEL: delivering.frame,
+            _core.EVENT_OWN: delivering.own,
             _core.EVENT_SERVE: admission.serve,
             _core.EVENT_UNSERVE: sharing.unserve,
             _core.EVENT_KEEP: keeping.keep,
@@ -156,6 +163,7 @@ class Hub:
         self.keeping.forget(conn)
         self.sharing.forget(conn)
         self.replaying.forget(conn)
+        self.delivering.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
             self.keeping.lost(session.session, self.loop.time())
@@ -192,6 +200,7 @@ def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
 def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.keeping.room(event[1])
     hub.replaying.plan(event[1])
+    hub.delivering.room(event[1])
     return None
 
 

@@ -6,14 +6,16 @@ from the log then, never more at once than lets live messages through, until the
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from busway._core import Selection
-from busway.broker.streaming import Stream
+from busway.broker.streaming import Stream, takes
 from busway.errors import BusError, Code, InvalidRule
+from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -43,7 +45,8 @@ class Replaying:
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._selections: dict[int, dict[int, Selection]] = {}
+        self._selections: dict[int, dict[int, tuple[str, Selection]]] = {}
+        """What each subscription asks for: its pattern, and that with its rules."""
         self._behind: dict[int, dict[tuple[int, int], _Cursor]] = {}
         self._planned: set[int] = set()
 
@@ -51,7 +54,7 @@ class Replaying:
         """A SUBSCRIBE with SINCE was let through: it gets all from there on. Raises if it can't be understood."""
         where = _Since(since)
         selection = Selection(pattern, rules)
-        self._selections.setdefault(conn, {})[sub] = selection
+        self._selections.setdefault(conn, {})[sub] = pattern, selection
         for stream in self._hub.streaming.streams.values():
             if stream.takes(pattern):
                 begin = where.offset(stream, self._hub.guid)
@@ -73,16 +76,24 @@ class Replaying:
 
     def added(self, stream: Stream) -> None:
         """A new stream: who misses nothing misses nothing of it either."""
+        self._follow(stream, lambda pattern: not stream.takes(pattern), stream.first)
+
+    def widened(self, stream: Stream, before: StreamConfig) -> None:
+        """A stream takes more topics than before: nothing is missed of those that come from now on."""
+        self._follow(stream, lambda pattern: takes(before, pattern) or not stream.takes(pattern), stream.safe)
+
+    def _follow(self, stream: Stream, leave: Callable[[str], bool], begin: int) -> None:
         for conn, selections in self._selections.items():
-            for sub, selection in selections.items():
-                self._add(_Cursor(conn, sub, stream, selection, stream.log.first))
+            for sub, (pattern, selection) in selections.items():
+                if not leave(pattern):
+                    self._add(_Cursor(conn, sub, stream, selection, begin))
 
     def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
         """The engine had no room for a live record."""
         stream = next((one for one in self._hub.streaming.streams.values() if one.number == number), None)
-        selection = self._selections.get(conn, {}).get(sub)
-        if stream is not None and selection is not None:
-            cursor = _Cursor(conn, sub, stream, selection, offset)
+        asked = self._selections.get(conn, {}).get(sub)
+        if stream is not None and asked is not None:
+            cursor = _Cursor(conn, sub, stream, asked[1], offset)
             self._behind.setdefault(conn, {})[sub, number] = cursor
             self.plan(conn)
 
@@ -98,11 +109,17 @@ class Replaying:
         self._selections.pop(conn, None)
         self._behind.pop(conn, None)
 
-    def removed(self, number: int) -> None:
-        """A stream is gone."""
-        for behind in self._behind.values():
-            for key in [key for key in behind if key[1] == number]:
-                del behind[key]
+    def removed(self, stream: Stream) -> int:
+        """A stream goes: those that are behind are told what they will never get; how many. All go on with other streams."""
+        count = 0
+        for conn, behind in self._behind.items():
+            for key in [key for key in behind if key[1] == stream.number]:
+                cursor = behind.pop(key)
+                begin = cursor.next if cursor.held is None else offset_of(cursor.held)
+                if begin < stream.safe:
+                    self._hub.engine.tell_gap(conn, key[0], stream.number, begin, stream.safe)
+                    count += 1
+        return count
 
     def before(self, number: int, offset: int) -> list[tuple[int, int]]:
         """Subscriptions that have not come to this record yet."""
@@ -147,6 +164,11 @@ class Replaying:
                 self._behind.get(cursor.conn, {}).pop(key, None)
                 return False
         return True
+
+
+def offset_of(record: bytes) -> int:
+    """Where a record lies in its stream."""
+    return int.from_bytes(record[8:16], "little")
 
 
 class _Since:

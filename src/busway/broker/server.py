@@ -87,6 +87,8 @@ class Server:
             )
             self._hub = hub
             hub.streaming.open()
+            for stream in hub.streaming.streams.values():
+                await hub.delivering.added(stream)
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -171,6 +173,7 @@ class Server:
             await self._wait_until_empty(hub, min(1.0, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
             hub.pulse.stop()
+            hub.answering.stop()
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
@@ -191,6 +194,7 @@ class Server:
 
     async def _close_data(self) -> None:
         if self._hub is not None:
+            await self._hub.delivering.close()
             self._hub.streaming.close()
         if self._pins is not None:
             await self._pins.stop()

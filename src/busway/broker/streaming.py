@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from busway._core import Log, matches
+from busway._core import Log, Selection, matches
 from busway.broker.data import replace, sync
 from busway.errors import BusError, Code, DataFailed, Rejected
-from busway.streams import DEFAULT, StreamConfig
+from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
 
 if TYPE_CHECKING:
+    from busway.broker.handing import Notes
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.broker")
@@ -28,6 +29,8 @@ FOLDER: Final = "streams"
 CONFIG: Final = "stream.json"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
+_SEALED: Final = 0.2
+"""And after settings were changed."""
 _BILLION: Final = 10**9
 
 
@@ -60,22 +63,54 @@ class Stream:
         """
         return self.log.read(offset, most)
 
+    async def fetch(self, offset: int, most: int) -> Block:
+        """The same, for one who can wait."""
+        return self.log.read(offset, most)
+
+    def notes(self) -> "Notes | None":
+        """Where its channels are noted, if that is not the usual file in its folder."""
+        return None
+
     def takes(self, pattern: str) -> bool:
         """Whether it may hold messages that match this pattern."""
-        if self.config.name == DEFAULT or pattern.startswith("re:"):
-            return True
-        return any(matches(pattern, topic) for topic in self.config.topics)
+        return takes(self.config, pattern)
+
+    def skip(self, offset: int, selection: Selection) -> int:
+        """From where on there may be something for a selection. Raises DataFailed."""
+        return self.log.skip(offset, selection)
+
+    async def find_time(self, moment: int) -> int:
+        """Offset of the first record that was stored at this time (nanoseconds) or later."""
+        return self.log.find_time(moment)
+
+    async def find(self, topic: str, sequence: int) -> int | None:
+        """Offset of the first record of a topic with this sequence or a later one."""
+        return self.log.find(topic, sequence)
+
+    async def topics(self) -> list[tuple[str, int, int, int]]:
+        """What is there of each topic: first and last sequence, number of records."""
+        return self.log.topics()
 
     def figures(self) -> dict[str, Any]:
+        """Its settings and how it is, as a StreamInfo has them."""
         size, buckets = self.log.usage
         return {
             **msgspec.to_builtins(self.config),
-            "first": self.log.first,
-            "next": self.log.safe,
+            "first": self.first,
+            "next": self.safe,
             "bytes": size,
             "buckets": buckets,
             "damage": len(self.log.damage),
+            "topic_count": self.log.topic_count,
+            "channels": [],
         }
+
+
+def takes(config: StreamConfig, pattern: str) -> bool:
+    """Whether a stream with these settings may hold messages that match this pattern."""
+    if config.name == DEFAULT or pattern.startswith("re:"):
+        return True
+    return any(matches(pattern, topic) for topic in (*config.topics, *config.former))
 
 
 class Streaming:
@@ -97,22 +132,35 @@ class Streaming:
         """Open what is in the data folder, and the default stream."""
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
-            configs[DEFAULT] = StreamConfig(name=DEFAULT, store="memory" if self._folder is None else "disk")
+            configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
         for config in configs.values():
+            try:
+                self._check(config)
+            except Rejected as error:
+                raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
             self._add(config)
 
+    @property
+    def best(self) -> Store:
+        """Where streams are stored that don't say so."""
+        return "memory" if self._folder is None else "disk"
+
     def _found(self) -> list[StreamConfig]:
-        if self._folder is None or not self._folder.is_dir():
+        """What the data folder says of its streams."""
+        if self._folder is None:
             return []
+        try:
+            folders = sorted(one for one in self._folder.iterdir() if one.is_dir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataFailed(f"the streams in {self._folder} can't be read: {error.strerror}") from error
         found = []
-        for file in sorted(self._folder.glob(f"*/{CONFIG}")):
-            try:
-                config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
-            except (OSError, msgspec.MsgspecError) as error:
-                raise DataFailed(f"the stream in {file.parent} can't be opened: {CONFIG}: {error}") from error
-            if config.name != file.parent.name:
-                raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
-            found.append(config)
+        for folder in folders:
+            if folder.name.startswith("."):
+                shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
+            elif (config := _read(folder)) is not None:
+                found.append(config)
         return found
 
     def close(self) -> None:
@@ -130,41 +178,53 @@ class Streaming:
     def create(self, config: StreamConfig) -> Stream:
         """Make a stream. One that is there with the same settings is fine."""
         if (old := self.streams.get(config.name)) is not None:
-            if old.config == config:
+            if msgspec.structs.replace(old.config, former=()) == config:
                 return old
             raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
         self._check(config)
-        return self._add(config, new=True)
+        stream = self._add(config, new=True)
+        self._hub.replaying.added(stream)
+        return stream
 
     def update(self, config: StreamConfig) -> Stream:
-        """Change a stream: everything but its store."""
-        stream = self.get(config.name)
-        if (stream.config.store, stream.config.url) != (config.store, config.url):
-            raise Rejected(f"the store of stream {config.name!r} can't be changed; make another stream")
+        """Change a stream: everything but its store. What it keeps no longer goes at once."""
+        stream, before = self.get(config.name), self.get(config.name).config
+        if (before.store, before.url) != (config.store, config.url):
+            raise Rejected(
+                f"the store of stream {config.name!r} can't be changed; make another stream", code=Code.INVALID_SETTING
+            )
         self._check(config)
         if stream.folder is not None:
-            self._write(stream.folder, config)
+            try:
+                self._write(stream.folder, config)
+            except OSError as error:
+                raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
         stream.config = config
         stream.log.set(**_settings(config))
         self._lend(stream)
+        self._hub.replaying.widened(stream, before)
+        self._trim(stream, time.time_ns())
+        # What was sealed just now can go when that is written.
+        self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
+        self._hub.pulse.arm()
         return stream
 
     def remove(self, name: str) -> None:
         """Remove a stream and all that is stored in it."""
         if name == DEFAULT:
-            raise Rejected("the stream 'default' can't be removed")
+            raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         stream = self.get(name)
         del self.streams[name]
         self._unwatch(stream)
+        if behind := self._hub.replaying.removed(stream):
+            log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
         self._hub.engine.remove_stream(stream.number)
-        self._hub.replaying.removed(stream.number)
-        stream.log.close()
+        try:
+            stream.log.close()
+        except BusError as error:
+            log.warning("stream %r is removed, and could not be closed before: %s", name, error)
         if stream.folder is not None:
-            gone = stream.folder.with_name(f".{name}.removed")
-            shutil.rmtree(gone, ignore_errors=True)
-            stream.folder.rename(gone)  # at once, so that a crash leaves no half of it
-            sync(gone.parent)
-            shutil.rmtree(gone, ignore_errors=True)
+            _discard(stream.folder)
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
@@ -172,15 +232,23 @@ class Streaming:
         return stream
 
     def _check(self, config: StreamConfig) -> None:
+        if config.store == "db":
+            raise Rejected("this broker has no streams in databases", code=Code.INVALID_SETTING)
         if config.store == "disk" and self._folder is None:
-            raise Rejected("a stream on disk needs a broker with a data folder (busway serve --data FOLDER)")
+            raise Rejected(
+                "a stream on disk needs a broker with a data folder (busway serve --data FOLDER)",
+                code=Code.INVALID_SETTING,
+            )
         for other in self.streams.values():
             if other.config.name == config.name:
                 continue
             for mine in config.topics:
                 for theirs in other.config.topics:
                     if matches(mine, theirs):
-                        raise Rejected(f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}")
+                        raise Rejected(
+                            f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}; each topic is in one stream",
+                            code=Code.DUPLICATE,
+                        )
 
     def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
         folder = None
@@ -191,8 +259,13 @@ class Streaming:
                 if new or not (folder / CONFIG).exists():
                     self._write(folder, config)
             except OSError as error:
-                raise DataFailed(f"stream {config.name!r} can't be made: {error.strerror}") from error
-        native = Log.open(folder / "log" if folder else None, name=config.name, **_settings(config))
+                raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
+        try:
+            native = Log.open(folder / "log" if folder else None, name=config.name, **_settings(config))
+        except DataFailed:
+            if new and folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)  # or the broker would not start again
+            raise
         stream = Stream(self._numbers, config, native, folder)
         self._numbers += 1
         self.streams[config.name] = stream
@@ -271,7 +344,42 @@ class Streaming:
             log.warning("stream %r: old messages can't be removed: %s", stream.config.name, error)
             return
         if records:
+            self._hub.delivering.trimmed(stream)
             log.debug("stream %r: %d old messages, %d bytes removed", stream.config.name, records, size)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a stream's folder, so that a crash leaves either all of it or nothing that counts."""
+    gone = folder.with_name(f".{folder.name}.removed")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        sync(folder.parent)
+    except OSError as error:
+        raise DataFailed(
+            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
+            "remove it, or the stream is there again when the broker starts"
+        ) from error
+    shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
+
+
+def _read(folder: Path) -> StreamConfig | None:
+    """What a folder's stream is; None: it was never finished."""
+    file = folder / CONFIG
+    try:
+        config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
+        made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
+    except FileNotFoundError:
+        if not (folder / "log").exists():
+            return None
+        raise DataFailed(f"the stream in {folder} can't be opened: its {CONFIG} is missing") from None
+    except OSError as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error.strerror}") from error
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error}") from error
+    if config.name != folder.name:
+        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
+    return msgspec.structs.replace(made, former=config.former)
 
 
 def later(hub: "Hub", event: tuple[Any, ...]) -> None:

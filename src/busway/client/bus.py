@@ -22,6 +22,7 @@ from busway.client.resume import Credentials, Life
 from busway.client.schedule import JITTER
 from busway.client.sending import CONFIRM, PUBLISH, Sender
 from busway.client.storing import Lasting, Unstored, times_of
+from busway.client.streams import Streams
 from busway.client.typed import outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
@@ -36,7 +37,7 @@ RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
 
 
-class Bus(Publisher, Asking, Keeping, Receiving):
+class Bus(Publisher, Asking, Keeping, Receiving, Streams):
     """A client. Use it with `async with`, or await it and close() it."""
 
     def __init__(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from busway.client.replies import Gathering
     from busway.client.service import Service
     from busway.client.storing import Unstored
-    from busway.client.subscription import Subscription
+    from busway.client.taking import Taking
 
 log = logging.getLogger("busway.client")
 
@@ -76,7 +76,8 @@ class Core:
         self.events = Announcer()
         self.waiting = Waiting()
         self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, Taking] = {}
+        """Subscriptions and channels."""
         self.services: dict[int, Service] = {}
         self.unstored: Unstored | None = None
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
@@ -105,6 +106,7 @@ class Core:
             _core.EVENT_MISSED: self._missed,
             _core.EVENT_STORED: self._stored,
             _core.EVENT_GAP: self._gap,
+            _core.EVENT_ENDED: self._ended,
             _core.EVENT_PONG: self._pong,
             _core.EVENT_WELCOME: self._welcome,
             _core.EVENT_CLOSE: self._close,
@@ -304,7 +306,7 @@ class Core:
     def _missed(self, event: Row) -> None:
         _, sub, count = event
         subscription = self.subscriptions.get(sub)
-        pattern = subscription.pattern if subscription is not None else ""
+        pattern = subscription.label if subscription is not None else ""
         log.debug("missed %d messages of %r", count, pattern)
         self.events.tell(Event(kind="missed", topic=pattern, count=count))
 
@@ -317,6 +319,13 @@ class Core:
         _, sub, (broker, stream), begin, end = event
         if (subscription := self.subscriptions.get(sub)) is not None:
             subscription.gap(Position(broker, stream, begin), end - begin)
+
+    def _ended(self, event: Row) -> None:
+        _, number, code, text = event
+        if (channel := self.subscriptions.get(number)) is not None:
+            error = from_code(code, text)
+            self.events.tell(Event(kind="rejected", topic=channel.label, error=error))
+            channel.ended(error)
 
     def _pong(self, event: Row) -> None:
         future = self._pongs.pop(event[1], None)

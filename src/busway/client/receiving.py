@@ -6,7 +6,8 @@ from typing import Any, TypeVar, overload
 from busway.checks import check_callable
 from busway.client.core import Core
 from busway.client.service import Responder, Service
-from busway.client.subscription import Handler, Subscription
+from busway.client.subscription import Subscription
+from busway.client.taking import Handler
 from busway.client.typed import Received, TypedService, TypedSubscription, kind_for
 from busway.client.willing import Willing
 from busway.fields import Extra, Where, compile_where

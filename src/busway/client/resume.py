@@ -297,6 +297,8 @@ class Life:
                 log.error("%r was refused after the reconnect: %s", part.label, error)
                 core.events.tell(Event(kind="rejected", topic=part.label, error=error))
                 part.ended(error)
+            else:
+                part.restored()
         await self._posts.restore()
         if core.unstored is not None:
             core.unstored.restore()

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
@@ -18,12 +19,16 @@ from busway.client import bus as asynchronous
 from busway.client.core import State
 from busway.client.events import EventStream
 from busway.client.portal import Portal
+from busway.client.storing import Lasting
 from busway.client.sync_asking import Asking
 from busway.client.sync_parts import Closing, Events, Request, Service, Subscription, TypedRequest
+from busway.client.sync_streams import Streams
 from busway.client.typed import Received
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
+from busway.positions import Placed, Position
 from busway.settings import MiB, Offline, Policy
+from busway.since import Since
 
 T = TypeVar("T")
 
@@ -32,7 +37,7 @@ _ASKING: Final = 4
 _OVER: Final = object()
 
 
-class Bus(Asking, Closing):
+class Bus(Asking, Streams, Closing):
     """A client; made by busway.sync.connect() or a blocking server's connect()."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
@@ -115,9 +120,12 @@ class Bus(Asking, Closing):
         payload: object = b"",
         *,
         fields: Fields | None = None,
-        confirm: bool,
-        offline: Offline | None = None,
-    ) -> int | None: ...
+        durable: Literal[True],
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Position: ...
+    @overload
     def publish(
         self,
         topic: str,
@@ -126,30 +134,80 @@ class Bus(Asking, Closing):
         fields: Fields | None = None,
         confirm: bool = False,
         offline: Offline | None = None,
-    ) -> int | None:
-        """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it."""
-        received: int | None = self._portal.call(
-            lambda: self._inner.publish(topic, payload, fields=fields, confirm=confirm, offline=offline)
+        durable: bool = False,
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> int | Position | None: ...
+    def publish(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool = False,
+        offline: Offline | None = None,
+        durable: bool = False,
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> int | Position | None:
+        """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it.
+
+        With `durable` it is stored, and its position is returned once it is as safe as its stream promises.
+        """
+        answer: int | Position | None = self._portal.call(
+            lambda: self._inner.publish(
+                topic,
+                payload,
+                fields=fields,
+                confirm=confirm,
+                offline=offline,
+                durable=durable,
+                expires=expires,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
         )
-        return received
+        return answer
 
     send = publish
     """Another name of publish(), beside post() and pin()."""
 
     @overload
-    def publish_many(self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None) -> int: ...
+    def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: Literal[False] = False,
+    ) -> int: ...
+    @overload
+    def publish_many(
+        self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None, durable: Literal[True]
+    ) -> Placed: ...
     @overload
     def publish_many(self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None) -> int: ...
     def publish_many(
-        self, topic: Any, payloads: Iterable[object] | None = None, /, *, fields: Fields | None = None
-    ) -> int:
-        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many."""
+        self,
+        topic: Any,
+        payloads: Iterable[object] | None = None,
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: bool = False,
+    ) -> int | Placed:
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
+
+        With `durable` they are stored, and their positions are returned.
+        """
         # A generator of the caller's runs in the caller's thread, not on the loop.
-        if payloads is None:
-            pairs = list(topic)
-            return self._portal.call(lambda: self._inner.publish_many(pairs, fields=fields))
-        items = list(payloads)
-        return self._portal.call(lambda: self._inner.publish_many(topic, items, fields=fields))
+        given = [list(topic)] if payloads is None else [topic, list(payloads)]
+        many: Any = self._inner.publish_many
+        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable))
+        return answer
 
     # Receiving and serving.
 
@@ -160,6 +218,7 @@ class Bus(Asking, Closing):
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,
@@ -180,6 +239,7 @@ class Bus(Asking, Closing):
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,

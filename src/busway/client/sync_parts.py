@@ -15,10 +15,11 @@ from busway.client.events import Event, EventStream
 from busway.client.portal import Portal
 from busway.client.replies import Gathering as AsyncGathering
 from busway.client.service import Request as AsyncRequest
-from busway.client.shown import Figures, ShowsFigures, ShowsMessage
-from busway.client.typed import TypedRequest as AsyncTypedRequest
+from busway.client.shown import Figures, ShowsFigures, ShowsMessage, before
+from busway.client.typed import Received, TypedRequest as AsyncTypedRequest
 from busway.errors import Closed
 from busway.message import Failed, Replies
+from busway.positions import Positions
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -156,6 +157,16 @@ class Subscription(_Part, ShowsFigures, Generic[M]):
     @property
     def pending(self) -> int:
         return self._inner.pending + len(self._ahead)
+
+    @property
+    def position(self) -> Positions:
+        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+
+        async def reached() -> Positions:
+            held: list[Any] = list(self._ahead)
+            return before(self._inner.position, (one.message if isinstance(one, Received) else one for one in held))
+
+        return self._portal.call(reached)
 
 
 class _Answerable:

@@ -69,7 +69,7 @@ pub enum Event {
         pattern: String,
         group: String,
         rules: Vec<u8>,
-        /// From where it wants stored messages, MessagePack.
+        /// From where it wants stored messages, as `MessagePack`.
         since: Vec<u8>,
     },
     /// There is room again in the outbox of a connection that is behind, or for which that was asked.
@@ -120,6 +120,12 @@ pub enum Event {
         id: u32,
         number: u64,
         rest: Vec<u8>,
+    },
+    /// What became of a message of the driver.
+    Own {
+        ticket: u64,
+        code: u16,
+        text: String,
     },
     /// A request to a shared service.
     Request {

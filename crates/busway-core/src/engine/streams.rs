@@ -15,6 +15,7 @@ use crate::connection::State;
 use crate::fields::Fields;
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Writer, HEAD};
 use crate::log::append::Log;
+use crate::log::block::Block;
 use crate::log::columns::asked;
 use crate::log::record::{records, Message, Record};
 use crate::log::Refused;
@@ -25,7 +26,7 @@ use crate::topic::meet;
 
 /// Bytes of a log that are read at once.
 const BLOCK: usize = 256 << 10;
-/// No stream.
+/// No stream, or no connection.
 const NONE: u32 = u32::MAX;
 
 /// A log that tools may look at beside the engine; None: it was closed.
@@ -223,7 +224,7 @@ impl Engine {
         }
         let before = stream.done;
         while stream.done < safe {
-            let block = if self.index.len() == 0 { None } else { reader.read(stream.done, BLOCK).ok() };
+            let block = if self.index.is_empty() { None } else { reader.read(stream.done, BLOCK).ok() };
             let Some(block) = block.filter(|block| block.next > stream.done) else {
                 stream.done = safe;
                 break;
@@ -273,6 +274,9 @@ impl Engine {
     }
 
     fn refuse_run(&mut self, run: &Waiting, code: u16, text: &str) {
+        if run.conn == NONE {
+            self.events.push(Event::Own { ticket: run.number, code, text: text.into() });
+        }
         if self.here(run) {
             for more in 0..u64::from(run.count) {
                 self.reject(run.conn, run.number + more, &Fault::new(code, text));
@@ -281,6 +285,9 @@ impl Engine {
     }
 
     fn tell_stored(&mut self, at: u32, run: &Waiting) {
+        if run.conn == NONE {
+            self.events.push(Event::Own { ticket: run.number, code: code::OK, text: String::new() });
+        }
         if self.here(run) {
             self.tell_stream(run.conn, at);
             let flags = if run.again { flag::AGAIN } else { 0 };
@@ -427,17 +434,56 @@ impl Engine {
         Replayed { next: next.min(done), held, live }
     }
 
-    /// Hands records of a block to the consumer of a channel: those with these offsets, in their order; how many.
-    pub fn hand_records(&mut self, to: (u32, u32, u32), block: &[u8], ranges: &[(u64, u64)], deliveries: u32) -> u64 {
-        let mut count = 0;
-        for record in records(block) {
-            let offset = record.offset();
-            if ranges.iter().any(|&(from, many)| (from..from + many).contains(&offset)) {
+    /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.
+    pub fn hand_records(
+        &mut self,
+        to: (u32, u32, u32),
+        block: &Block,
+        spans: &[(u64, u64)],
+        deliveries: u32,
+    ) -> (u64, Vec<(u64, u64)>) {
+        let (mut count, mut left) = (0, Vec::<(u64, u64)>::new());
+        for offset in spans.iter().flat_map(|&(first, count)| first..first + count) {
+            let record = block.get(offset).filter(|one| one.expires() == 0 || one.expires() > self.clock);
+            if let Some(record) = record {
                 self.write_record(to, record.bytes, flag::CHANNEL, deliveries);
                 count += 1;
+            } else {
+                match left.last_mut() {
+                    Some((first, many)) if *first + *many == offset => *many += 1,
+                    _ => left.push((offset, 1)),
+                }
             }
         }
-        count
+        (count, left)
+    }
+
+    /// Stores a message of the driver, which hears what became of it by its ticket.
+    pub fn store_own(&mut self, ticket: u64, message: &Message) -> Checked<()> {
+        let topic = self.topics.use_text(message.topic);
+        let at = self.stream_of(topic);
+        self.topics.unuse(topic);
+        let clock = self.clock;
+        let none = || Fault::new(code::NO_STREAM, format!("no stream takes {:?}", message.topic));
+        let stream = self.streams.get_mut(at as usize).and_then(Option::as_mut).ok_or_else(none)?;
+        let closed = || Err(Refused::Failed("the stream is closed".into()));
+        let stored = lock(&stream.log).as_mut().map_or_else(closed, |log| log.append(clock, message));
+        let place =
+            stored.map_err(|refused| Fault::new(code::STORE_FAILED, format!("it could not be stored: {refused:?}")))?;
+        let (offset, sequence, again) = (place.offset, place.sequence, place.again);
+        let run = Waiting { conn: NONE, session: 0, number: ticket, count: 1, offset, sequence, again };
+        stream.waiting.push_back(run);
+        if !std::mem::replace(&mut stream.touched, true) {
+            self.touched.push(at);
+        }
+        Ok(())
+    }
+
+    /// Tells a client that a channel is gone.
+    pub fn tell_ended(&mut self, conn: u32, id: u32, code: u16, text: &str) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::UNCHANNEL, 0).u16(code).u32(id).bytes(text.as_bytes()).end();
+        });
     }
 
     fn write_record(&mut self, (conn, sub, at): (u32, u32, u32), record: &[u8], flags: u8, deliveries: u32) {

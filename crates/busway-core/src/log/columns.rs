@@ -103,7 +103,7 @@ pub struct Wanted<'a> {
 
 impl Wanted<'_> {
     #[inline]
-    fn has(&self, record: &Record<'_>) -> bool {
+    pub fn has(&self, record: &Record<'_>) -> bool {
         let expires = record.expires();
         self.range.contains(&record.offset())
             && (expires == 0 || expires > self.now)

@@ -6,6 +6,7 @@
 //! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread.
 
 pub mod append;
+pub mod block;
 pub mod bucket;
 pub mod columns;
 pub mod files;

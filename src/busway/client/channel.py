@@ -1,0 +1,327 @@
+"""A channel: messages of a stream that its consumers share, each to be acknowledged.
+
+With a window the broker hands messages out as they come, so many at a time; without one it does so when they are taken.
+What is not acknowledged is handed out again: to another consumer, or to this one after a lost connection.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from datetime import datetime
+from inspect import isawaitable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from busway._core import Message
+from busway.checks import check_count, check_timeout
+from busway.client.core import Core
+from busway.client.events import Event
+from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
+from busway.client.taking import Handler, Taking
+from busway.errors import Closed, Code, Disconnected, Rejected, Timeout
+from busway.positions import Position
+from busway.streams import seconds
+
+Start: TypeAlias = str | float | datetime | Position | Message
+"""Where a channel begins: first, new, an offset, a position, a message, a time, or a length of time back."""
+Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+_CHANNEL: Final = 0x30
+_UNCHANNEL: Final = 0x31
+_TAKE: Final = 0x32
+_ASKED: Final = struct.Struct("<II")
+_CANCEL: Final = struct.Struct("<IQ")
+_WHOLE: Final = 0x80000000
+_EVER: Final = (1 << 32) - 1
+_MOST: Final = 65_536
+_BILLION: Final = 10**9
+
+
+def start_of(start: Start | None) -> tuple[str, Any]:
+    """As the broker is told where a channel begins."""
+    if start is None or (isinstance(start, str) and start == "first"):
+        return "first", None
+    if isinstance(start, str) and start == "new":
+        return "new", None
+    if isinstance(start, Message):
+        return "message", (start.offset, start.id)
+    if isinstance(start, Position):
+        return "offset", start.offset
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ValueError(f"start: {start!r} has no time zone; say which, as in datetime.now(UTC)")
+        return "time", int(start.timestamp() * _BILLION)
+    if isinstance(start, int) and not isinstance(start, bool):
+        if start < 0:
+            raise ValueError(f"start: {start} is no offset")
+        return "offset", start
+    return "ago", int(seconds("start", start) * _BILLION)
+
+
+class Channel(Taking):
+    """Made by `bus.channel(...)`. Iterate over it, or use recv(), take() or batches(), and ack() each message."""
+
+    noun = "channel"
+
+    def __init__(
+        self,
+        core: Core,
+        stream: str,
+        name: str,
+        *,
+        call: Call,
+        window: int,
+        create: bool,
+        start: tuple[str, Any],
+        settings: dict[str, Any],
+        handler: Handler | None = None,
+        concurrency: int = 1,
+        drain: float = 0.0,
+    ) -> None:
+        if type(window) is not int or not 0 <= window <= _MOST:
+            raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
+        if handler is not None and not window:
+            raise ValueError("a handler needs a window above 0")
+        super().__init__(core, f"{stream}/{name}", drain, handler=handler, concurrency=concurrency)
+        self.stream = stream
+        self.name = name
+        self.window = window
+        self.lost = 0
+        """Messages that the stream dropped before they were acknowledged; `bus.events()` tells of each gap."""
+        self._call = call
+        self._settings = settings
+        self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
+        self._settling = Settling(core, self.label, self._check)
+        self._done: set[int] = set()
+        """What a handler's function has settled by itself."""
+
+    # Receiving.
+
+    async def recv(self, timeout: float | None = None) -> Message:
+        """The next message. Raises Timeout, Closed, or what ended the channel."""
+        if self.window:
+            return await super().recv(timeout)
+        return (await self.take(1, timeout))[0]
+
+    async def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Message]:
+        """At least one message and at most so many; raises as recv() does.
+
+        With `whole` it waits until there are so many, and returns fewer only when the time is over.
+        """
+        check_count("most", most)
+        check_timeout("timeout", timeout)
+        if most > _MOST:
+            raise ValueError(f"most: {_MOST} messages can be taken at once, not {most}")
+        loop = self._core.loop
+        until = None if timeout is None else loop.time() + timeout
+        batch = self._batch(most)
+        while not batch or (whole and len(batch) < most):
+            left = None if until is None else max(until - loop.time(), 0.0)
+            try:
+                if self.window:
+                    await self._more(left)
+                    batch += self._batch(most - len(batch))
+                else:
+                    batch += await self._pull(most - len(batch), left, whole=whole)
+            except Timeout:
+                if not batch:
+                    raise
+                break
+        return batch
+
+    async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
+        """Have the broker hand out so many."""
+        core = self._core
+        self._check()
+        milliseconds = _EVER if timeout is None else min(int(timeout * 1000), _EVER - 1)
+        try:
+            core.usable()
+            rest = _ASKED.pack(most | _WHOLE * whole, milliseconds)
+            number = core.session.channel(_TAKE, self._id, rest)
+            got = await self._answer(number)
+        except Disconnected:
+            # It comes back by itself; whoever waits goes on waiting.
+            await self._more(timeout)
+            return []
+        if not got:
+            raise Timeout(f"nothing to take from {self.label!r} within {timeout or 0:g} s")
+        return self._batch(got)
+
+    async def _answer(self, number: int) -> int:
+        core = self._core
+        try:
+            return await core.result(number)
+        except asyncio.CancelledError:
+            if core.connection is not None and core.connection.greeted:
+                core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+            raise
+
+    async def _each(self) -> AsyncGenerator[Message, None]:
+        if self.window:
+            async for message in super()._each():
+                yield message
+            return
+        while True:
+            try:
+                message = await self.recv()
+            except Closed:
+                return
+            yield message
+
+    async def batches(self, most: int = 64) -> AsyncGenerator[list[Message], None]:
+        """Lists of at most so many messages: the fast way to take many."""
+        while True:
+            try:
+                batch = await self.take(most)
+            except Closed:
+                return
+            yield batch
+
+    # Settling.
+
+    def ack(self, messages: Message | Iterable[Message]) -> Settled:
+        """These are done. Await it to know that this is stored; AckLate if one had gone to somebody else meanwhile."""
+        return self._settle(ACK, messages)
+
+    def nack(self, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
+        """These could not be dealt with: they are handed out again, after a delay in seconds."""
+        return self._settle(NACK, messages, seconds("delay", delay) if delay else 0.0)
+
+    def extend(self, messages: Message | Iterable[Message]) -> Settled:
+        """Work on these goes on: their lease begins anew."""
+        return self._settle(EXTEND, messages)
+
+    def _ack(self, message: Message) -> Settled:
+        return self._settle(ACK, message)
+
+    def _nack(self, message: Message, delay: float) -> Settled:
+        return self.nack(message, delay)
+
+    def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
+        given = (messages,) if isinstance(messages, Message) else tuple(messages)
+        if not given:
+            raise ValueError("no message is given")
+        offsets = [message.offset or 0 for message in given if message.channel is self]
+        if len(offsets) < len(given):
+            raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
+        if self.handled and what != EXTEND:
+            self._done.update(offsets)
+        return self._settling.add(what, offsets, delay)
+
+    # The channel itself.
+
+    async def seek(self, start: Start) -> int:
+        """Go to an offset, a position, a time, a length of time back, first or new, for all consumers; the offset.
+
+        A Message is checked: OutOfRange if another one is at its offset. What was in flight may come again.
+        """
+        answer = await self._ask("seek", start=start_of(start))
+        offset: int = answer["offset"]
+        return offset
+
+    async def pause(self) -> None:
+        """Hand nothing out, to nobody, until resume(). It outlives the broker."""
+        await self._ask("update", settings={"paused": True})
+
+    async def resume(self) -> None:
+        await self._ask("update", settings={"paused": False})
+
+    async def info(self) -> dict[str, Any]:
+        """Its settings, where it stands, how many messages are in flight and how many are still to come."""
+        answer = await self._ask("list")
+        info: dict[str, Any] = answer["channels"][0]
+        return info
+
+    async def _ask(self, verb: str, **more: Any) -> Any:
+        return await self._call(f"$bus/channel/{verb}", {"stream": self.stream, "channel": self.name, **more})
+
+    # Inside.
+
+    def announce(self) -> int:
+        # What came over a lost connection is handed out again.
+        self._drop()
+        asked = {**self._asked, "settings": self._settings}
+        return self._core.session.channel(_CHANNEL, self._id, msgspec.msgpack.encode(asked))
+
+    def restored(self) -> None:
+        """There is a new connection, and the broker knows the channel."""
+        self._wake()
+
+    def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
+        self.lost += count
+        self._core.events.tell(Event(kind="gap", topic=self.label, count=count))
+
+    def _drop(self) -> list[Message]:
+        """What nobody has taken."""
+        left = list(self._ready)
+        self._ready = iter(())
+        while batch := self._inbox.take(_MOST):
+            left += batch
+        return left
+
+    def _check(self) -> None:
+        if not self._started:
+            raise Rejected(f"the channel {self.label!r} has not been entered", code=Code.NO_CHANNEL)
+        if self._over and not self._closing:
+            raise Closed(f"the channel {self.label!r} is closed: what was not acknowledged is handed out again")
+
+    _closing = False
+
+    async def close(self) -> None:
+        """Take no more. A handler gets what has arrived; what nobody took is for the others, as is what was not acknowledged."""
+        if self.live:
+            self._closing = True
+            try:
+                if self.handled:
+                    self._over = True
+                    self._wake()
+                    await super()._finish()
+                if left := [message.offset or 0 for message in self._drop()]:
+                    self._settling.add(RELEASE, left)
+                async with asyncio.timeout(self._drain):
+                    await self._settling.sent()
+            except TimeoutError:
+                self._core.report(Timeout(f"no answer within {self._drain:g} s"), "closing the channel", self.label)
+            finally:
+                self._closing = False
+        await super().close()
+
+    def _withdraw(self) -> int:
+        return self._core.session.channel(_UNCHANNEL, self._id, b"")
+
+    def _enter(self) -> None:
+        # Its window bounds what it is given.
+        self._inbox = self._core.session.inbox(self._id, messages=1 << 31, bytes=1 << 40, policy=0)
+        self._take = self._inbox.take
+        self._core.session.own(self._id, self)
+        self._core.subscriptions[self._id] = self
+        self._settling.begin(self._id)
+
+    def _leave(self) -> None:
+        if self._core.subscriptions.pop(self._id, None) is not None:
+            self._core.session.forget(self._id)
+            self._core.session.own(self._id, None)
+
+    async def _handle(self, handler: Handler, message: Message) -> None:
+        """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""
+        offset = message.offset or 0
+        try:
+            result = handler(message)
+            if isawaitable(result):
+                await result
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self._failed(message, error)
+        except Exception as error:  # noqa: BLE001, reported
+            self._failed(message, error)
+        else:
+            if offset not in self._done:
+                self._ack(message)
+        self._done.discard(offset)
+
+    def _failed(self, message: Message, error: BaseException) -> None:
+        self._core.report(error, "the handler", self.label)
+        if (message.offset or 0) not in self._done:
+            self.nack(message)
