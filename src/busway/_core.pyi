@@ -20,7 +20,7 @@ ERRORS: dict[str, tuple[int, bool]]
 # Events are tuples whose first item is one of these. HELLO, SUBSCRIBE and SERVE hold up their connection until accept(),
 # subscribe(), serve() or refuse() answers them; if it had sent more, that answer makes an EVENT_RESUME (out of flush()).
 EVENT_HELLO: int  # broker: (HELLO, conn, version, map_bytes)
-EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules)
+EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since)
 EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic, flags)
 EVENT_CALL: int  # broker, internal service: (CALL, conn, call, message); client: (CALL, service, call, message)
 EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, text)

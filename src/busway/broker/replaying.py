@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,8 @@ log = logging.getLogger("busway.broker")
 
 _BLOCK: Final = 256 << 10
 _MOST: Final = 2**63 - 1
+_Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
 _TURN: Final = 4
 """Blocks that are read before everybody else has a turn."""
 
@@ -64,8 +66,10 @@ class Replaying:
                 cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
                 self._add(cursor)
 
-    def check(self, since: bytes) -> None:
-        """Raises if this can't be understood."""
+    def check(self, since: bytes, group: str) -> None:
+        """Raises if this can't be understood, or can't be done."""
+        if group:
+            raise InvalidRule("since: a group shares messages as they come; who shares stored ones uses a channel")
         _Since(since)
 
     def _add(self, cursor: _Cursor) -> None:
@@ -202,10 +206,10 @@ class _Since:
         try:
             self._kind, self._value = msgspec.msgpack.decode(packed, type=tuple[str, Any])
             if self._kind == "at":
-                places = msgspec.convert(self._value, list[tuple[str, str, int]])
+                places = msgspec.convert(self._value, list[tuple[str, str, _Offset]])
                 self._places = {(broker, stream): offset for broker, stream, offset in places}
             elif self._kind in {"time", "ago"}:
-                self._value = msgspec.convert(self._value, int)
+                self._value = msgspec.convert(self._value, _Nanoseconds)
             elif self._kind not in {"all", "new"}:
                 raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
         except msgspec.MsgspecError as error:

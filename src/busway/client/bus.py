@@ -182,7 +182,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         if isinstance(topic, str):
             packed = self._core.pack(fields)
             if durable:
-                return await self._unstored.many(topic, [outgoing(topic, one)[1] for one in payloads], packed)
+                return await self._unstored.many(topic, payloads, packed)
             return await self._sender.publish_many(topic, payloads, packed)
         if durable:
             raise TypeError("publish_many(durable=True) takes one topic and many payloads")

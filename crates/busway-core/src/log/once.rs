@@ -71,7 +71,7 @@ impl Once {
             return Known::TooOld;
         }
         match runs.last() {
-            Some(last) if number >= last.next() => return Known::New,
+            Some(last) if number >= last.number && number - last.number >= last.count => return Known::New,
             _ => {}
         }
         let at = runs.partition_point(|run| run.number <= number);
