@@ -422,7 +422,7 @@ type StoredRow =
 
 /// A block of these messages.
 #[pyfunction]
-pub fn encode_records<'py>(py: Python<'py>, rows: Vec<StoredRow>) -> PyResult<Bound<'py, PyBytes>> {
+pub fn encode_records(py: Python<'_>, rows: Vec<StoredRow>) -> PyResult<Bound<'_, PyBytes>> {
     let mut out = Vec::new();
     for (offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due) in &rows {
         let fields = fields.as_deref();
