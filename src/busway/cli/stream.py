@@ -19,8 +19,9 @@ _COUNT = "Most messages that stay (10k, 5m); none: any."
 _ONCE = "How long a publisher's messages are remembered, to know one that is sent again."
 
 
-def _text(*names: str, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(*names, help=help, show_default=default, metavar=names[0].lstrip("-").upper())
+def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
+    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL"}.get(name, "TIME")
+    return typer.Option(name, help=help, show_default=default, metavar=metavar)
 
 
 @linked
