@@ -1,6 +1,7 @@
 """Streams: made, changed, removed and listed, and read as messages and as Arrow."""
 
 import re
+import sys
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -449,3 +450,11 @@ async def test_arrow_of_some_columns_topics_and_offsets(net: Net) -> None:
         stream.arrow(columns=["colour"])
     with pytest.raises(busway.InvalidRule, match="callable"):
         stream.arrow(where={"n": lambda value: True})
+
+
+async def test_arrow_without_pyarrow_says_how_to_get_it(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = await net.connect()
+    stream = await bus.create_stream("s", ["t"])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'busway[arrow]'")):
+        stream.arrow()
