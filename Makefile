@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST := 1.87
 FUZZ_SECONDS ?= 600
+ROUNDS ?= 200
 BENCH ?=
 PYTEST ?=
 
@@ -13,7 +14,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench fuzz lock clean python cargo postgresql
+.PHONY: help setup run test check format bench fuzz crash lock clean python cargo postgresql
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +52,9 @@ bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look
 
 fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+crash: $(ENGINE) ## kill a busy broker ROUNDS (200) times and see what it has forgotten
+	$(BIN)/python -m tests.crash $(ROUNDS)
 
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv

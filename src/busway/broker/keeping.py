@@ -79,9 +79,9 @@ class Keeping:
 
     def subscribe(self, event: tuple[Any, ...]) -> None:
         """Let a SUBSCRIBE through, with what is kept for it. Raises for a bad pattern or rule."""
-        _, conn, _, _, flags, _, pattern, _, rules, since = event
+        _, conn, _, _, flags, _, pattern, group, rules, since = event
         if flags & SINCE:
-            self._hub.replaying.check(since)
+            self._hub.replaying.check(since, group)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
         handed = self.box.select(pattern, rules, without=without) if self.box else []

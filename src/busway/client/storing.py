@@ -8,15 +8,18 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.sending import PUBLISH
+from busway.client.typed import outgoing
 from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
 from busway.streams import seconds
@@ -50,6 +53,10 @@ class _Sent:
     def __post_init__(self) -> None:
         self.left = len(self.payloads)
 
+    def told(self, number: int, count: int) -> bool:
+        """Whether the place of one of these is known."""
+        return any(first < number + count and number < first + many for first, _, many in self.places)
+
     def placed(self) -> Placed:
         placed = Placed()
         for _, first, count in sorted(self.places):
@@ -73,13 +80,12 @@ class Unstored:
         """Send a message, and wait until it is as safe as its stream promises; its place."""
         return (await self._send(topic, (payload,), fields, times))[0]
 
-    async def many(self, topic: str, payloads: Sequence[bytes | str], fields: bytes) -> Placed:
+    async def many(self, topic: str, payloads: Iterable[object], fields: bytes) -> Placed:
         """Send these one after the other; their places."""
-        parts = [payloads[begin : begin + _CHUNK] for begin in range(0, len(payloads), _CHUNK)]
         placed = Placed()
         answers: deque[asyncio.Future[Placed]] = deque()
-        for part in parts:
-            answers.append(await self._begin(topic, part, fields, (0, 0)))
+        for full, part in _parts(topic, list(payloads)):
+            answers.append(await self._begin(full, part, fields, (0, 0)))
             while answers and answers[0].done():
                 placed.extend(answers.popleft().result())
         for answer in answers:
@@ -106,8 +112,13 @@ class Unstored:
         sent = _Sent(first, topic, payloads, fields, times, now, size, core.loop.create_future())
         self._sent.append(sent)
         self._bytes += size
-        for payload in payloads[1:]:
-            send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
+        for count, payload in enumerate(payloads[1:], 1):
+            try:
+                send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
+            except BusError:
+                # Those before it are on their way, and the numbers behind them are free for others.
+                sent.payloads, sent.left = payloads[:count], count
+                raise
         if len(self._sent) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
         return sent.answer
@@ -124,9 +135,10 @@ class Unstored:
             if sent is None:
                 number, count, place = number + 1, count - 1, _behind(place, 1)
                 continue
-            some = min(count, sent.first + len(sent.payloads) - number)
-            sent.places.append((number, place, some))
-            self._settle(sent, some)
+            some = 1 if sent.told(number, count) else min(count, sent.first + len(sent.payloads) - number)
+            if not sent.told(number, some):  # one that was sent again may be answered twice
+                sent.places.append((number, place, some))
+                self._settle(sent, some)
             if not sent.left and not sent.answer.done():
                 sent.answer.set_result(sent.placed())
             number, count, place = number + some, count - some, _behind(place, some)
@@ -198,6 +210,18 @@ class Unstored:
         while self._room and self._bytes < _UNSTORED:
             if not (future := self._room.popleft()).done():
                 future.set_result(None)
+
+
+def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes | str]]]:
+    """What may be sent in one go: on one topic (values of protocols bring theirs), and not too many."""
+    if all(type(one) is bytes or type(one) is str for one in items):
+        encoded = [(topic, items)]
+    else:
+        pairs = [outgoing(topic, one) for one in items]
+        encoded = [(full, [data for _, data in some]) for full, some in groupby(pairs, itemgetter(0))]
+    for full, data in encoded:
+        for begin in range(0, len(data), _CHUNK):
+            yield full, data[begin : begin + _CHUNK]
 
 
 def _behind(place: Position, count: int) -> Position:

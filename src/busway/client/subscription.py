@@ -117,7 +117,9 @@ class Subscription(Taking):
     def _note(self, taken: list[Message]) -> None:
         for message in taken:
             if (offset := message.offset) is not None:
-                self._next[message.broker or "", message.stream or ""] = offset + 1
+                place = message.broker or "", message.stream or ""
+                # One that was due later is behind where it was read.
+                self._next[place] = max(self._next.get(place, 0), offset + 1)
 
     def _withdraw(self) -> int:
         return self._core.session.unsubscribe(self._id)

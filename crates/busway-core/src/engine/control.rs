@@ -450,6 +450,7 @@ impl Engine {
         if self.sessions.get(&gone.who.session) == Some(&conn) {
             self.sessions.remove(&gone.who.session);
         }
+        self.forget_runs(conn);
         for (_, key) in gone.subs.drain() {
             self.drop_subscription(key);
         }

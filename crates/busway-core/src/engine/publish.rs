@@ -109,7 +109,13 @@ impl Engine {
         if self.set_aside(conn, frame) {
             return Ok((Flow::Go, size));
         }
-        let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM | flag::DURABLE | flag::TIMES | LIVES)? {
+        let allowed = match frame[5] & (flag::DURABLE | flag::TIMES) {
+            0 => flag::FIELDS | flag::CONFIRM | LIVES,
+            // Stored messages are answered anyway and are never kept; times are theirs alone.
+            flag::TIMES => return Err(Fault::protocol("times of a message that is not stored")),
+            _ => flag::FIELDS | flag::DURABLE | flag::TIMES,
+        };
+        let topic = match self.admit(conn, frame, allowed)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
                 let fault =
@@ -136,7 +142,8 @@ impl Engine {
         let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route)) {
+            let stream = durable.then(|| self.stream_of(topic));
+            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route), stream) {
                 self.widen(topic, route, narrowed);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.

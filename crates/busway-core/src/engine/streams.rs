@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    fn stream_of(&mut self, topic: u32) -> u32 {
+    pub(super) fn stream_of(&mut self, topic: u32) -> u32 {
         let all = || self.streams.iter().enumerate().filter_map(|(at, stream)| Some((at as u32, stream.as_ref()?)));
         self.topics.stream(topic, |text| {
             let takes = |patterns: &Vec<String>| patterns.iter().any(|pattern| meet(pattern, text));
@@ -210,11 +210,16 @@ impl Engine {
         };
         if let Some(lost) = lost {
             let text = format!("it could not be stored: {}", lost.error);
-            let (gone, rest) = std::mem::take(&mut stream.waiting).into_iter().partition(|run| run.offset >= lost.from);
-            stream.waiting = rest;
             stream.later.retain(|&(_, offset)| offset < lost.from);
-            for run in Vec::from(gone) {
-                self.refuse_run(&run, code::STORE_FAILED, &text);
+            for mut run in std::mem::take(&mut stream.waiting) {
+                // A run may go over several writes, of which some were done.
+                let kept = lost.from.saturating_sub(run.offset).min(u64::from(run.count)) as u32;
+                if kept < run.count {
+                    self.refuse_run(&run.split(kept), code::STORE_FAILED, &text);
+                }
+                if kept > 0 {
+                    stream.waiting.push_back(run);
+                }
             }
         }
         let before = stream.done;
@@ -259,13 +264,22 @@ impl Engine {
         self.sessions.get(&run.session) == Some(&run.conn)
     }
 
+    /// A connection is over: who comes next under its number must not get its answers.
+    pub(super) fn forget_runs(&mut self, conn: u32) {
+        for stream in self.streams.iter_mut().flatten() {
+            for run in stream.waiting.iter_mut().filter(|run| run.conn == conn) {
+                run.conn = NONE;
+            }
+        }
+    }
+
     fn refuse_run(&mut self, run: &Waiting, code: u16, text: &str) {
         if run.conn == NONE {
             self.events.push(Event::Own { ticket: run.number, code, text: text.into() });
         }
         if self.here(run) {
-            for number in run.number..run.number + u64::from(run.count) {
-                self.reject(run.conn, number, &Fault::new(code, text));
+            for more in 0..u64::from(run.count) {
+                self.reject(run.conn, run.number + more, &Fault::new(code, text));
             }
         }
     }
@@ -375,6 +389,13 @@ impl Engine {
         })
     }
 
+    /// The session whose messages a subscription does not want: its own, if it wants no echo.
+    fn unwanted(&self, conn: u32, sub: u32) -> Option<u64> {
+        let this = self.conns.get(conn as usize).and_then(Option::as_deref)?;
+        let key = *this.subs.get(&sub)?;
+        (!self.index.get(key).echo).then_some(this.who.session)
+    }
+
     /// Gives a subscription what it asked for of a block of the log; `next` is the offset behind the block.
     pub fn replay(
         &mut self,
@@ -385,9 +406,12 @@ impl Engine {
         mut held: Option<Vec<u8>>,
     ) -> Replayed {
         let (conn, sub, at) = to;
-        for record in records(block) {
+        let own = self.unwanted(conn, sub);
+        // What is safe and was not delivered yet comes live.
+        let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
+        for record in records(block).take_while(|record| record.offset() < done) {
             let gone = record.expires() != 0 && record.expires() <= self.clock;
-            if gone || record.due() > self.clock || !asked(selection, &record) {
+            if gone || own == Some(record.session()) || record.due() > self.clock || !asked(selection, &record) {
                 continue;
             }
             if let Some(one) = held.take() {
@@ -398,7 +422,6 @@ impl Engine {
             }
             held = Some(record.bytes.to_vec());
         }
-        let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
         let live = next >= done && (held.is_none() || self.has_room(conn, sub));
         if live {
             if let Some(one) = held.take() {
@@ -408,7 +431,7 @@ impl Engine {
                 *behind = false;
             }
         }
-        Replayed { next, held, live }
+        Replayed { next: next.min(done), held, live }
     }
 
     /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.
@@ -453,6 +476,7 @@ impl Engine {
         if !std::mem::replace(&mut stream.touched, true) {
             self.touched.push(at);
         }
+        self.flush_streams();
         Ok(())
     }
 
@@ -488,14 +512,15 @@ impl Waiting {
     fn follows(&self, conn: u32, session: u64, number: u64, offset: u64, sequence: u64, again: bool) -> bool {
         let count = u64::from(self.count);
         (self.conn, self.session, self.again, again) == (conn, session, false, false)
-            && (self.number + count, self.offset + count, self.sequence + count) == (number, offset, sequence)
+            && (self.number.checked_add(count), self.offset + count, self.sequence + count)
+                == (Some(number), offset, sequence)
     }
 
     /// Keeps the first so many; the others.
     fn split(&mut self, first: u32) -> Self {
         let by = u64::from(first);
         let count = std::mem::replace(&mut self.count, first) - first;
-        let (number, offset, sequence) = (self.number + by, self.offset + by, self.sequence + by);
+        let (number, offset, sequence) = (self.number.wrapping_add(by), self.offset + by, self.sequence + by);
         Self { conn: self.conn, session: self.session, number, count, offset, sequence, again: false }
     }
 }
