@@ -63,7 +63,10 @@ def stream_info(
         if json:
             terminal.record(found | {"stored": held} if topics else found)
             return
+        channels = found.pop("channels")
         terminal.out.print(pairs("", found | {"bytes": values.shown_size(found["bytes"])}))
+        if channels:
+            terminal.out.print(rows("channels", [channel_row(one) for one in channels]))
         if held:
             terminal.out.print(rows("topics", held))
 
@@ -216,3 +219,9 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
         "next": figures["next"],
         "damage": figures["damage"],
     }
+
+
+def channel_row(figures: dict[str, Any]) -> dict[str, Any]:
+    """What a list of channels has room for."""
+    names = ("lag", "in_flight", "waiting", "delayed", "consumers", "redelivered", "dead", "lost", "paused")
+    return {"channel": figures["name"], **{name.replace("_", " "): figures[name] for name in names}}
