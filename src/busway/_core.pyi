@@ -167,7 +167,7 @@ class Session:
         fields: bytes = ...,
         number: int = 0,
         time: int = 0,
-        times: tuple[int, int] = (0, 0),
+        times: tuple[int, int] = ...,
     ) -> int:
         """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
     def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = ...) -> None: ...
