@@ -454,6 +454,30 @@ class Log:
     ) -> Log:
         """Open or make it in a folder of its own; None: in memory. Defaults: buckets of 64 MiB or an hour, kept for a day,
         publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit."""
+    @staticmethod
+    def front(
+        *,
+        name: str,
+        next: int,
+        stored: int,
+        sequences: dict[str, int],
+        sent: list[tuple[int, int, int, int, int]],
+        keep_bytes: int = ...,
+        once_age: int = ...,
+        pending_bytes: int = ...,
+    ) -> Log:
+        """The front of a stream whose records somebody else stores: in memory, of the safe ones the last `keep_bytes` (16 MiB).
+
+        What is stored already is told by its next offset, when its newest record was stored, the last sequence of each topic,
+        and who sent what, in the order of offsets: (session, number, offset, sequence, how many that follow each other).
+        fileno() is readable when something waits to be stored: then call hear() and unstored()."""
+    def unstored(self, most: int) -> tuple[int, int, bytes] | None:
+        """Of a front: what was appended and not taken yet, about so many bytes: (first offset, the one behind the last, block)."""
+    def stored(self, upto: int) -> None:
+        """Of a front: everything below this offset that was taken is stored, so it is safe."""
+    def fail(self, error: str, *, taken: bool = True) -> None:
+        """Of a front: what waits is not stored, all of it or only what was not taken yet. settle() or the engine's commit() takes it
+        back; appending is refused with this error for 100 ms."""
     def set(
         self,
         *,
@@ -547,6 +571,12 @@ class ColumnBuffer:
 
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""
+
+def block_part(block: bytes, offset: int, most: int) -> tuple[int, int, bytes]:
+    """What a block has from this offset on, as Log.read() gives it."""
+
+def encode_records(rows: Sequence[StoredRow]) -> bytes:
+    """The block of these messages."""
 
 def select_records(
     block: bytes, selection: Selection | None = None, begin: int = 0, end: int = ..., now: int = 0

@@ -14,6 +14,7 @@ Since: TypeAlias = str | float | timedelta | datetime | Position | Positions
 
 _BILLION: Final = 10**9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST: Final = 2**63 - 1
 
 
 def encode_since(since: Since | None) -> bytes:
@@ -37,7 +38,7 @@ def moment(name: str, value: datetime) -> int:
     """A time in nanoseconds since 1970."""
     if value.tzinfo is None:
         raise ValueError(f"{name}: {value!r} has no time zone; say which, as in datetime.now(UTC)")
-    return (value - _EPOCH) // timedelta(microseconds=1) * 1000
+    return min((value - _EPOCH) // timedelta(microseconds=1) * 1000, _MOST)
 
 
 def since_positions(positions: Mapping[tuple[str, str], int]) -> bytes:

@@ -137,3 +137,40 @@ def seconds(name: str, value: Any) -> float:
     if not 0 < value < 1e10:
         raise ValueError(f"{name} must be above 0, but is {value!r}")
     return float(value)
+
+
+class ChannelInfo(msgspec.Struct, frozen=True):
+    """A channel: its settings, where it stands, and what is on its way."""
+
+    name: str
+    stream: str
+    lease: float
+    max_deliveries: int
+    dead_letter: str
+    topic: str
+    where: str
+    """Rules, as they are on the wire, in base64."""
+    exclusive: bool
+    delete_on_leave: bool
+    paused: bool
+    floor: int
+    """Everything before this offset is done."""
+    cursor: int
+    """Nothing from this offset on was handed out."""
+    lag: int
+    """Messages that are not done; those that it doesn't choose count until it has come to them."""
+    in_flight: int
+    waiting: int
+    """To be handed out again, now or after a delay."""
+    delayed: int
+    """Not due yet."""
+    dying: int
+    """On their way to the dead-letter topic."""
+    consumers: int
+    redelivered: int
+    """Since the broker started, as those below."""
+    dead: int
+    late: int
+    refused: int
+    lost: int
+    """Dropped by the stream before they were done."""

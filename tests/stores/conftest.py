@@ -1,29 +1,12 @@
-"""Stores of each kind, made anew for each test, and a PostgreSQL server that the tests of one process share."""
+"""Stores of each kind, made anew for each test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from busway.broker.stores import Store
 from tests.stores.kits import DatabaseKit, Kit, postgresql_kit, sqlite_kit
-from tests.support.postgres import Postgres
-
-
-@pytest.fixture(scope="session")
-def _postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    server.start()
-    yield server
-    server.remove()
-
-
-@pytest.fixture
-def postgres(_postgres: Postgres) -> Postgres:
-    """It runs, whatever the test before has done to it."""
-    if not _postgres.running:
-        _postgres.start()
-    return _postgres
 
 
 def database_kit(kind: str, request: pytest.FixtureRequest, folder: Path) -> DatabaseKit:

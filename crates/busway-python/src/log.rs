@@ -1,5 +1,6 @@
 //! The stored log for Python: for tests, tools and whoever reads; the engine appends to it on its own.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use busway_core::log::append::Log as Core;
 use busway_core::log::columns::{columns as columns_of, Column, Problem, Values, Wanted};
 use busway_core::log::files::Real;
+use busway_core::log::front::{Kept, Sent};
 use busway_core::log::record::{records, Message, Record};
 use busway_core::log::scan::Reader;
 use busway_core::log::simulated::{Faults, Simulated};
@@ -57,6 +59,8 @@ fn failed(py: Python<'_>, text: String) -> PyErr {
     let make = || py.import("busway.errors")?.getattr("DataFailed")?.call1((text,));
     make().map_or_else(|error| error, PyErr::from_value)
 }
+
+const TOO_LARGE: &str = "a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes";
 
 type Told = (String, u64, u64, Option<u64>, &'static str);
 
@@ -134,9 +138,7 @@ impl Log {
             Some(Refused::TooOld) => {
                 Err(PyValueError::new_err("too old to tell whether it was stored already; give it a new number"))
             }
-            Some(Refused::TooLarge) => {
-                Err(PyValueError::new_err("a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes"))
-            }
+            Some(Refused::TooLarge) => Err(PyValueError::new_err(TOO_LARGE)),
         }
     }
 }
@@ -170,6 +172,50 @@ impl Log {
         });
         let (log, bell) = opened.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
         Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell })
+    }
+
+    /// The front of a stream that somebody else stores.
+    #[staticmethod]
+    #[pyo3(signature = (*, name, next, stored, sequences, sent, keep_bytes = 16 << 20, **settings))]
+    #[allow(clippy::too_many_arguments)]
+    fn front(
+        py: Python<'_>,
+        name: &str,
+        next: u64,
+        stored: i64,
+        sequences: HashMap<String, u64>,
+        sent: Vec<(u64, u64, u64, u64, u64)>,
+        keep_bytes: u64,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let settings = read_settings(Settings::default(), settings)?;
+        let run = |(session, number, offset, sequence, count)| Sent { session, number, offset, sequence, count };
+        let sequences = sequences.into_iter().collect();
+        let kept = Kept { next, stored, sequences, sent: sent.into_iter().map(run).collect() };
+        let made = py.detach(|| {
+            let (bell, ring) = Bell::new()?;
+            std::io::Result::Ok((Core::front(settings, keep_bytes, kept, ring), bell))
+        });
+        let (log, bell) = made.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
+        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell: Some(bell) })
+    }
+
+    /// Of a front: what was appended and not taken yet, of about so many bytes: first offset, the one behind the last, records.
+    #[allow(clippy::type_complexity)]
+    fn unstored<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
+        let block = self.with(py, |log| log.unstored(most))?;
+        Ok(block.map(|block| (block.first, block.next, PyBytes::new(py, &block.bytes))))
+    }
+
+    /// Of a front: everything below this offset is stored now.
+    fn stored(&self, py: Python<'_>, upto: u64) -> PyResult<()> {
+        self.with(py, |log| log.stored(upto))
+    }
+
+    /// Of a front: what waits is not stored: all of it, or only what was not taken yet.
+    #[pyo3(signature = (error, *, taken = true))]
+    fn fail(&self, py: Python<'_>, error: &str, taken: bool) -> PyResult<()> {
+        self.with(py, |log| log.fail(error, taken))
     }
 
     /// Changes settings, by the names `open` has for them.
@@ -368,6 +414,46 @@ impl SimulatedFiles {
         let all = self.files.contents().into_iter();
         all.map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect()
     }
+}
+
+/// A stored message: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
+type StoredRow =
+    (u64, u64, i64, PyBackedStr, PyBackedBytes, Option<PyBackedBytes>, PyBackedStr, u64, u64, i64, i64, i64);
+
+/// A block of these messages.
+#[pyfunction]
+pub fn encode_records(py: Python<'_>, rows: Vec<StoredRow>) -> PyResult<Bound<'_, PyBytes>> {
+    let mut out = Vec::new();
+    for (offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due) in &rows {
+        let fields = fields.as_deref();
+        let (session, number, time, expires, due) = (*session, *number, *time, *expires, *due);
+        let message = Message { topic, sender, time, session, number, expires, due, fields, payload };
+        if message.size().is_none() {
+            return Err(PyValueError::new_err(TOO_LARGE));
+        }
+        message.encode(*offset, *sequence, *stored, &mut out);
+    }
+    Ok(PyBytes::new(py, &out))
+}
+
+/// What a block has from an offset on, at most so many bytes but at least one record: the offset it begins with, the one to
+/// read on from, and its bytes.
+#[pyfunction]
+pub fn block_part<'py>(py: Python<'py>, block: &[u8], offset: u64, most: usize) -> (u64, u64, Bound<'py, PyBytes>) {
+    let (mut start, mut end, mut first, mut next) = (0, 0, offset, offset);
+    for record in records(block) {
+        let size = record.bytes.len();
+        if record.offset() < offset {
+            (start, end) = (start + size, end + size);
+        } else if end == start {
+            (end, first, next) = (end + size, record.offset(), record.offset() + 1);
+        } else if end + size - start <= most {
+            (end, next) = (end + size, record.offset() + 1);
+        } else {
+            break;
+        }
+    }
+    (first, next, PyBytes::new(py, &block[start..end]))
 }
 
 /// Records that are handed out a few at a time.

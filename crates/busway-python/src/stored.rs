@@ -50,9 +50,10 @@ pub fn block_messages(
         };
         let session = record.session();
         let known = sender.take().filter(|(text, from)| *text == record.sender && from.session == session);
-        let sender = sender.insert(known.unwrap_or_else(|| {
-            (record.sender, Sender { name: PyString::new(py, record.sender).unbind(), session })
-        }));
+        let sender =
+            sender.insert(known.unwrap_or_else(|| {
+                (record.sender, Sender { name: PyString::new(py, record.sender).unbind(), session })
+            }));
         let at = (record.offset(), record.sequence(), record.stored(), 0);
         out.push(make(
             py,

@@ -34,7 +34,7 @@ class What(IntEnum):
     NACK = 1
     EXTEND = 2
     RELEASE = 3
-    """Given back by a consumer that has not looked at them."""
+    """Given back by a consumer that has not looked at them and is about to leave."""
 
 
 class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,11 +69,16 @@ def join_of(rest: bytes) -> Join:
         join = msgspec.msgpack.decode(rest, type=Join)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Rejected(f"CHANNEL: {error}", code=Code.INVALID_SETTING) from error
+    check_channel(join.channel)
+    return join
+
+
+def check_channel(name: str | None) -> str:
+    """A name that a channel may have."""
     try:
-        check_name("channel", join.channel)
+        return check_name("channel", name)
     except ValueError as error:
         raise Rejected(str(error), code=Code.INVALID_SETTING) from error
-    return join
 
 
 def configured(old: ChannelConfig, settings: dict[str, Any], stream: str, channel: str) -> ChannelConfig:

@@ -77,10 +77,11 @@ class DataFolder:
             log.warning("%s can't be written (%s); after a restart the broker is another one", file, error.strerror)
 
 
-def replace(file: Path, content: bytes) -> None:
+def replace(file: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file so that after a crash either the old or the new one is there."""
     new = file.with_name(file.name + ".new")
-    with new.open("wb") as out:
+    new.unlink(missing_ok=True)  # it would keep its own mode
+    with open(new, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())

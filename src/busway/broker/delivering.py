@@ -16,9 +16,8 @@ from busway.broker.channel_actions import Answer
 from busway.broker.channel_frames import Entry, Join, What
 from busway.broker.consumers import Who
 from busway.broker.handing import Handing, Notes
-from busway.broker.journal import Journal
 from busway.broker.progress import ChannelConfig, ChannelState, Created, Deleted, Span, States
-from busway.broker.streaming import Stream
+from busway.broker.stream import Stream
 from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected
 
 if TYPE_CHECKING:
@@ -66,9 +65,7 @@ class Delivering:
 
     async def added(self, stream: Stream) -> None:
         """A stream is there: its channels are where they were."""
-        notes = stream.notes() or (
-            _NoNotes() if stream.folder is None else Journal(stream.folder, stream.config.safety)
-        )
+        notes = stream.notes() or _NoNotes()
         states = await notes.start()
         self._notes[stream.number] = notes
         self._channels[stream.number] = {}
@@ -150,7 +147,7 @@ class Delivering:
         await handing.notes.write([Deleted(handing.name)])
 
     async def place(self, stream: Stream, start: tuple[str, Any]) -> int:
-        """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), or (id, text) of a message."""
+        """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), or (message, (offset, id))."""
         kind, value = start
         try:
             if kind == "first":
@@ -178,14 +175,9 @@ class Delivering:
                 return offset
         raise OutOfRange(f"the message at offset {offset} of stream {stream.config.name!r} is not {id_}")
 
-    def figures(self, number: int) -> dict[str, dict[str, Any]]:
-        """Of the channels of a stream, by name."""
-        found = {}
-        for name, handing in self._channels.get(number, {}).items():
-            handing.do(handing.machine.appended(handing.stream.safe, handing.now))
-            config = msgspec.to_builtins(handing.machine.config)
-            found[name] = config | handing.machine.figures()
-        return found
+    def figures(self, number: int) -> list[dict[str, Any]]:
+        """Of the channels of a stream."""
+        return [handing.figures() for handing in self._channels.get(number, {}).values()]
 
     def _open(self, stream: Stream, state: ChannelState) -> Handing:
         handing = Handing(
@@ -306,6 +298,8 @@ class Delivering:
             elif what is What.EXTEND:
                 yield machine.extend(who, spans, now)
             else:
+                if what is What.RELEASE:
+                    machine.stop(who)  # it is about to leave, and must not be given the same again
                 yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
 
     def _answer(self, conn: int, call: int, good: int, left: list[Span]) -> None:

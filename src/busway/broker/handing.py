@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from busway._core import Block, Selection
 from busway.broker.channel_actions import (
     Action,
@@ -26,8 +28,8 @@ from busway.broker.channel_actions import (
 from busway.broker.channel_frames import dead_topic
 from busway.broker.channels import Channel
 from busway.broker.consumers import Who
-from busway.broker.progress import ChannelState, Entry, Span, States
-from busway.broker.streaming import Stream
+from busway.broker.progress import ChannelConfig, ChannelState, Entry, Span, States
+from busway.broker.stream import Stream
 from busway.errors import BusError, Code
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ _TURN: Final = 8
 """Blocks that are looked through before everybody else has a turn."""
 _RETRY: Final = 1.0
 _BILLION: Final = 1e9
+_USUAL: Final = {name: getattr(ChannelConfig(), name) for name in ChannelConfig.__struct_fields__} | {"where": ""}
 
 
 class Notes(Protocol):
@@ -116,6 +119,13 @@ class Handing:
             self._run()
         self._alarm(self)
         return told
+
+    def figures(self) -> dict[str, Any]:
+        """Settings, where it stands and what is on its way, as a ChannelInfo has them."""
+        self.do(self.machine.appended(self.stream.safe, self.now))
+        settings: dict[str, Any] = msgspec.to_builtins(self.machine.config)
+        names = {"name": self.name, "stream": self.stream.config.name}
+        return _USUAL | settings | self.machine.figures() | names
 
     def end(self) -> None:
         """Nothing is handed out any more."""

@@ -7,13 +7,14 @@ from the log then, never more at once than lets live messages through, until the
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from busway._core import Selection
-from busway.broker.streaming import Stream, takes
+from busway.broker.stream import Stream, takes
 from busway.errors import BusError, Code, InvalidRule
 from busway.streams import StreamConfig
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _BLOCK: Final = 256 << 10
+_MOST: Final = 2**63 - 1
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
 _TURN: Final = 4
@@ -35,9 +37,12 @@ class _Cursor:
     sub: int
     stream: Stream
     selection: Selection
-    next: int
+    next: int | None
+    """None: it is not known yet where it begins."""
     held: bytes | None = None
     """The record that may be the last of the backlog."""
+    again: Callable[[], object] = field(init=False)
+    """To be called when what it reads next was fetched. One for all times, so that whoever fetches knows it again."""
 
 
 class Replaying:
@@ -57,8 +62,9 @@ class Replaying:
         self._selections.setdefault(conn, {})[sub] = pattern, selection
         for stream in self._hub.streaming.streams.values():
             if stream.takes(pattern):
-                begin = where.offset(stream, self._hub.guid)
-                self._add(_Cursor(conn, sub, stream, selection, begin))
+                cursor = _Cursor(conn, sub, stream, selection, None)
+                cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
+                self._add(cursor)
 
     def check(self, since: bytes, group: str) -> None:
         """Raises if this can't be understood, or can't be done."""
@@ -69,10 +75,26 @@ class Replaying:
     def _add(self, cursor: _Cursor) -> None:
         stream = cursor.stream
         self._hub.engine.add_cursor(cursor.conn, cursor.sub, stream.number)
-        # An empty gap tells where it begins, so that it can go on from there after a lost connection.
-        self._hub.engine.tell_gap(cursor.conn, cursor.sub, stream.number, cursor.next, cursor.next)
-        self._behind.setdefault(cursor.conn, {})[cursor.sub, stream.number] = cursor
-        self.plan(cursor.conn)
+        self._behind_by(cursor)
+        if cursor.next is not None:
+            self._begins(cursor, cursor.next)
+
+    def _begins(self, cursor: _Cursor, offset: int) -> None:
+        """It is known where it begins; unless it has ended meanwhile."""
+        conn, sub, number = cursor.conn, cursor.sub, cursor.stream.number
+        if self._behind.get(conn, {}).get((sub, number)) is cursor:
+            cursor.next = offset
+            # An empty gap tells where it begins, so that it can go on from there after a lost connection.
+            self._hub.engine.tell_gap(conn, sub, number, offset, offset)
+            self.plan(conn)
+
+    def _behind_by(self, cursor: _Cursor) -> None:
+        cursor.again = partial(self._fetched, cursor)
+        self._behind.setdefault(cursor.conn, {})[cursor.sub, cursor.stream.number] = cursor
+
+    def _fetched(self, cursor: _Cursor) -> None:
+        if self._behind.get(cursor.conn, {}).get((cursor.sub, cursor.stream.number)) is cursor:
+            self.plan(cursor.conn)
 
     def added(self, stream: Stream) -> None:
         """A new stream: who misses nothing misses nothing of it either."""
@@ -93,8 +115,7 @@ class Replaying:
         stream = next((one for one in self._hub.streaming.streams.values() if one.number == number), None)
         asked = self._selections.get(conn, {}).get(sub)
         if stream is not None and asked is not None:
-            cursor = _Cursor(conn, sub, stream, asked[1], offset)
-            self._behind.setdefault(conn, {})[sub, number] = cursor
+            self._behind_by(_Cursor(conn, sub, stream, asked[1], offset))
             self.plan(conn)
 
     def end(self, conn: int, sub: int) -> None:
@@ -116,7 +137,7 @@ class Replaying:
             for key in [key for key in behind if key[1] == stream.number]:
                 cursor = behind.pop(key)
                 begin = cursor.next if cursor.held is None else offset_of(cursor.held)
-                if begin < stream.safe:
+                if begin is not None and begin < stream.safe:
                     self._hub.engine.tell_gap(conn, key[0], stream.number, begin, stream.safe)
                     count += 1
         return count
@@ -125,7 +146,11 @@ class Replaying:
         """Subscriptions that have not come to this record yet."""
         found = []
         for conn, behind in self._behind.items():
-            found += [(conn, sub) for (sub, stream), one in behind.items() if stream == number and one.next <= offset]
+            found += [
+                (conn, sub)
+                for (sub, stream), one in behind.items()
+                if stream == number and (one.next is None or one.next <= offset)
+            ]
         return found
 
     # Reading.
@@ -152,9 +177,12 @@ class Replaying:
         """Give it some blocks; whether there are more and there is room."""
         engine, (sub, number) = self._hub.engine, key
         for _ in range(_TURN):
-            if not engine.has_room(cursor.conn, sub):
+            if cursor.next is None or not engine.has_room(cursor.conn, sub):
                 return False
-            first, behind, block = cursor.stream.log.read(cursor.next, _BLOCK)
+            found = cursor.stream.read(cursor.next, _BLOCK, cursor.again)
+            if found is None:
+                return False
+            first, behind, block = found
             if first > cursor.next:
                 engine.tell_gap(cursor.conn, sub, number, cursor.next, first)
             cursor.next, cursor.held, live = engine.replay(
@@ -187,17 +215,17 @@ class _Since:
         except msgspec.MsgspecError as error:
             raise InvalidRule(f"since: {error}") from error
 
-    def offset(self, stream: Stream, guid: str) -> int:
-        native = stream.log
+    def offset(self, stream: Stream, guid: str, found: Callable[[int], object]) -> int | None:
+        """None: it has to be looked for, and `found` is called with it."""
         if self._kind == "all":
-            return native.first
+            return stream.first
         if self._kind == "new":
-            return native.safe
+            return stream.safe
         if self._kind == "at":
             # A stream that it does not name is one that came later.
-            return min(self._places.get((guid, stream.config.name), native.first), native.safe)
+            return min(self._places.get((guid, stream.config.name), stream.first), stream.safe)
         moment = self._value if self._kind == "time" else time.time_ns() - self._value
-        return native.find_time(max(moment, 0))
+        return stream.begin_at(min(max(moment, 0), _MOST), found)
 
 
 # What the hub's table calls.

@@ -86,7 +86,7 @@ class Server:
                 folder=None if self._data is None else self._data.path,
             )
             self._hub = hub
-            hub.streaming.open()
+            await hub.streaming.open()
             for stream in hub.streaming.streams.values():
                 await hub.delivering.added(stream)
             for address in [Address("memory", path=self.guid), *self._asked]:
@@ -195,7 +195,7 @@ class Server:
     async def _close_data(self) -> None:
         if self._hub is not None:
             await self._hub.delivering.close()
-            self._hub.streaming.close()
+            await self._hub.streaming.close()
         if self._pins is not None:
             await self._pins.stop()
         if self._data is not None:

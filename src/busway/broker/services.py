@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, Engine, Message
-from busway.broker import stream_services
+from busway.broker import channel_services, stream_services
 from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
 from busway.broker.retained import Kept
@@ -42,14 +42,14 @@ class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def register(engine: Engine) -> None:
     """Have the engine hand over the requests on these topics."""
-    for topic in (*_SERVICES, *stream_services.SERVICES):
+    for topic in (*_SERVICES, *_LATER):
         engine.internal(topic)
 
 
 def call(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Answer one request, at once or when it is done."""
     _, conn, number, message = event
-    if (later := stream_services.SERVICES.get(message.topic)) is not None:
+    if (later := _LATER.get(message.topic)) is not None:
         hub.answering.begin(conn, number, message, later)
         return
     try:
@@ -209,3 +209,4 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
 
 
 _SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}
+_LATER: Final = stream_services.SERVICES | channel_services.SERVICES

@@ -4,7 +4,6 @@ Questions and answers are JSON, but for `$bus/read`, whose answer is a block of 
 task of its own, since a store may take time.
 """
 
-import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Message, Selection, select_records
-from busway.broker.streaming import Block, Stream
+from busway.broker.stream import Stream
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
@@ -76,21 +75,21 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     name, given = _settings(message)
     if given.get("store") is None:
         given["store"] = hub.streaming.best if given.get("url") is None else "db"
-    return shown(hub, hub.streaming.create(_checked(lambda: StreamConfig.make(name, **given))))
+    return shown(hub, await hub.streaming.create(_checked(lambda: StreamConfig.make(name, **given))))
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/update`: other settings; those that aren't named stay."""
     name, given = _settings(message)
     config = hub.streaming.get(name).config
-    return shown(hub, hub.streaming.update(_checked(lambda: config.changed(**given))))
+    return shown(hub, await hub.streaming.update(_checked(lambda: config.changed(**given))))
 
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/remove`: the stream as it was."""
     name = msgspec.json.decode(message.payload, type=NameQuestion).name
     was = shown(hub, hub.streaming.get(name))
-    hub.streaming.remove(name)
+    await hub.streaming.remove(name)
     return was
 
 
@@ -150,7 +149,7 @@ async def read(hub: "Hub", message: Message) -> bytes:
         if start >= end:
             return _HEAD.pack(question.begin + lost, end)
         most = min(question.most, _BLOCK, max(hub.settings.frame - KiB, 1))
-        first, behind, block = await _fetch(stream, start, most)
+        first, behind, block = await stream.fetch(start, most)
     except BusError:
         if hub.streaming.streams.get(question.stream) is not stream:
             hub.streaming.get(question.stream)  # says that it is gone
@@ -159,14 +158,6 @@ async def read(hub: "Hub", message: Message) -> bytes:
     if not everything or behind > end:
         block = select_records(block, None if everything else selection, start, end, time.time_ns())
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
-
-
-async def _fetch(stream: Stream, offset: int, most: int) -> Block:
-    here = asyncio.Event()
-    while (block := stream.read(offset, most, here.set)) is None:
-        await here.wait()
-        here.clear()
-    return block
 
 
 def shown(hub: "Hub", stream: Stream) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
 from busway.cli.pub import pub
 from busway.cli.push import push
+from busway.cli.replay import replay
 from busway.cli.reply import reply
 from busway.cli.req import req
 from busway.cli.serve import serve
+from busway.cli.stream import stream_create, stream_info, stream_list, stream_remove, stream_update
 from busway.cli.sub import sub
 
 app = typer.Typer(
@@ -42,5 +44,10 @@ def root(
     del version  # its callback has done the work
 
 
-for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, info, bench, doctor):
+for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, replay, info, bench, doctor):
     app.command(verb.__name__)(flags.with_environment(verb))
+
+stream = typer.Typer(name="stream", help="Streams: what the broker stores.", no_args_is_help=True)
+for verb in (stream_list, stream_info, stream_create, stream_update, stream_remove):
+    stream.command(verb.__name__.removeprefix("stream_"))(flags.with_environment(verb))
+app.add_typer(stream)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, overload
 from busway._core import Publisher
 from busway.checks import check_callable, check_seconds, check_timeout
 from busway.client.asking import Asking
+from busway.client.channels import Channels
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
 from busway.client.keeping import Keeping, Posts
@@ -37,7 +38,7 @@ RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
 
 
-class Bus(Publisher, Asking, Keeping, Receiving, Streams):
+class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
     """A client. Use it with `async with`, or await it and close() it."""
 
     def __init__(

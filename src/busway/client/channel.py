@@ -21,6 +21,7 @@ from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
 from busway.client.taking import Handler, Taking
 from busway.errors import Closed, Code, Disconnected, Rejected, Timeout
 from busway.positions import Position
+from busway.since import moment
 from busway.streams import seconds
 
 Start: TypeAlias = str | float | datetime | Position | Message
@@ -49,9 +50,7 @@ def start_of(start: Start | None) -> tuple[str, Any]:
     if isinstance(start, Position):
         return "offset", start.offset
     if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ValueError(f"start: {start!r} has no time zone; say which, as in datetime.now(UTC)")
-        return "time", int(start.timestamp() * _BILLION)
+        return "time", moment("start", start)
     if isinstance(start, int) and not isinstance(start, bool):
         if start < 0:
             raise ValueError(f"start: {start} is no offset")

@@ -476,6 +476,7 @@ impl Engine {
         if !std::mem::replace(&mut stream.touched, true) {
             self.touched.push(at);
         }
+        self.flush_streams();
         Ok(())
     }
 

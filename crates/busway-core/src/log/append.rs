@@ -3,6 +3,7 @@
 //! One thread appends. `append` only encodes into memory; `flush` hands all that to the writer. What the writer could not store
 //! is taken back by `settle`, which makes offsets and sequences go on behind the last safe record.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,6 +14,7 @@ use crc32c::crc32c;
 
 use super::bucket::{index_name, log_name, Building, Topic, Topics};
 use super::files::{replace, rest, Files};
+use super::front::Front;
 use super::once::{Known, Once};
 use super::open::{self, Scan, FIRST};
 use super::record::{records, Message};
@@ -38,8 +40,8 @@ pub struct Trimmed {
 }
 
 pub struct Log {
-    shared: Arc<Shared>,
-    settings: Settings,
+    pub(super) shared: Arc<Shared>,
+    pub(super) settings: Settings,
     topics: Topics,
     once: Once,
     bucket: Building,
@@ -55,8 +57,10 @@ pub struct Log {
     carry: Option<u64>,
     failed: Option<(Instant, String)>,
     /// Without a thread.
-    writer: Option<Writer>,
+    pub(super) writer: Option<Writer>,
     thread: Option<JoinHandle<()>>,
+    /// Somebody else stores what is appended, and says so.
+    pub(super) front: Option<Front>,
     closed: bool,
 }
 
@@ -76,7 +80,13 @@ impl Log {
         Self::start(Arc::new(Simulated::new(false)), settings, None, open::Found::default(), false)
     }
 
-    fn start(files: Arc<dyn Files>, settings: Settings, bell: Option<Bell>, found: open::Found, indexed: bool) -> Self {
+    pub(super) fn start(
+        files: Arc<dyn Files>,
+        settings: Settings,
+        bell: Option<Bell>,
+        found: open::Found,
+        indexed: bool,
+    ) -> Self {
         let open::Found { buckets, bucket, topics, once, next, stored, damage, carry } = found;
         let threaded = bell.is_some();
         let shared = Arc::new(Shared {
@@ -109,6 +119,7 @@ impl Log {
             failed: None,
             writer: (!threaded).then(Writer::default),
             thread,
+            front: None,
             closed: false,
         }
     }
@@ -190,7 +201,8 @@ impl Log {
     fn again(&mut self, offset: u64) -> Result<Position, Refused> {
         self.flush();
         let found = self.reader().sequence_at(offset).map_err(|error| Refused::Failed(error.to_string()))?;
-        Ok(Position { offset, sequence: found.unwrap_or(0), again: true })
+        let known = found.or_else(|| self.front.as_ref().and_then(|front| front.sequence_at(offset)));
+        Ok(Position { offset, sequence: known.unwrap_or(0), again: true })
     }
 
     #[cold]
@@ -218,7 +230,8 @@ impl Log {
             let mut state = self.shared.state();
             let (summary, marks) = (self.bucket.summary, &self.bucket.marks[self.marked..]);
             match state.pending.back_mut() {
-                Some(Piece::Data(data)) if data.base == summary.base => {
+                // What was handed over must not change.
+                Some(Piece::Data(data)) if data.base == summary.base && self.front.is_none() => {
                     Arc::make_mut(&mut data.bytes).extend_from_slice(&bytes);
                     data.marks.extend_from_slice(marks);
                     data.summary = summary;
@@ -250,9 +263,10 @@ impl Log {
     }
 
     fn wake(&mut self) {
-        match &mut self.writer {
-            Some(writer) => while writer.step(&self.shared) {},
-            None => self.shared.work.notify_one(),
+        match (&self.front, &mut self.writer) {
+            (Some(front), _) => front.wake(&self.shared),
+            (None, Some(writer)) => while writer.step(&self.shared) {},
+            (None, None) => self.shared.work.notify_one(),
         }
     }
 
@@ -284,15 +298,17 @@ impl Log {
         let mut state = self.shared.state();
         let mut failure = state.failure.take()?;
         let mut sealed = failure.poisoned;
-        for piece in std::mem::take(&mut state.pending) {
+        // Of a front those that wait still are not lost: what is, was said when it failed.
+        let lost = if self.front.is_some() { VecDeque::new() } else { std::mem::take(&mut state.pending) };
+        for piece in lost {
             match piece {
                 Piece::Data(data) => failure.refused.push(data),
                 Piece::Seal(..) => sealed = true,
             }
         }
-        let (from, to) = (state.written, self.next);
-        let Data { base, position: length, .. } = failure.refused[0];
-        self.shared.waiting.store(0, SeqCst);
+        let Data { base, position: length, from, .. } = failure.refused[0];
+        let to = self.next;
+        self.shared.waiting.store(state.pending.iter().map(Piece::size).sum(), SeqCst);
         self.shared.failed.store(false, SeqCst);
         drop(state);
         let tail = std::mem::take(&mut self.tail);
@@ -306,7 +322,9 @@ impl Log {
         }
         self.next = from;
         if sealed || length == 0 {
-            if let Some(index) = self.index_again(base, length) {
+            let indexed = self.shared.indexed;
+            let index = if indexed { self.index_again(base, length) } else { (length > 0).then(Vec::new) };
+            if let Some(index) = index {
                 self.shared.state().pending.push_back(Piece::Seal(base, index));
             }
             self.fresh();

@@ -3,13 +3,15 @@
 //! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once` and `wire` (one file
 //! of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
 //! writer), `open` (what is found when a log is opened), `append` (the appending side), `scan` (reading), `columns` (blocks
-//! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread.
+//! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
+//! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
 
 pub mod append;
 pub mod block;
 pub mod bucket;
 pub mod columns;
 pub mod files;
+pub mod front;
 pub mod once;
 mod open;
 pub mod record;

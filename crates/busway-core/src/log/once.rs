@@ -104,6 +104,20 @@ impl Once {
         }
     }
 
+    /// So many numbers that follow each other, stored at offsets that do.
+    pub fn add_run(&mut self, session: u64, number: u64, offset: u64, count: u64, stored: i64) {
+        if count == 0 {
+            return;
+        }
+        self.add(session, number, offset, stored);
+        let Some(slot) = self.slot(session) else { return };
+        let runs = &mut self.all[slot].runs;
+        let at = runs.partition_point(|run| run.number <= number);
+        if let Some(run) = at.checked_sub(1).map(|at| &mut runs[at]) {
+            run.count = run.count.max(number - run.number + count);
+        }
+    }
+
     fn new_slot(&mut self, session: u64) -> usize {
         if self.all.len() >= SESSIONS {
             self.halve();

@@ -37,6 +37,15 @@ pub enum Piece {
     Seal(u64, Vec<u8>),
 }
 
+impl Piece {
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Data(data) => data.bytes.len(),
+            Self::Seal(..) => 0,
+        }
+    }
+}
+
 /// A bucket as readers know it.
 #[derive(Debug)]
 pub struct Bucket {

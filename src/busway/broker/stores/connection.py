@@ -111,6 +111,11 @@ class Database:
             task.settle(StoreFailed(why))
 
     @property
+    def shown(self) -> str:
+        """Its address without the password."""
+        return self._dialect.shown
+
+    @property
     def gone(self) -> str | None:
         """Why it can't be used at the moment."""
         return None if self._usable.is_set() else self._why

@@ -52,6 +52,17 @@ class DatabaseStore(Store):
         return self._rows.state.stored
 
     @property
+    def known(self) -> Usage:
+        """What usage() would say, as far as it is known here."""
+        state = self._rows.state
+        return Usage(state.bytes, state.count)
+
+    @property
+    def topic_count(self) -> int:
+        """Topics that there ever were, as far as is known here."""
+        return self._rows.topic_count
+
+    @property
     def damage(self) -> Sequence[Damage]:
         return tuple(self._rows.damage)
 

@@ -342,6 +342,10 @@ class Rows:
                 low = row[0] + 1
         return best
 
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
+
     def topics(self) -> list[TopicUsage]:
         used = [TopicUsage(name, topic.first, topic.last, topic.left) for name, topic in self._topics.items()]
         return sorted(topic for topic in used if topic.count)
