@@ -52,8 +52,14 @@ class Limited:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._process.returncode is None, "the broker has ended"
-        await within(self._process.communicate())  # the end of its input stops it
-        assert self._process.returncode == 0
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # which stops it
+        try:
+            assert await within(self._process.wait()) == 0
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()
+                await self._process.wait()
 
     async def limit(self, size: int) -> None:
         """Bytes a file may have; 0: any number."""
@@ -226,11 +232,8 @@ async def look(net: Net, data: Path, payloads: list[bytes]) -> tuple[list[bytes]
                     if event.kind == "gap":
                         break
         assert (await bus.publish("t", b"on", durable=True)).offset == end.offset + 1
-    damage = (
-        (await bus.stream("default")).info["damage"]
-        if False
-        else server._hub.streaming.get("default").figures()["damage"]
-    )  # type: ignore[union-attr]
+    assert server._hub is not None
+    damage = server._hub.streaming.get("default").figures()["damage"]
     return [message.payload for message in got[:-1]], lost, damage
 
 
