@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -43,7 +44,7 @@ class Limited:
         self.address = f"unix:{folder / 'bus'}"
         self.folder = folder
 
-    async def __aenter__(self) -> "Limited":
+    async def __aenter__(self) -> Self:
         pipe = asyncio.subprocess.PIPE
         arguments = (textwrap.dedent(LIMITED), str(self.folder / "bus"), str(self.folder / "data"))
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-c", *arguments, stdin=pipe, stdout=pipe)
@@ -208,7 +209,7 @@ async def filled(net: Net, data: Path, count: int = 300) -> list[bytes]:
         for begin in range(0, count, 20):
             await bus.publish_many("t", payloads[begin : begin + 20], durable=True)
     await server.stop(drain=0)
-    assert len(list((data / LOG).glob("*.log"))) > 5
+    assert len(list((data / LOG).glob("*.log"))) > 3
     return payloads
 
 
@@ -309,7 +310,7 @@ async def test_bit_flips_anywhere_in_a_data_folder(net: Net, tmp_path: Path, cap
     for flip in range(60):
         copy = tmp_path / str(flip)
         shutil.copytree(sound, copy)
-        [file] = chance.choices(files, sizes)
+        [file] = chance.choices(files, sizes if flip % 2 else None)
         content = bytearray((copy / file).read_bytes())
         at = chance.randrange(len(content))
         content[at] ^= 1 << chance.randrange(8)
