@@ -134,6 +134,11 @@ class Channel(Taking):
                 if not batch:
                     raise
                 break
+            except BaseException:
+                if batch:  # somebody else gets it
+                    self._ready = iter([*batch, *self._ready])
+                    self._wake()
+                raise
             batch += self._batch(most - len(batch))
         return batch
 
