@@ -84,10 +84,11 @@ class _Batch:
 class Settling:
     """The acknowledgements of one channel."""
 
-    def __init__(self, core: Core, label: str, usable: Callable[[], None]) -> None:
+    def __init__(self, core: Core, label: str, usable: Callable[[], None], joined: Callable[[], bool]) -> None:
         self._core = core
         self._label = label
         self._usable = usable
+        self._joined = joined
         self._id = 0
         self._batch: _Batch | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -116,8 +117,7 @@ class Settling:
             return
         core = self._core
         try:
-            connection = core.connection
-            if connection is None or not connection.greeted:
+            if not self._joined():
                 raise core.why_not()
             rest = b"".join(_ENTRY.pack(start, count, what, delay) for start, count, what, delay in batch.entries)
             number = core.session.channel(FRAME, self._id, rest)
