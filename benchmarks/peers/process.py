@@ -14,10 +14,11 @@ from typing import Any, Self
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from .load import Load
 from .systems import find
-from .systems.base import System, role_command
+from .systems.base import Peer, role_command
 
 
 class ProcessError(Exception):
@@ -104,7 +105,7 @@ class Process:
 class Stage:
     """One system with its broker running, on which the other processes are put."""
 
-    def __init__(self, system: System, url: str, folder: Path, broker: Process, crew: contextlib.ExitStack) -> None:
+    def __init__(self, system: Peer, url: str, folder: Path, broker: Process, crew: contextlib.ExitStack) -> None:
         self.system = system
         self.url = url
         self.broker = broker
@@ -117,13 +118,14 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(name: str) -> Iterator[Stage]:
-    """Start the system's broker; leaving ends every process of it."""
+def stage(name: str, load: Load) -> Iterator[Stage]:
+    """Start the system's broker, with a data folder if `load` names one; leaving ends every process of it."""
     system = find(name)
     with contextlib.ExitStack() as crew:
         folder = Path(crew.enter_context(tempfile.TemporaryDirectory(prefix="busway-bench-")))
         url = system.address(folder)
-        broker = crew.enter_context(Process(f"{name}-broker", system.broker(url, folder), folder))
+        load = replace(load, url=url, data=str(folder / load.data) if load.data else "")
+        broker = crew.enter_context(Process(f"{name}-broker", system.broker(load, folder), folder))
         _wait_until_listening(broker, url)
         yield Stage(system, url, folder, broker, crew)
 

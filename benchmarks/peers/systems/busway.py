@@ -33,7 +33,7 @@ class Busway(System):
 
     def serve(self, load: Load, control: Control) -> None:
         async def work() -> None:
-            async with busway.serve(load.url) as server:
+            async with busway.serve(load.url, data=load.data or None) as server:
                 await server.serve_forever()
 
         run(control, work())
