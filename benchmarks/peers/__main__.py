@@ -13,6 +13,7 @@ from rich.table import Table
 
 from .goals import Medians, judge
 from .load import Load, Run, Sample
+from .long import LONG
 from .picture import draw
 from .process import ProcessError
 from .report import COLUMNS, TITLES, bar, cells, machine, markdown, shown, word
@@ -21,13 +22,15 @@ from .stored import STORED
 from .systems import NAMES, find
 from .work import WORKS, Work
 
-ALL: dict[str, Work] = {**WORKS, **STORED, **SCALE}
+ALL: dict[str, Work] = {**WORKS, **STORED, **LONG, **SCALE}
 SHORT = {
     "busway": ("busway-tcp", "busway-unix", "busway-streams"),
     "nats": ("nats", "jetstream"),
     "redis": ("redis", "redis-streams"),
     "zmq": ("zeromq",),
 }
+ONCE = {"long"}
+"""Works that take minutes and whose bars are far: measured in the first repeat only."""
 RESULTS = Path(__file__).parent.parent / "results"
 
 
@@ -45,6 +48,7 @@ def main() -> int:
         warm=options.seconds / 5,
         size=options.size,
         messages=options.messages,
+        gib=options.gib,
         data="data" if options.data else "",
     )
     settings = {
@@ -52,6 +56,7 @@ def main() -> int:
         "warm": load.warm,
         "size": load.size,
         "messages": load.messages,
+        "gib": load.gib,
         "data": options.data,
         "repeats": options.repeats,
     }
@@ -94,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="length of one measurement (2; quick: 0.8)")
     parser.add_argument("--size", type=int, default=128, help="bytes of payload")
     parser.add_argument("--messages", type=int, help="stored messages that are read (1,000,000; quick: 50,000)")
+    parser.add_argument("--gib", type=float, help="GiB of the long stream (10; quick: 0.5)")
     parser.add_argument("--data", action="store_true", help="give Busway's brokers a data folder in all work")
     parser.add_argument(
         "--out",
@@ -104,6 +110,7 @@ def _options() -> argparse.Namespace:
     options.repeats = options.repeats or (1 if options.quick else 3)
     options.seconds = options.seconds or (0.8 if options.quick else 2.0)
     options.messages = options.messages or (50_000 if options.quick else 1_000_000)
+    options.gib = options.gib or (0.5 if options.quick else 10.0)
     options.out = options.out or (None if options.quick else RESULTS)
     return options
 
@@ -118,7 +125,7 @@ def _plan(works: list[str], names: list[str], repeats: int) -> Iterator[tuple[in
                 continue
             for name in names:
                 system = find(name)
-                if work in system.works:
+                if work in system.works and (work not in ONCE or not repeat):
                     for mode in system.ways(work):
                         yield repeat, work, name, mode
 

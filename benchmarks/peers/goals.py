@@ -124,6 +124,29 @@ def judge(samples: list[Sample]) -> list[Goal]:
             ("take", "take and acknowledge", 3),
         ):
             yield f"{what}: rate / the better of JetStream and Redis", partial(stored, work), bar, True, "x"
+        streams = "busway-streams"
+        yield (
+            "one stream: million appended a second, log",
+            lambda: of("stream", streams, "log_append") / 1e6,
+            1.5,
+            True,
+            "M",
+        )
+        yield "one stream: million read to Arrow, log", lambda: of("stream", streams, "log_arrow") / 1e6, 5, True, "M"
+        yield (
+            "long stream: seconds to open, the slower of two",
+            lambda: max(of("long", streams, "opened"), of("long", streams, "opened_killed")),
+            2,
+            False,
+            "s",
+        )
+        yield (
+            "long stream: broker memory, MiB more than with a short one",
+            lambda: of("long", streams, "memory_growth") / MIB,
+            16,
+            False,
+            "MiB",
+        )
         yield (
             "bytes of a wildcard subscription",
             lambda: of("subscriptions", "busway-tcp", "bytes_each"),

@@ -27,6 +27,7 @@ class Load(msgspec.Struct, frozen=True):
     count: int = 0  # of subscriptions, connections or topics, where the work is about them
     fields: dict[str, str] = {}  # of each message, and what a subscriber asks for
     messages: int = 0  # that are stored before they are read or taken
+    gib: float = 0.0  # size of a long stream
     data: str = ""  # the folder of the broker's data; none: it keeps nothing
     safety: str = "written"  # of what is stored
 

@@ -80,6 +80,18 @@ class Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def stop(self, timeout: float = 30.0) -> None:
+        """Ask it to stop, and wait until it has ended."""
+        self.say("stop")
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._fail(f"did not stop within {timeout:g} s")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def cpu(self) -> float:
         """CPU seconds so far, of all threads and child processes."""
         total = 0.0
@@ -105,16 +117,22 @@ class Process:
 class Stage:
     """One system with its broker running, on which the other processes are put."""
 
-    def __init__(self, system: Peer, url: str, folder: Path, broker: Process, crew: contextlib.ExitStack) -> None:
+    def __init__(self, system: Peer, load: Load, folder: Path, crew: contextlib.ExitStack) -> None:
         self.system = system
-        self.url = url
-        self.broker = broker
-        self._folder = folder
+        self.url = load.url
+        self.folder = folder
+        self._command = system.broker(load, folder)
         self._crew = crew
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Start the broker; again, if it has been stopped or killed."""
+        self.broker = self._crew.enter_context(Process(f"{self.system.name}-broker", self._command, self.folder))
+        _wait_until_listening(self.broker, self.url)
 
     def start(self, role: str, load: Load) -> Process:
         command = role_command(self.system.name, role, load)
-        return self._crew.enter_context(Process(f"{self.system.name}-{role}", command, self._folder))
+        return self._crew.enter_context(Process(f"{self.system.name}-{role}", command, self.folder))
 
 
 @contextlib.contextmanager
@@ -125,9 +143,7 @@ def stage(name: str, load: Load) -> Iterator[Stage]:
         folder = Path(crew.enter_context(tempfile.TemporaryDirectory(prefix="busway-bench-")))
         url = system.address(folder)
         load = replace(load, url=url, data=str(folder / load.data) if load.data else "")
-        broker = crew.enter_context(Process(f"{name}-broker", system.broker(load, folder), folder))
-        _wait_until_listening(broker, url)
-        yield Stage(system, url, folder, broker, crew)
+        yield Stage(system, load, folder, crew)
 
 
 def _wait_until_listening(broker: Process, url: str, timeout: float = 15.0) -> None:

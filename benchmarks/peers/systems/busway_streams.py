@@ -2,11 +2,12 @@
 
 Storing: `many` is publish_many() in chunks of 256, `single` 256 awaited publishes in flight. Reading: `subscribe` with
 since="all" in batches, `read` of the stream. Taking: `take` without a window, acknowledged by the batch and awaited; `window`
-is message.ack() for each of at most 256 in flight.
+is message.ack() for each of at most 256 in flight. `arrow` reads to Arrow, all columns or the payload alone.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import ClassVar
 
 import busway
@@ -14,7 +15,7 @@ from benchmarks.peers.load import IN_FLIGHT, Load
 from benchmarks.peers.role import Acknowledged, Consumed, Control, keep_in_flight, run
 from busway.streams import Safety
 
-from .base import Store
+from .base import STORED, Store
 from .busway import Busway
 
 STREAM = "bench"
@@ -25,7 +26,10 @@ BATCH = 4096
 
 class BuswayStreams(Store):
     name = "busway-streams"
+    works = STORED | {"stream", "long"}
     modes: ClassVar[dict[str, Sequence[str]]] = {
+        "stream": ("",),
+        "long": ("",),
         "written": ("many", "single"),
         "synced": ("many", "single"),
         "catchup": ("subscribe", "read"),
@@ -65,11 +69,13 @@ class BuswayStreams(Store):
     def fill(self, load: Load, control: Control) -> None:
         async def work() -> None:
             async with busway.connect(load.url) as bus:
-                await _make(bus, load)
-                for begin in range(0, load.messages, FILL):
-                    payloads = [load.payload] * min(FILL, load.messages - begin)
+                stream = await _make(bus, load)
+                begin = monotonic()
+                for done in range(0, load.messages, FILL):
+                    payloads = [load.payload] * min(FILL, load.messages - done)
                     await bus.publish_many(load.topic, payloads, durable=True)
-                control.tell(filled=load.messages)
+                elapsed = monotonic() - begin
+                control.tell(filled=load.messages, elapsed=elapsed, bytes=(await stream.info()).bytes)
 
         run(control, work())
 
@@ -88,6 +94,20 @@ class BuswayStreams(Store):
                             count += len(batch)
                             if count >= consumed.wanted:
                                 break
+                consumed.over()
+                consumed.tell(count)
+
+        run(control, work())
+
+    def arrow(self, load: Load, control: Control) -> None:
+        async def work() -> None:
+            async with busway.connect(load.url) as bus:
+                stream = await bus.stream(STREAM)
+                batches = stream.arrow(columns=["payload"]) if load.mode == "payload" else stream.arrow()
+                consumed = Consumed(load, control)
+                count = 0
+                async for batch in batches:
+                    count += batch.num_rows
                 consumed.over()
                 consumed.tell(count)
 
@@ -120,4 +140,4 @@ class BuswayStreams(Store):
 
 async def _make(bus: busway.Bus, load: Load) -> busway.Stream:
     safety: Safety = "synced" if load.safety == "synced" else "written"
-    return await bus.create_stream(STREAM, [load.topic], store="disk", safety=safety)
+    return await bus.create_stream(STREAM, [load.topic], store="disk", safety=safety, max_age=None)
