@@ -216,11 +216,9 @@ class Streaming:
         if config.store == "db":
             return await DatabaseStream.open(self._hub, number, config, folder, self._databases)
         native = Log.open(folder / LOG if folder else None, name=config.name, **settings(config))
-        for file, position, begin, end, what in native.damage:
-            log.warning(
-                "stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end
-            )
-        return Stream(self._hub, number, config, native, folder)
+        stream = Stream(self._hub, number, config, native, folder)
+        stream.tell_damage()
+        return stream
 
     @staticmethod
     def _write(folder: Path, config: StreamConfig) -> None:
