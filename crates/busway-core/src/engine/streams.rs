@@ -5,6 +5,7 @@
 //! gives it blocks of the log by `replay`; when that has reached what was delivered last, it is live, and falls behind
 //! again rather than being given up when its connection or its consumer has no room.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +17,7 @@ use crate::fields::Fields;
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Writer, HEAD};
 use crate::log::append::Log;
 use crate::log::block::Block;
-use crate::log::columns::asked;
+use crate::log::columns::Asking;
 use crate::log::record::{records, Message, Record};
 use crate::log::Refused;
 use crate::rules::Seen;
@@ -403,24 +404,26 @@ impl Engine {
         block: &[u8],
         next: u64,
         selection: &Selection,
-        mut held: Option<Vec<u8>>,
+        held: Option<Vec<u8>>,
     ) -> Replayed {
         let (conn, sub, at) = to;
+        let mut held: Option<Cow<'_, [u8]>> = held.map(Cow::Owned);
+        let mut asking = Asking::new(selection);
         let own = self.unwanted(conn, sub);
         // What is safe and was not delivered yet comes live.
         let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
         for record in records(block).take_while(|record| record.offset() < done) {
             let gone = record.expires() != 0 && record.expires() <= self.clock;
-            if gone || own == Some(record.session()) || record.due() > self.clock || !asked(selection, &record) {
+            if gone || own == Some(record.session()) || record.due() > self.clock || !asking.asked(&record) {
                 continue;
             }
             if let Some(one) = held.take() {
                 if !self.has_room(conn, sub) {
-                    return Replayed { next: record.offset(), held: Some(one), live: false };
+                    return Replayed { next: record.offset(), held: Some(one.into_owned()), live: false };
                 }
                 self.write_record((conn, sub, at), &one, flag::REPLAY, 0);
             }
-            held = Some(record.bytes.to_vec());
+            held = Some(Cow::Borrowed(record.bytes));
         }
         let live = next >= done && (held.is_none() || self.has_room(conn, sub));
         if live {
@@ -431,7 +434,7 @@ impl Engine {
                 *behind = false;
             }
         }
-        Replayed { next: next.min(done), held, live }
+        Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }
     }
 
     /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.
