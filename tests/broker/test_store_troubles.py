@@ -300,6 +300,34 @@ async def test_damage_is_found_while_it_is_read(net: Net, tmp_path: Path, caplog
         assert (await gather(reader, 1))[0].payload == b"on"
 
 
+@pytest.mark.parametrize("file", ["broker.json", "streams/default/stream.json"])
+async def test_no_letter_of_a_setting_changes_unnoticed(
+    tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the result is as good a setting: a name, a digit."""
+    async with busway.serve(data=tmp_path):
+        pass
+    sound = (tmp_path / file).read_bytes()
+    for at in range(len(sound)):
+        content = bytearray(sound)
+        content[at] ^= 1
+        (tmp_path / file).write_bytes(content)
+        caplog.clear()
+        try:
+            async with busway.serve(data=tmp_path):
+                assert file in caplog.text, f"{bytes(content)!r} was taken"
+        except busway.DataFailed as error:
+            assert "stream.json" in str(error)
+
+
+async def test_settings_written_by_hand_need_no_checksum(tmp_path: Path) -> None:
+    folder = tmp_path / "streams" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "stream.json").write_text('{"name": "orders", "topics": ["orders/**"], "max_age": 60}')
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        assert (await bus.publish("orders/1", b"", durable=True)).stream == "orders"
+
+
 async def test_bit_flips_anywhere_in_a_data_folder(net: Net, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each is found and told, costs at most the message it hit, and never keeps the rest from being read."""
     sound = tmp_path / "sound"

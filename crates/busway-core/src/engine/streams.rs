@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::flow::PORTION;
 use super::publish::{number_of, From, Passing};
 use super::{Engine, Event};
 use crate::connection::State;
@@ -386,7 +385,7 @@ impl Engine {
     pub fn has_room(&self, conn: u32, sub: u32) -> bool {
         let this = self.conns.get(conn as usize).and_then(Option::as_deref);
         this.is_some_and(|this| {
-            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < PORTION
+            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < self.limits.portion()
         })
     }
 
