@@ -116,7 +116,8 @@ def main(folder: Path) -> None:
             step(3 if name.startswith("hello") else 2, FEED, data) if way == "→" else b"\x05\x20" + data
         )
     stored = b"".join(
-        step(1, FRAME, frames[name][1][4:]) for name in ("topic-eth", "publish-durable", "publish-durable", "publish-times")
+        step(1, FRAME, frames[name][1][4:])
+        for name in ("topic-eth", "publish-durable", "publish-durable", "publish-times")
     )
     read = step(0, FRAME, frames["subscribe-since"][1][4:]) + step(0, READ, b"\xff")
     seeds["engine_feed"]["stored"] = stored + read + stored + step(0, FULL, b"\x01") + stored + step(0, COMMIT, b"")
