@@ -132,7 +132,7 @@ async def test_several_at_once_share(net: Net, window: int) -> None:
         await store(bus, 0, 20)
         got = [numbers(await within(one)) for one in taking]
         assert [len(one) for one in got] == [5, 5, 5, 5]
-        assert sorted(sum(got, start=[])) == list(range(20))
+        assert sorted(number for one in got for number in one) == list(range(20))
 
 
 async def test_consumers_with_and_without_a_window_share(net: Net) -> None:

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from busway._core import Selection, check_topic
+from busway._core import Selection
 from busway.broker.progress import ChannelConfig
-from busway.errors import Code, Rejected
+from busway.errors import Code, Forbidden, Rejected
 from busway.streams import check_name
+from busway.topic import RESERVED, check_topic, is_reserved
 
 CHANNEL: Final = 0x30
 UNCHANNEL: Final = 0x31
@@ -102,7 +103,11 @@ def dead_topic(config: ChannelConfig, stream: str, channel: str) -> str:
     except (KeyError, IndexError, ValueError) as error:
         reason = f"dead_letter {config.dead_letter!r}: only {{stream}} and {{channel}} are filled in"
         raise Rejected(reason, code=Code.INVALID_SETTING) from error
-    return check_topic(text, wildcards=False) if text else ""
+    if not text:
+        return ""
+    if is_reserved(topic := check_topic(text, wildcards=False)):
+        raise Forbidden(f"dead_letter: topics below {RESERVED!r} belong to the broker", code=Code.RESERVED)
+    return topic
 
 
 def take_of(rest: bytes) -> Take | int:

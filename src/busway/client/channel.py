@@ -21,7 +21,7 @@ from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
 from busway.client.taking import Handler, Taking
-from busway.errors import Closed, Code, Disconnected, LocalProtocolError, Rejected, Timeout
+from busway.errors import BusError, Closed, Code, Disconnected, LocalProtocolError, Rejected, Timeout
 from busway.positions import Position
 from busway.since import moment
 from busway.streams import seconds
@@ -292,6 +292,12 @@ class Channel(Taking):
         """There is a new connection, and the broker knows the channel."""
         self._known = self._core.connection
         self._wake()
+
+    def ended(self, error: BusError | None) -> None:
+        """As all parts; what nobody took can't be acknowledged any more, and is for the others."""
+        if self._started:
+            self._drop()
+        super().ended(error)
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
         self.lost += count

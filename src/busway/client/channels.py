@@ -109,7 +109,7 @@ class Channels:
 
     async def seek_channel(self, stream: str, name: str, start: Start) -> int:
         """Put a channel to another place, for all its consumers; the offset."""
-        question = {"stream": stream, "channel": name, "start": start_of(start)}
+        question = {**_named(stream, name), "start": start_of(start)}
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
 
@@ -119,14 +119,18 @@ class Channels:
 
     async def channels(self, stream: str) -> list[ChannelInfo]:
         """The channels of a stream, by name."""
-        answer = await self._ask_channel("$bus/channel/list", {"stream": stream})
+        answer = await self._ask_channel("$bus/channel/list", {"stream": check_name("stream", stream)})
         return sorted((_info(one) for one in answer["channels"]), key=lambda one: one.name)
 
     async def _manage_channel(self, verb: str, stream: str, name: str, **more: Any) -> ChannelInfo:
-        return _info(await self._ask_channel(f"$bus/channel/{verb}", {"stream": stream, "channel": name, **more}))
+        return _info(await self._ask_channel(f"$bus/channel/{verb}", {**_named(stream, name), **more}))
 
     async def _ask_channel(self, topic: str, question: dict[str, Any]) -> Any:
         return (await ask(self._sender, topic, question)).json()
+
+
+def _named(stream: str, name: str) -> dict[str, Any]:
+    return {"stream": check_name("stream", stream), "channel": check_name("channel", name)}
 
 
 def _info(answer: Any) -> ChannelInfo:

@@ -6,7 +6,8 @@ stream promises, or raises: AckLate if the message had gone to somebody else.
 
 import asyncio
 import struct
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -49,7 +50,8 @@ class _Batch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.entries: list[tuple[int, int, int, int]] = []
         self.answer: asyncio.Future[list[tuple[int, int]]] = loop.create_future()
-        self._heard = False
+        self._heard: list[Sequence[int]] = []
+        """Offsets whose outcome somebody waits for."""
 
     def add(self, what: int, offset: int, delay: int) -> None:
         entries = self.entries
@@ -60,8 +62,8 @@ class _Batch:
                 return
         entries.append((offset, 1, what, delay))
 
-    async def wait(self, offsets: Iterable[int]) -> None:
-        self._heard = True
+    async def wait(self, offsets: Sequence[int]) -> None:
+        self._heard.append(offsets)
         left = await asyncio.shield(self.answer)
         for offset in offsets if left else ():
             if any(start <= offset < start + count for start, count in left):
@@ -70,14 +72,19 @@ class _Batch:
     def told(self, left: list[tuple[int, int]]) -> BusError | None:
         """The broker's answer; the error that nobody else hears of."""
         self.answer.set_result(left)
-        if not left or self._heard:
+        if not left:
             return None
-        return AckLate(f"{sum(count for _, count in left)} acknowledgements came too late, from offset {left[0][0]} on")
+        heard = set(chain.from_iterable(self._heard))
+        late = [offset for start, count in left for offset in range(start, start + count) if offset not in heard]
+        if not late:
+            return None
+        return AckLate(f"{len(late)} acknowledgements came too late, from offset {late[0]} on")
 
     def failed(self, error: BusError) -> BusError | None:
         self.answer.set_exception(error)
         self.answer.exception()
-        return None if self._heard else error
+        heard = sum(map(len, self._heard))
+        return error if heard < sum(entry[1] for entry in self.entries) else None
 
 
 class Settling:
