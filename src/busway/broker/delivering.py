@@ -95,12 +95,12 @@ class Delivering:
         """More of a stream is safe."""
         for handing in self._channels.get(number, {}).values():
             if handing.consumers:
-                handing.do(handing.machine.appended(handing.stream.safe, handing.now))
+                handing.catch_up()
 
     def trimmed(self, stream: Stream) -> None:
         """Old messages of a stream are gone."""
         for handing in self._channels.get(stream.number, {}).values():
-            handing.do(handing.machine.trimmed(stream.first, handing.now))
+            handing.catch_up()
 
     # Channels.
 
@@ -145,7 +145,7 @@ class Delivering:
     async def seek(self, handing: Handing, start: tuple[str, Any]) -> int:
         """Put a channel to another place; its offset."""
         offset = await self.place(handing.stream, start)
-        handing.machine.appended(handing.stream.safe, handing.now)
+        handing.catch_up()
         if (told := handing.do(handing.machine.seek(offset, handing.now))) is not None:
             await told
         return offset
@@ -263,7 +263,7 @@ class Delivering:
         conn, number = who
         if self._joining.get(who) != call or handing.over:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
-        handing.machine.appended(handing.stream.safe, handing.now)
+        handing.catch_up()
         actions = handing.machine.join(who, join.window, handing.now)
         handing.consumers.add(who)
         self._consumed.setdefault(conn, {})[number] = handing
