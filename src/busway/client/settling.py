@@ -23,8 +23,8 @@ RELEASE: Final = 3
 
 FRAME: Final = 0x33
 _ENTRY: Final = struct.Struct("<QIB3xI")
-_MOST: Final = 10_000
-"""Entries of one frame."""
+_MOST: Final = 3000
+"""Entries of one frame, so that it is within the limits of a broker that allows little."""
 _LONGEST: Final = (1 << 32) - 1
 
 
