@@ -1,4 +1,5 @@
-"""Who uses a broker that is killed: publishers of stored messages, and subscribers that must see each of them once."""
+"""Who uses a broker that is killed: publishers of stored messages, subscribers that must see each of them once, and consumers
+that must not see again what they have acknowledged."""
 
 import asyncio
 import random
@@ -132,11 +133,70 @@ class Resumer(Subscriber):
             await subscription.close()
 
 
+class Desk:
+    """What the consumers of one channel know together."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.done: set[int] = set()
+
+
+class Consumer(Worker):
+    """Shares a channel with others of its desk, and acknowledges most of what it gets."""
+
+    def __init__(self, name: str, desk: Desk, seed: int, *, window: int) -> None:
+        super().__init__(name)
+        self.desk = desk
+        self.window = window
+        self.chance = random.Random(seed)
+
+    async def work(self, bus: busway.Bus) -> None:
+        settings = {"lease": 0, "max_deliveries": 0}
+        async with bus.channel("default", "desk", window=self.window, **settings) as channel:  # type: ignore[arg-type]
+            while not self.stopping:
+                try:
+                    batch = await channel.take(self.chance.choice([1, 10, 200]), timeout=0.2)
+                except busway.Timeout:
+                    continue
+                await self._deal(bus, channel, batch)
+
+    async def _deal(self, bus: busway.Bus, channel: busway.Channel, batch: list[busway.Message]) -> None:
+        connection = bus._core.connection
+        offsets = {message.offset or 0 for message in batch}
+        again = offsets & self.desk.done
+        assert not again, f"{self.name}: {sorted(again)[:5]} were acknowledged, and come again"
+        self.desk.seen |= offsets
+        try:
+            if self.chance.randrange(10) == 0:
+                await channel.nack(batch)
+            else:
+                await channel.ack(batch)
+                # Those from before a lost connection may have been handed out again before this was said.
+                if bus._core.connection is connection:
+                    self.desk.done |= offsets
+            self.did(len(batch))
+        except busway.Disconnected:
+            await asyncio.sleep(0.001)
+        except busway.AckLate:
+            assert bus._core.connection is not connection, "nobody else can have had it"
+
+    def finish(self, stored: list[Stored]) -> bool:
+        return self.desk.seen >= {one.place.offset for one in stored} - {stored[-1].place.offset}
+
+    def check(self, stored: list[Stored]) -> None:
+        """All were handed out, and what was not acknowledged is handed out until it is."""
+        missing = {one.place.offset for one in stored} - self.desk.seen
+        assert not missing - {stored[-1].place.offset}, f"{sorted(missing)[:5]} were never handed out"
+
+
 def usual(seed: int = 0) -> list[Worker]:
-    """Three publishers, and three who read."""
+    """Three publishers, three who read, and two who share a channel."""
+    desk = Desk()
     return [
         *(Publisher(f"publisher-{number}", seed + number) for number in range(3)),
         Subscriber("everything"),
         Subscriber("orders", "orders/*"),
         Resumer("resumer", "audit"),
+        Consumer("clerk", desk, seed, window=0),
+        Consumer("typist", desk, seed + 1, window=100),
     ]
