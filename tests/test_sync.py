@@ -66,6 +66,7 @@ def test_the_same_names():
     assert names(busway.sync.Server) == names(busway.serve())
     assert names(busway.sync.Subscription) - INTERNAL >= names(busway.Subscription) - INTERNAL
     assert names(busway.sync.Stream) == names(busway.Stream) | {"lost"}  # there each object has it
+    assert names(busway.sync.Channel) >= names(busway.Channel) - INTERNAL - {"missed", "received", "policy"}
     assert names(busway.sync.Request) >= names(busway.Request) - {"message"}
     assert names(busway.sync.TypedRequest) >= names(busway.TypedRequest) - {"message", "value"}
 
@@ -77,6 +78,8 @@ def test_the_same_names():
         (busway.sync.serve, busway.serve),
         (busway.sync.Server.connect, busway.Server.connect),
         (busway.sync.Bus.publish, busway.Bus.publish),
+        (busway.sync.Bus.channel, busway.Bus.channel),
+        (busway.sync.Bus.create_channel, busway.Bus.create_channel),
         (busway.sync.Bus.request, busway.Bus.request),
         (busway.sync.Bus.push, busway.Bus.push),
         (busway.sync.Bus.send, busway.Bus.send),

@@ -114,10 +114,11 @@ async def test_what_one_gave_up_another_who_waits_gets(net: Net) -> None:
     async with bus.channel(STREAM, "c", window=0, lease=0) as channel:
         first = asyncio.ensure_future(channel.take(2, whole=True))
         await settle(bus)
-        await store(bus, 0, 1)
-        await settle(bus)
         second = asyncio.ensure_future(channel.take(2))
         await settle(bus)
+        await store(bus, 0, 1)
+        await settle(bus)
+        assert not second.done()
         first.cancel()
         assert numbers(await within(second)) == [0]
         await asyncio.gather(first, return_exceptions=True)

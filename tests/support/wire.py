@@ -162,6 +162,31 @@ def unsubscribe(sub: int, number: int) -> bytes:
     return frame(UNSUBSCRIBE, struct.pack("<HIQ", 0, sub, number))
 
 
+def channel(id_: int, number: int, asked: Any, *, kind: int = CHANNEL) -> bytes:
+    """CHANNEL with a map, or with raw bytes."""
+    rest = asked if isinstance(asked, bytes) else msgspec.msgpack.encode(asked)
+    return frame(kind, struct.pack("<HIQ", 0, id_, number) + rest)
+
+
+def unchannel(id_: int, number: int) -> bytes:
+    return channel(id_, number, b"", kind=UNCHANNEL)
+
+
+def take(id_: int, number: int, most: int, milliseconds: int = 0, *, whole: bool = False) -> bytes:
+    rest = struct.pack("<II", most | (0x80000000 if whole else 0), milliseconds)
+    return channel(id_, number, rest, kind=TAKE)
+
+
+def untake(id_: int, number: int, taken: int) -> bytes:
+    return channel(id_, number, struct.pack("<IQ", 0, taken), kind=TAKE)
+
+
+def ack(id_: int, number: int, *entries: tuple[int, ...]) -> bytes:
+    """Entries: first offset, how many, what (0 ack, 1 nack, 2 extend, 3 release), milliseconds."""
+    packed = (struct.pack("<QIB3xI", *(*entry, 0, 0)[:4]) for entry in entries)
+    return channel(id_, number, b"".join(packed), kind=ACK)
+
+
 def serve(service: int, number: int, text: str | bytes) -> bytes:
     return frame(SERVE, struct.pack("<HIQ", 0, service, number) + str16(text))
 
@@ -273,6 +298,14 @@ class Handed(NamedTuple):
     record: Record
 
 
+class Ended(NamedTuple):
+    """An UNCHANNEL from the broker."""
+
+    code: int
+    channel: int
+    text: str
+
+
 class Gap(NamedTuple):
     sub: int
     stream: str
@@ -329,6 +362,8 @@ class Reader:
         if got.kind == GAP:
             _, sub, stream, begin, end = struct.unpack("<HIIQQ", got.rest)
             return Gap(sub, self.streams[stream][1], begin, end)
+        if got.kind == UNCHANNEL:
+            return Ended(*struct.unpack_from("<HI", got.rest), got.rest[6:].decode())
         if got.kind == RESULT:
             return Result(*struct.unpack_from("<HQQ", got.rest), got.rest[18:].decode())
         if got.kind == REPLY:

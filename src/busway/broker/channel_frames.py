@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from busway._core import Selection, check_topic
+from busway._core import Selection
 from busway.broker.progress import ChannelConfig
-from busway.errors import Code, Rejected
+from busway.errors import Code, Forbidden, Rejected
 from busway.streams import check_name
+from busway.topic import RESERVED, check_topic, is_reserved
 
 CHANNEL: Final = 0x30
 UNCHANNEL: Final = 0x31
@@ -25,6 +26,8 @@ _CANCEL: Final = struct.Struct("<IQ")
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _WHOLE: Final = 0x80000000
 _MILLI: Final = 0.001
+_MOST: Final = 65_536
+"""Entries of one ACK; those that are too late must fit into its answer."""
 
 
 class What(IntEnum):
@@ -97,12 +100,15 @@ def configured(old: ChannelConfig, settings: dict[str, Any], stream: str, channe
 
 def dead_topic(config: ChannelConfig, stream: str, channel: str) -> str:
     """Where messages go that nobody could deal with; empty: nowhere."""
-    try:
-        text = config.dead_letter.format(stream=stream, channel=channel)
-    except (KeyError, IndexError, ValueError) as error:
+    text = config.dead_letter.replace("{stream}", stream).replace("{channel}", channel)
+    if "{" in text or "}" in text:
         reason = f"dead_letter {config.dead_letter!r}: only {{stream}} and {{channel}} are filled in"
-        raise Rejected(reason, code=Code.INVALID_SETTING) from error
-    return check_topic(text, wildcards=False) if text else ""
+        raise Rejected(reason, code=Code.INVALID_SETTING)
+    if not text:
+        return ""
+    if is_reserved(topic := check_topic(text, wildcards=False)):
+        raise Forbidden(f"dead_letter: topics below {RESERVED!r} belong to the broker", code=Code.RESERVED)
+    return topic
 
 
 def take_of(rest: bytes) -> Take | int:
@@ -122,6 +128,8 @@ def entries_of(rest: bytes) -> Iterator[Entry]:
     """The entries of an ACK."""
     if not rest or len(rest) % _ENTRY.size:
         raise Rejected(f"ACK with {len(rest)} bytes", code=Code.INVALID_SETTING)
+    if len(rest) > _MOST * _ENTRY.size:
+        raise Rejected(f"ACK with more than {_MOST} entries", code=Code.INVALID_SETTING)
     for start, count, what, delay in _ENTRY.iter_unpack(rest):
         try:
             yield Entry(What(what), start, count, delay * _MILLI)

@@ -73,6 +73,11 @@ class Channel:
         return self._epoch
 
     @property
+    def first(self) -> int:
+        """The first offset that the stream still has, as far as it was told."""
+        return self._first
+
+    @property
     def cursor(self) -> int:
         """Nothing from here on was handed out."""
         return self._ahead.cursor

@@ -95,12 +95,12 @@ class Delivering:
         """More of a stream is safe."""
         for handing in self._channels.get(number, {}).values():
             if handing.consumers:
-                handing.do(handing.machine.appended(handing.stream.safe, handing.now))
+                handing.catch_up()
 
     def trimmed(self, stream: Stream) -> None:
         """Old messages of a stream are gone."""
         for handing in self._channels.get(stream.number, {}).values():
-            handing.do(handing.machine.trimmed(stream.first, handing.now))
+            handing.catch_up()
 
     # Channels.
 
@@ -145,7 +145,7 @@ class Delivering:
     async def seek(self, handing: Handing, start: tuple[str, Any]) -> int:
         """Put a channel to another place; its offset."""
         offset = await self.place(handing.stream, start)
-        handing.machine.appended(handing.stream.safe, handing.now)
+        handing.catch_up()
         if (told := handing.do(handing.machine.seek(offset, handing.now))) is not None:
             await told
         return offset
@@ -248,22 +248,28 @@ class Delivering:
             handing = await self._joined(join)
             if session.conn < 0:
                 return
-            if self._joining.get(who) != call or handing.over:
-                raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
-            handing.machine.appended(handing.stream.safe, handing.now)
-            actions = handing.machine.join(who, join.window, handing.now)
-            handing.consumers.add(who)
-            self._consumed.setdefault(conn, {})[who[1]] = handing
-            engine.follow_stream(handing.stream.number, yes=True)
-            engine.result(conn, call, Code.OK, handing.machine.floor, "")
-            handing.do(actions)
+            self._enter(handing, who, call, join)
         except BusError as error:
             if session.conn >= 0:
                 engine.result(conn, call, error.code, 0, error.reason)
+        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+            self._hub.unexpected(error, session, "a channel")
         finally:
             if self._joining.get(who) == call:
                 del self._joining[who]
             self._hub.flush()
+
+    def _enter(self, handing: Handing, who: Who, call: int, join: Join) -> None:
+        conn, number = who
+        if self._joining.get(who) != call or handing.over:
+            raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
+        handing.catch_up()
+        actions = handing.machine.join(who, join.window, handing.now)
+        handing.consumers.add(who)
+        self._consumed.setdefault(conn, {})[number] = handing
+        self._hub.engine.follow_stream(handing.stream.number, yes=True)
+        self._hub.engine.result(conn, call, Code.OK, handing.machine.floor, "")
+        handing.do(actions)
 
     async def _joined(self, join: Join) -> Handing:
         """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
@@ -387,13 +393,7 @@ class Delivering:
     def _spawn(self, work: Any) -> None:
         task = self._hub.loop.create_task(work, name="busway channel")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._hub.errors += 1
-            log.error("unexpected error with a channel", exc_info=error)
+        task.add_done_callback(self._tasks.discard)
 
     # What the hub's table calls.
 

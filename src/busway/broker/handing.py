@@ -120,6 +120,13 @@ class Handing:
         self._alarm(self)
         return told
 
+    def catch_up(self) -> None:
+        """The stream may have more, and less: one in memory keeps its bounds by itself."""
+        machine = self.machine
+        if (first := self.stream.first) > machine.first:
+            self.do(machine.trimmed(first, self.now))
+        self.do(machine.appended(self.stream.safe, self.now))
+
     def left(self, who: Who) -> None:
         """A consumer is gone, and somebody else may come to have its number."""
         self.consumers.discard(who)
@@ -127,7 +134,7 @@ class Handing:
 
     def figures(self) -> dict[str, Any]:
         """Settings, where it stands and what is on its way, as a ChannelInfo has them."""
-        self.do(self.machine.appended(self.stream.safe, self.now))
+        self.catch_up()
         settings: dict[str, Any] = msgspec.to_builtins(self.machine.config)
         names = {"name": self.name, "stream": self.stream.config.name}
         return _USUAL | settings | self.machine.figures() | names

@@ -152,8 +152,8 @@ class Stream:
         except BusError as error:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
+        self._hub.delivering.trimmed(self)
         if records:
-            self._hub.delivering.trimmed(self)
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
 
     # What it is.

@@ -6,7 +6,9 @@ What is not acknowledged is handed out again: to another consumer, or to this on
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from datetime import datetime
 from inspect import isawaitable
@@ -21,10 +23,19 @@ from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
 from busway.client.taking import Handler, Taking
-from busway.errors import Closed, Code, Disconnected, LocalProtocolError, Rejected, Timeout
+from busway.errors import (
+    BusError,
+    Closed,
+    Code,
+    Disconnected,
+    LocalProtocolError,
+    Rejected,
+    RemoteProtocolError,
+    Timeout,
+)
 from busway.positions import Position
 from busway.since import moment
-from busway.streams import seconds
+from busway.streams import ChannelInfo, seconds
 
 Start: TypeAlias = str | float | datetime | Position | Message
 """Where a channel begins: first, new, an offset, a position, a message, a time, or a length of time back."""
@@ -60,6 +71,14 @@ def start_of(start: Start | None) -> tuple[str, Any]:
             raise ValueError(f"start: {start} is no offset")
         return "offset", start
     return "ago", int(seconds("start", start) * _BILLION)
+
+
+def info_of(answer: Any) -> ChannelInfo:
+    """The broker's answer about a channel."""
+    try:
+        return msgspec.convert(answer, ChannelInfo)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"the broker's answer is no channel: {error}") from error
 
 
 class Channel(Taking):
@@ -100,6 +119,10 @@ class Channel(Taking):
         """What a handler's function has settled by itself."""
         self._takes: dict[int, asyncio.Future[int]] = {}
         """Answers that somebody waits for, by the numbers of their frames."""
+        self.owner: object = self
+        """What its messages have as their channel; the blocking face puts itself here."""
+        self.ahead: deque[Message] = deque()
+        """What the blocking face has taken out and nobody was given yet."""
         self._known: Connection | None = None
         """Over which the broker was told of it."""
 
@@ -236,7 +259,7 @@ class Channel(Taking):
         return self.nack(message, delay)
 
     def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
-        runs = handed((messages,) if isinstance(messages, Message) else messages, self)
+        runs = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
         if runs is None:
             raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
         if not runs:
@@ -263,11 +286,9 @@ class Channel(Taking):
     async def resume(self) -> None:
         await self._ask("update", settings={"paused": False})
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> ChannelInfo:
         """Its settings, where it stands, how many messages are in flight and how many are still to come."""
-        answer = await self._ask("list")
-        info: dict[str, Any] = answer["channels"][0]
-        return info
+        return info_of((await self._ask("list"))["channels"][0])
 
     async def _ask(self, verb: str, **more: Any) -> Any:
         return await self._call(f"$bus/channel/{verb}", {"stream": self.stream, "channel": self.name, **more})
@@ -292,13 +313,23 @@ class Channel(Taking):
         self._known = self._core.connection
         self._wake()
 
+    def ended(self, error: BusError | None) -> None:
+        """As all parts; what nobody took can't be acknowledged any more, and is for the others."""
+        if self._started:
+            self._drop()
+        super().ended(error)
+
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
         self.lost += count
         self._core.events.tell(Event(kind="gap", topic=self.label, count=count))
 
     def _drop(self) -> list[Message]:
         """What nobody has taken."""
-        left = list(self._ready)
+        left: list[Message] = []
+        while self.ahead:
+            with suppress(IndexError):  # another thread was quicker
+                left.append(self.ahead.popleft())
+        left += self._ready
         self._ready = iter(())
         while batch := self._inbox.take(_MOST):
             left += batch
@@ -323,7 +354,7 @@ class Channel(Taking):
                     self._over = True
                     self._wake()
                     await super()._finish()
-                if (left := handed(self._drop(), self)) and self._joined:
+                if (left := handed(self._drop(), self.owner)) and self._joined:
                     self._settling.add(RELEASE, left)
                 async with asyncio.timeout(self._drain):
                     await self._settling.sent()
@@ -340,9 +371,12 @@ class Channel(Taking):
         # Its window bounds what it is given.
         self._inbox = self._core.session.inbox(self._id, messages=1 << 31, bytes=1 << 40, policy=0)
         self._take = self._inbox.take
-        self._core.session.own(self._id, self)
+        self._core.session.own(self._id, self.owner)
         self._core.subscriptions[self._id] = self
         self._settling.begin(self._id)
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.label!r}{' closed' if self._over else ''}>"
 
     def _leave(self) -> None:
         if self._core.subscriptions.pop(self._id, None) is not None:

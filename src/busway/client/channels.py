@@ -4,16 +4,14 @@ import base64
 from datetime import timedelta
 from typing import Any, Final
 
-import msgspec
-
 from busway._core import check_pattern, check_topic
 from busway.checks import check_callable, check_type
-from busway.client.channel import Channel, Start, start_of
+from busway.client.channel import Channel, Start, info_of, start_of
 from busway.client.core import Core
 from busway.client.reading import ask
 from busway.client.sending import Sender
 from busway.client.taking import Handler
-from busway.errors import InvalidRule, RemoteProtocolError
+from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
 from busway.streams import ChannelInfo, check_name, seconds
 
@@ -109,7 +107,7 @@ class Channels:
 
     async def seek_channel(self, stream: str, name: str, start: Start) -> int:
         """Put a channel to another place, for all its consumers; the offset."""
-        question = {"stream": stream, "channel": name, "start": start_of(start)}
+        question = {**_named(stream, name), "start": start_of(start)}
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
 
@@ -119,21 +117,18 @@ class Channels:
 
     async def channels(self, stream: str) -> list[ChannelInfo]:
         """The channels of a stream, by name."""
-        answer = await self._ask_channel("$bus/channel/list", {"stream": stream})
-        return sorted((_info(one) for one in answer["channels"]), key=lambda one: one.name)
+        answer = await self._ask_channel("$bus/channel/list", {"stream": check_name("stream", stream)})
+        return sorted((info_of(one) for one in answer["channels"]), key=lambda one: one.name)
 
     async def _manage_channel(self, verb: str, stream: str, name: str, **more: Any) -> ChannelInfo:
-        return _info(await self._ask_channel(f"$bus/channel/{verb}", {"stream": stream, "channel": name, **more}))
+        return info_of(await self._ask_channel(f"$bus/channel/{verb}", {**_named(stream, name), **more}))
 
     async def _ask_channel(self, topic: str, question: dict[str, Any]) -> Any:
         return (await ask(self._sender, topic, question)).json()
 
 
-def _info(answer: Any) -> ChannelInfo:
-    try:
-        return msgspec.convert(answer, ChannelInfo)
-    except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"the broker's answer is no channel: {error}") from error
+def _named(stream: str, name: str) -> dict[str, Any]:
+    return {"stream": check_name("stream", stream), "channel": check_name("channel", name)}
 
 
 def _wire(settings: dict[str, Any]) -> dict[str, Any]:

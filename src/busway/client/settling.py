@@ -25,8 +25,8 @@ RELEASE: Final = 3
 
 FRAME: Final = 0x33
 _ENTRY: Final = struct.Struct("<QIB3xI")
-_MOST: Final = 10_000
-"""Entries of one frame."""
+_MOST: Final = 3000
+"""Entries of one frame, so that it is within the limits of a broker that allows little."""
 _LONGEST: Final = (1 << 32) - 1
 
 
@@ -51,7 +51,8 @@ class _Batch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.entries: list[tuple[int, int, int, int]] = []
         self.answer: asyncio.Future[list[Run]] = loop.create_future()
-        self._heard = False
+        self._heard: list[list[Run]] = []
+        """Those whose outcome somebody waits for."""
 
     def add(self, what: int, run: Run, delay: int) -> None:
         (first, many), entries = run, self.entries
@@ -63,22 +64,28 @@ class _Batch:
         entries.append((first, many, what, delay))
 
     async def wait(self, runs: list[Run]) -> None:
-        self._heard = True
+        self._heard.append(runs)
         for start, count in await asyncio.shield(self.answer):
-            if any(start < first + many and first < start + count for first, many in runs):
-                raise AckLate(f"offset {start}: too late, it is done already or was handed out again")
+            for first, many in runs:
+                if start < first + many and first < start + count:
+                    raise AckLate(f"offset {max(start, first)}: too late, it is done already or was handed out again")
 
     def told(self, left: list[Run]) -> BusError | None:
         """The broker's answer; the error that nobody else hears of."""
         self.answer.set_result(left)
-        if not left or self._heard:
+        if not left:
             return None
-        return AckLate(f"{sum(count for _, count in left)} acknowledgements came too late, from offset {left[0][0]} on")
+        heard = {offset for runs in self._heard for first, many in runs for offset in range(first, first + many)}
+        late = [offset for start, count in left for offset in range(start, start + count) if offset not in heard]
+        if not late:
+            return None
+        return AckLate(f"{len(late)} acknowledgements came too late, from offset {late[0]} on")
 
     def failed(self, error: BusError) -> BusError | None:
         self.answer.set_exception(error)
         self.answer.exception()
-        return None if self._heard else error
+        heard = sum(many for runs in self._heard for _, many in runs)
+        return error if heard < sum(entry[1] for entry in self.entries) else None
 
 
 class Settling:

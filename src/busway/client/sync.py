@@ -4,25 +4,22 @@ A driver. Nothing here knows the protocol: each call is handed to the asyncio fa
 public name.
 """
 
-import asyncio
 import atexit
-import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
-from busway.checks import check_callable
 from busway.client import bus as asynchronous
 from busway.client.core import State
 from busway.client.events import EventStream
 from busway.client.portal import Portal
 from busway.client.storing import Lasting
 from busway.client.sync_asking import Asking
+from busway.client.sync_channels import Channels
 from busway.client.sync_parts import Closing, Events, Request, Service, Subscription, TypedRequest
 from busway.client.sync_streams import Streams
+from busway.client.threads import in_threads
 from busway.client.typed import Received
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
@@ -34,10 +31,9 @@ T = TypeVar("T")
 
 _ASKING: Final = 4
 """Threads in which a service is asked whether it is willing: not those of its handler, which may all be at work."""
-_OVER: Final = object()
 
 
-class Bus(Asking, Streams, Closing):
+class Bus(Asking, Streams, Channels, Closing):
     """A client; made by busway.sync.connect() or a blocking server's connect()."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
@@ -259,7 +255,7 @@ class Bus(Asking, Streams, Closing):
 
         Callables among the rules are asked in the bus's own thread and must not use the bus.
         """
-        called, pool = _in_threads("handler", handler, concurrency)
+        called, pool = in_threads("handler", handler, concurrency)
 
         async def subscribed() -> Any:
             return await self._inner.subscribe(pattern, *below, handler=called, concurrency=concurrency, **more)
@@ -302,8 +298,8 @@ class Bus(Asking, Streams, Closing):
         A handler that is a generator replies with each item. `ask` has threads of its own.
         """
         below, given = ((), more) if isinstance(topic, str) else (more[:1], more[1:])
-        called, pool = _in_threads("handler", given[0] if given else handler, concurrency)
-        willing, asking = _in_threads("ask", ask, _ASKING)
+        called, pool = in_threads("handler", given[0] if given else handler, concurrency)
+        willing, asking = in_threads("ask", ask, _ASKING)
 
         async def serving() -> Any:
             serve: Any = self._inner.serve
@@ -363,27 +359,3 @@ def _close_all() -> None:
     """What a script published before it ended without closing its bus still goes out."""
     for bus in list(_open):
         bus.close()
-
-
-def _in_threads(
-    name: str, function: Callable[[Any], object] | None, concurrency: int
-) -> tuple[Callable[[Any], object] | None, ThreadPoolExecutor | None]:
-    """A function that may block, made into one for the loop; what is asynchronous runs on the loop as it is."""
-    check_callable(name, function)
-    if function is None or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return function, None
-    pool = ThreadPoolExecutor(concurrency, thread_name_prefix=f"busway-{name}")
-    if inspect.isgeneratorfunction(function):
-        return lambda argument: _pulled(pool, function(argument)), pool
-    return lambda argument: asyncio.get_running_loop().run_in_executor(pool, function, argument), pool
-
-
-async def _pulled(pool: ThreadPoolExecutor, items: Generator[object, Any, Any]) -> AsyncGenerator[object, None]:
-    """The items of a generator that runs in threads."""
-    loop = asyncio.get_running_loop()
-    try:
-        while (item := await loop.run_in_executor(pool, next, items, _OVER)) is not _OVER:
-            yield item
-    finally:
-        with suppress(RuntimeError):  # the threads are gone already
-            pool.submit(items.close)

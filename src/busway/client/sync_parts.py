@@ -67,10 +67,16 @@ class Closing(ABC):
         self.close()
 
 
-class _Part(Closing):
-    """A subscription or service, and the threads of its handler."""
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
 
-    _inner: "_AsyncSubscription[Any] | _AsyncService[Any]"
+
+class Part(Closing):
+    """A subscription, channel or service, and the threads of its handler."""
+
+    _inner: _Closable
 
     def __init__(self, portal: Portal, *pools: ThreadPoolExecutor | None) -> None:
         self._portal = portal
@@ -89,7 +95,7 @@ class _Part(Closing):
         return self._inner.closed
 
 
-class Subscription(_Part, ShowsFigures, Generic[M]):
+class Subscription(Part, ShowsFigures, Generic[M]):
     """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
 
     _inner: _AsyncSubscription[M]
@@ -204,7 +210,7 @@ class TypedRequest(_Answerable, Generic[T]):
         self.value: T = inner.value
 
 
-class Service(_Part, Generic[Q]):
+class Service(Part, Generic[Q]):
     """Answers requests, in the threads of its handler or by iterating over them."""
 
     _inner: _AsyncService[Any]

@@ -125,6 +125,9 @@ class Taking(Part):
         """Messages from this place on are gone for good; none: it begins here."""
 
     def _refill(self) -> bool:
+        """Have something ready; False if nothing has arrived."""
+        if length_hint(self._ready):
+            return True  # another consumer has taken them out, while this one was busy with the last of those before
         if not self._started or not (batch := self._take(_BATCH)):
             return False
         self._taken(batch)
