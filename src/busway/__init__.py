@@ -7,9 +7,11 @@ from typing import Any as _Any, TypeVar as _TypeVar
 from busway._core import __version__, matches
 from busway.broker import Server, serve
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
+from busway.client.channel import Channel
 from busway.client.streams import Stream
 from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
 from busway.errors import (
+    AckLate,
     BusError,
     Closed,
     ConnectFailed,
@@ -27,6 +29,7 @@ from busway.errors import (
     LocalProtocolError,
     NoConsumers,
     NoResponders,
+    OutOfRange,
     PayloadError,
     ProtocolError,
     Rejected,
@@ -42,17 +45,20 @@ from busway.fields import ANY, Expr, expr
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
-from busway.streams import StoredTopic, StreamConfig, StreamInfo
+from busway.streams import ChannelInfo, StoredTopic, StreamConfig, StreamInfo
 
 _T = _TypeVar("_T")
 
 __all__ = [
     "ANY",
     "TLS",
+    "AckLate",
     "Buffer",
     "Bus",
     "BusError",
     "Caller",
+    "Channel",
+    "ChannelInfo",
     "Closed",
     "ConnectFailed",
     "DataFailed",
@@ -76,6 +82,7 @@ __all__ = [
     "NoConsumers",
     "NoResponders",
     "Offline",
+    "OutOfRange",
     "PayloadError",
     "Placed",
     "Policy",

@@ -2,8 +2,11 @@
 
 import asyncio
 import random
+from contextlib import suppress
 
 import busway
+from busway.client.channel import Channel
+from busway.errors import AckLate
 from busway.positions import Position, Positions
 from busway.topic import matches
 from tests.crash.harness import PATIENCE, Stored, Worker, Writer
@@ -132,11 +135,79 @@ class Resumer(Subscriber):
             await subscription.close()
 
 
+class Jobs:
+    """What the consumers of one channel know together."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, bytes] = {}
+        """By offset: the broker has said that this is noted."""
+        self.unsure: set[int] = set()
+        """Acknowledged by somebody who did not hear whether it was noted."""
+        self.again = 0
+        self.wrong: list[str] = []
+
+
+class Consumer(Worker):
+    """Shares a channel with others: acknowledges most of what it gets, gives some of it back, and forgets some."""
+
+    def __init__(self, name: str, jobs: Jobs, seed: int, *, window: int = 64) -> None:
+        super().__init__(name)
+        self.jobs, self.window, self.chance = jobs, window, random.Random(seed)
+
+    async def work(self, bus: busway.Bus) -> None:
+        channel = bus.channel("default", "jobs", window=self.window, lease="5s", max_deliveries=0)
+        async with channel as jobs:
+            while not self.stopping:
+                try:
+                    batch = await jobs.take(50, timeout=0.2)
+                except busway.Timeout:
+                    continue
+                await self._deal(jobs, batch)
+                self.did(len(batch))
+
+    async def _deal(self, channel: Channel, batch: list[busway.Message]) -> None:
+        for message in batch:
+            self.jobs.again += message.deliveries > 1
+            if message.offset in self.jobs.acknowledged:
+                self.jobs.wrong.append(f"{self.name} got {message} at {message.offset} again, which was acknowledged")
+        good = [message for message in batch if self.chance.random() < 0.9]
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(self._ack(message) for message in good))
+            if bad := [message for message in batch if message not in good]:
+                with suppress(busway.Disconnected, AckLate):
+                    await channel.nack(bad)
+
+    async def _ack(self, message: busway.Message) -> None:
+        offset = message.offset or 0
+        try:
+            await message.ack()
+        except AckLate:
+            return  # somebody else has it
+        except busway.Disconnected:
+            self.jobs.unsure.add(offset)  # what was not noted comes again
+            return
+        self.jobs.acknowledged[offset] = message.payload
+
+    def finish(self, stored: list[Stored]) -> bool:
+        return len(self.jobs.acknowledged.keys() | self.jobs.unsure) >= len(stored)
+
+    def check(self, stored: list[Stored]) -> None:
+        """Each message was acknowledged in the end, and none came again after that."""
+        assert not self.jobs.wrong, self.jobs.wrong[:3]
+        payloads = {one.place.offset: one.payload for one in stored}
+        assert self.jobs.acknowledged.keys() | self.jobs.unsure == payloads.keys()
+        assert self.jobs.acknowledged.items() <= payloads.items()
+
+
 def usual(seed: int = 0) -> list[Worker]:
-    """Three publishers, and three who read."""
+    """Three publishers, three who read, and three who share a channel."""
+    jobs = Jobs()
     return [
         *(Publisher(f"publisher-{number}", seed + number) for number in range(3)),
         Subscriber("everything"),
         Subscriber("orders", "orders/*"),
         Resumer("resumer", "audit"),
+        Consumer("consumer-0", jobs, seed),
+        Consumer("consumer-1", jobs, seed + 1, window=8),
+        Consumer("puller", jobs, seed + 2, window=0),
     ]

@@ -157,10 +157,17 @@ class Channel:
 
     def join(self, consumer: Who, window: int, now: float) -> list[Action]:
         """One more consumer, or another window for one that is there. With window 0 it gets only what it takes."""
-        if self.config.exclusive and self._consumers and not self._consumers.get(consumer):
-            raise ChannelBusy(f"the channel {self.name!r} is exclusive and has a consumer")
+        if not self._consumers.get(consumer):
+            self.check_free()
         self._consumers.join(consumer, window)
         return self._pump(now, [])
+
+    def check_free(self, *, exclusive: bool = False) -> None:
+        """Raise ChannelBusy if nobody else may consume it, or if it can't be exclusive since somebody does."""
+        if self._consumers and self.config.exclusive:
+            raise ChannelBusy(f"the channel {self.name!r} is exclusive and has a consumer")
+        if self._consumers and exclusive:
+            raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so nobody can have it exclusively")
 
     def leave(self, consumer: Who, now: float) -> list[Action]:
         """It goes, or its connection has ended: what it didn't acknowledge is for the others."""
@@ -207,6 +214,11 @@ class Channel:
         if timeout > 0 and not take.over and timeout != inf:
             self._held.wake(take)
         return out
+
+    def takes(self, consumer: Who) -> int:
+        """How many of its takes wait."""
+        one = self._consumers.get(consumer)
+        return len(one.takes) if one is not None else 0
 
     def cancel_take(self, consumer: Who, number: int, now: float) -> list[Action]:
         """The consumer no longer waits. What it got is in flight."""

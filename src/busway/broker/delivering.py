@@ -22,6 +22,7 @@ from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.session import Session
 
 log = logging.getLogger("busway.broker")
 
@@ -56,6 +57,8 @@ class Delivering:
         self._notes: dict[int, Notes] = {}
         self._consumed: dict[int, dict[int, Handing]] = {}
         """By connection and the number that the connection has given the channel."""
+        self._joining: dict[Who, int] = {}
+        """Who is about to consume a channel, and the number of the frame that said so."""
         self._burying = Burying(hub)
         self._alarms: list[tuple[float, int, Handing]] = []
         self._serial = count()
@@ -110,7 +113,8 @@ class Delivering:
     async def declare(self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
         """The channel with these settings; made if it is not there."""
         found = self._hub.streaming.get(stream)
-        channels = self._channels[found.number]
+        if (channels := self._channels.get(found.number)) is None:
+            raise Rejected(f"the stream {stream!r} is being made or removed", code=Code.NO_STREAM)
         if (handing := channels.get(channel)) is not None:
             await self.configure(handing, settings)
             return handing
@@ -118,11 +122,15 @@ class Delivering:
             raise LimitExceeded(f"the stream {stream!r} has {CHANNELS} channels, which is the limit")
         config = frames.configured(ChannelConfig(), settings, stream, channel)
         floor = await self.place(found, start)
-        if (handing := channels.get(channel)) is None:  # nobody else has made it meanwhile
-            state = ChannelState(channel, config, time.time_ns() // 1000, floor)
-            told = self._notes[found.number].write([Created(channel, state.epoch, floor, config)])
-            handing = self._open(found, state)
-            await told
+        if self._channels.get(found.number) is not channels:
+            raise Rejected(f"the stream {stream!r} was removed", code=Code.NO_STREAM)
+        if (handing := channels.get(channel)) is not None:  # somebody else has made it meanwhile
+            await self.configure(handing, settings)
+            return handing
+        state = ChannelState(channel, config, time.time_ns() // 1000, floor)
+        told = self._notes[found.number].write([Created(channel, state.epoch, floor, config)])
+        handing = self._open(found, state)
+        await told
         return handing
 
     async def configure(self, handing: Handing, settings: dict[str, Any]) -> None:
@@ -207,10 +215,11 @@ class Delivering:
         """A CHANNEL, UNCHANNEL, TAKE or ACK."""
         try:
             if kind == frames.CHANNEL:
-                self._spawn(self._join(conn, number, call, frames.join_of(rest)))
+                self._begin((conn, number), call, frames.join_of(rest))
                 return
             if (handing := self._consumed.get(conn, {}).get(number)) is None:
-                if kind == frames.UNCHANNEL:  # it ended meanwhile
+                if kind == frames.UNCHANNEL:  # it has ended meanwhile, or not begun yet
+                    self._joining.pop((conn, number), None)
                     self._hub.engine.result(conn, call, Code.OK, 0, "")
                     return
                 raise Rejected("this connection does not consume that channel", code=Code.NO_CHANNEL)
@@ -224,37 +233,52 @@ class Delivering:
         except BusError as error:
             self._hub.engine.result(conn, call, error.code, 0, error.reason)
 
-    async def _join(self, conn: int, number: int, call: int, join: Join) -> None:
-        engine, session = self._hub.engine, self._hub.sessions.get(conn)
+    def _begin(self, who: Who, call: int, join: Join) -> None:
+        conn, number = who
+        if number in (consumed := self._consumed.get(conn, {})) or who in self._joining:
+            raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
+        if len(consumed) >= (most := self._hub.settings.subscriptions):
+            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
+        self._joining[who] = call
+        self._spawn(self._join(self._hub.sessions[conn], who, call, join))
+
+    async def _join(self, session: "Session", who: Who, call: int, join: Join) -> None:
+        engine, conn = self._hub.engine, who[0]
         try:
-            if join.create:
-                handing = await self.declare(join.stream, join.channel, join.settings, join.start)
-            else:
-                handing = self.get(join.stream, join.channel)
-                await self.configure(handing, join.settings)
-            if self._hub.sessions.get(conn) is not session or session is None:
+            handing = await self._joined(join)
+            if session.conn < 0:
                 return
-            if number in self._consumed.get(conn, {}):
-                raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
+            if self._joining.get(who) != call or handing.over:
+                raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
             handing.machine.appended(handing.stream.safe, handing.now)
-            handing.consumers.add((conn, number))
-            try:
-                actions = handing.machine.join((conn, number), join.window, handing.now)
-            except BusError:
-                handing.consumers.discard((conn, number))
-                raise
-            self._consumed.setdefault(conn, {})[number] = handing
+            actions = handing.machine.join(who, join.window, handing.now)
+            handing.consumers.add(who)
+            self._consumed.setdefault(conn, {})[who[1]] = handing
             engine.follow_stream(handing.stream.number, yes=True)
             engine.result(conn, call, Code.OK, handing.machine.floor, "")
             handing.do(actions)
         except BusError as error:
-            engine.result(conn, call, error.code, 0, error.reason)
+            if session.conn >= 0:
+                engine.result(conn, call, error.code, 0, error.reason)
         finally:
+            if self._joining.get(who) == call:
+                del self._joining[who]
             self._hub.flush()
+
+    async def _joined(self, join: Join) -> Handing:
+        """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
+        found = self._channels.get(self._hub.streaming.get(join.stream).number, {}).get(join.channel)
+        if found is not None and found.consumers:
+            found.machine.check_free(exclusive=bool(join.settings.get("exclusive")))
+        if join.create:
+            return await self.declare(join.stream, join.channel, join.settings, join.start)
+        handing = self.get(join.stream, join.channel)
+        await self.configure(handing, join.settings)
+        return handing
 
     def _leave(self, who: Who, handing: Handing) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
-        handing.consumers.discard(who)
+        handing.left(who)
         handing.do(handing.machine.leave(who, handing.now))
         number = handing.stream.number
         if not any(one.consumers for one in self._channels.get(number, {}).values()):
@@ -264,6 +288,8 @@ class Delivering:
         machine = handing.machine
         if isinstance(take, int):
             handing.do(machine.cancel_take(who, take, handing.now))
+        elif machine.takes(who) >= (most := self._hub.settings.pending):
+            raise LimitExceeded(f"{most} takes wait already", code=Code.TOO_MANY_PENDING)
         else:
             handing.do(machine.take(who, call, take.most, take.timeout, handing.now, whole=take.whole))
 
@@ -280,7 +306,8 @@ class Delivering:
         if told is None or (told.done() and told.exception() is None):
             self._answer(who[0], call, good, left)
         else:
-            told.add_done_callback(lambda told: self._answer_later(who[0], call, good, left, told))
+            session = self._hub.sessions.get(who[0])
+            told.add_done_callback(lambda told: self._answer_later(session, call, good, left, told))
 
     def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Any:
         machine, now = handing.machine, handing.now
@@ -308,12 +335,16 @@ class Delivering:
         else:
             self._hub.engine.result(conn, call, Code.OK, good, "")
 
-    def _answer_later(self, conn: int, call: int, good: int, left: list[Span], told: "asyncio.Future[None]") -> None:
+    def _answer_later(
+        self, session: "Session | None", call: int, good: int, left: list[Span], told: "asyncio.Future[None]"
+    ) -> None:
+        if session is None or session.conn < 0:
+            return  # it is gone, and somebody else may have its number
         error = None if told.cancelled() else told.exception()
         if isinstance(error, BusError):
-            self._hub.engine.result(conn, call, error.code, 0, error.reason)
+            self._hub.engine.result(session.conn, call, error.code, 0, error.reason)
         else:
-            self._answer(conn, call, good, left)
+            self._answer(session.conn, call, good, left)
         self._hub.flush()
 
     # Connections.
@@ -328,6 +359,8 @@ class Delivering:
         for number, handing in list(self._consumed.get(conn, {}).items()):
             self._leave((conn, number), handing)
         self._consumed.pop(conn, None)
+        for who in [who for who in self._joining if who[0] == conn]:
+            del self._joining[who]
 
     # Time.
 

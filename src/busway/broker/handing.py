@@ -41,8 +41,8 @@ _BLOCKS: Final = 4
 """Blocks that a channel keeps, for what is handed out a few at a time or comes again."""
 _LEAST: Final = 16 << 10
 _MOST: Final = 256 << 10
-_EACH: Final = 256
-"""Bytes that are read for each message that is wanted, within these bounds."""
+_EACH: Final = 4096
+"""Bytes that are read for each message that is wanted, within these bounds: what is not handed out now is soon."""
 _TURN: Final = 8
 """Blocks that are looked through before everybody else has a turn."""
 _RETRY: Final = 1.0
@@ -120,6 +120,11 @@ class Handing:
         self._alarm(self)
         return told
 
+    def left(self, who: Who) -> None:
+        """A consumer is gone, and somebody else may come to have its number."""
+        self.consumers.discard(who)
+        self._short.pop(who, None)
+
     def figures(self) -> dict[str, Any]:
         """Settings, where it stands and what is on its way, as a ChannelInfo has them."""
         self.do(self.machine.appended(self.stream.safe, self.now))
@@ -174,9 +179,9 @@ class Handing:
             return self._let_die(action)
         self._todo.popleft()
         if isinstance(action, TakeDone):
-            conn, _ = action.consumer
-            got = action.got - min(self._short.pop(action.consumer, 0), action.got)
-            self._hub.engine.result(conn, action.number, Code.OK, got, "")
+            if action.consumer in self.consumers:
+                got = action.got - min(self._short.pop(action.consumer, 0), action.got)
+                self._hub.engine.result(action.consumer[0], action.number, Code.OK, got, "")
         elif isinstance(action, Gone):
             self._tell_gone(action)
         elif isinstance(action, Rewound):
@@ -274,7 +279,8 @@ class Handing:
         count = sum(many for _, many in action.spans)
         name = self.stream.config.name
         log.warning("stream %r dropped %d messages that channel %r had not done", name, count, self.name)
-        for conn, number in [action.consumer] if action.consumer is not None else self.consumers:
+        told = self.consumers if action.consumer is None else self.consumers & {action.consumer}
+        for conn, number in told:
             for start, many in action.spans:
                 self._hub.engine.tell_gap(conn, number, self.stream.number, start, start + many)
 

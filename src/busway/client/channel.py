@@ -7,19 +7,21 @@ What is not acknowledged is handed out again: to another consumer, or to this on
 import asyncio
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from copy import copy
 from datetime import datetime
 from inspect import isawaitable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
-from busway._core import Message
+from busway._core import Message, handed
 from busway.checks import check_count, check_timeout
+from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
 from busway.client.taking import Handler, Taking
-from busway.errors import Closed, Code, Disconnected, Rejected, Timeout
+from busway.errors import Closed, Code, Disconnected, LocalProtocolError, Rejected, Timeout
 from busway.positions import Position
 from busway.since import moment
 from busway.streams import seconds
@@ -37,6 +39,8 @@ _WHOLE: Final = 0x80000000
 _EVER: Final = (1 << 32) - 1
 _MOST: Final = 65_536
 _BILLION: Final = 10**9
+_LATE: Final = 5.0
+"""Seconds that the answer of the broker may be late when a take's time is over."""
 
 
 def start_of(start: Start | None) -> tuple[str, Any]:
@@ -91,9 +95,13 @@ class Channel(Taking):
         self._call = call
         self._settings = settings
         self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
-        self._settling = Settling(core, self.label, self._check)
+        self._settling = Settling(core, self.label, self._check, lambda: self._joined)
         self._done: set[int] = set()
         """What a handler's function has settled by itself."""
+        self._takes: dict[int, asyncio.Future[int]] = {}
+        """Answers that somebody waits for, by the numbers of their frames."""
+        self._known: Connection | None = None
+        """Over which the broker was told of it."""
 
     # Receiving.
 
@@ -112,7 +120,7 @@ class Channel(Taking):
         check_timeout("timeout", timeout)
         if most > _MOST:
             raise ValueError(f"most: {_MOST} messages can be taken at once, not {most}")
-        loop = self._core.loop
+        loop = self._core.loop if self._started else asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
         batch = self._batch(most)
         while not batch or (whole and len(batch) < most):
@@ -120,41 +128,71 @@ class Channel(Taking):
             try:
                 if self.window:
                     await self._more(left)
-                    batch += self._batch(most - len(batch))
                 else:
                     batch += await self._pull(most - len(batch), left, whole=whole)
             except Timeout:
                 if not batch:
                     raise
                 break
+            except BaseException:
+                if batch:  # somebody else gets it
+                    self._ready = iter([*batch, *self._ready])
+                    self._wake()
+                raise
+            batch += self._batch(most - len(batch))
         return batch
 
     async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
-        """Have the broker hand out so many."""
+        """Have the broker hand out so many; none if whoever waits has to look again."""
         core = self._core
         self._check()
-        milliseconds = _EVER if timeout is None else min(int(timeout * 1000), _EVER - 1)
-        try:
-            core.usable()
-            rest = _ASKED.pack(most | _WHOLE * whole, milliseconds)
-            number = core.session.channel(_TAKE, self._id, rest)
-            got = await self._answer(number)
-        except Disconnected:
+        if not self._joined:
             # It comes back by itself; whoever waits goes on waiting.
             await self._more(timeout)
             return []
-        if not got:
-            raise Timeout(f"nothing to take from {self.label!r} within {timeout or 0:g} s")
-        return self._batch(got)
-
-    async def _answer(self, number: int) -> int:
-        core = self._core
+        milliseconds = _EVER if timeout is None else min(int(timeout * 1000 + 0.999), _EVER - 1)
+        number = core.session.channel(_TAKE, self._id, _ASKED.pack(most | _WHOLE * whole, milliseconds))
+        answer = self._takes[number] = core.answer(number)
+        begin = core.loop.time()
         try:
-            return await core.result(number)
-        except asyncio.CancelledError:
-            if core.connection is not None and core.connection.greeted:
-                core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
-            raise
+            async with asyncio.timeout(None if timeout is None else timeout + _LATE):
+                got: int = await asyncio.shield(answer)
+        except Disconnected:
+            return []
+        except (asyncio.CancelledError, TimeoutError) as error:
+            self._call_off(number, answer)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            got = 0
+        finally:
+            del self._takes[number]
+        if not got and timeout is not None and core.loop.time() >= begin + timeout:
+            raise Timeout(f"nothing to take from {self.label!r} within {timeout:g} s")
+        return self._batch(got) if got else []
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the broker of the moment knows that this is its consumer."""
+        return self._known is not None and self._known is self._core.connection
+
+    def _call_off(self, number: int, answer: "asyncio.Future[int]") -> None:
+        """Nobody waits for this any more; what it has got is for those who do."""
+        answer.add_done_callback(self._called_off)
+        if not answer.done() and self._joined:
+            self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+
+    def _called_off(self, answer: "asyncio.Future[int]") -> None:
+        if not answer.cancelled() and answer.exception() is None and answer.result():
+            # The others wait for answers of their own, and don't look at what has arrived before they get them.
+            for number in self._takes:
+                self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+
+    def _wake(self) -> None:
+        if self._over:
+            for answer in self._takes.values():
+                if not answer.done():
+                    answer.set_result(0)
+        super()._wake()
 
     async def _each(self) -> AsyncGenerator[Message, None]:
         if self.window:
@@ -198,15 +236,14 @@ class Channel(Taking):
         return self.nack(message, delay)
 
     def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
-        given = (messages,) if isinstance(messages, Message) else tuple(messages)
-        if not given:
-            raise ValueError("no message is given")
-        offsets = [message.offset or 0 for message in given if message.channel is self]
-        if len(offsets) < len(given):
+        runs = handed((messages,) if isinstance(messages, Message) else messages, self)
+        if runs is None:
             raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
+        if not runs:
+            raise ValueError("no message is given")
         if self.handled and what != EXTEND:
-            self._done.update(offsets)
-        return self._settling.add(what, offsets, delay)
+            self._done.update(offset for first, count in runs for offset in range(first, first + count))
+        return self._settling.add(what, runs, delay)
 
     # The channel itself.
 
@@ -237,14 +274,22 @@ class Channel(Taking):
 
     # Inside.
 
+    async def start(self) -> Self:
+        """Consume it; after this its messages are handed out."""
+        await super().start()
+        self._known = self._core.connection
+        return self
+
     def announce(self) -> int:
         # What came over a lost connection is handed out again.
+        self._known = None
         self._drop()
         asked = {**self._asked, "settings": self._settings}
         return self._core.session.channel(_CHANNEL, self._id, msgspec.msgpack.encode(asked))
 
     def restored(self) -> None:
         """There is a new connection, and the broker knows the channel."""
+        self._known = self._core.connection
         self._wake()
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
@@ -261,8 +306,10 @@ class Channel(Taking):
 
     def _check(self) -> None:
         if not self._started:
-            raise Rejected(f"the channel {self.label!r} has not been entered", code=Code.NO_CHANNEL)
+            raise LocalProtocolError("this channel has not been entered: use `async with` or await it")
         if self._over and not self._closing:
+            if self._error is not None:
+                raise copy(self._error)
             raise Closed(f"the channel {self.label!r} is closed: what was not acknowledged is handed out again")
 
     _closing = False
@@ -276,7 +323,7 @@ class Channel(Taking):
                     self._over = True
                     self._wake()
                     await super()._finish()
-                if left := [message.offset or 0 for message in self._drop()]:
+                if (left := handed(self._drop(), self)) and self._joined:
                     self._settling.add(RELEASE, left)
                 async with asyncio.timeout(self._drain):
                     await self._settling.sent()

@@ -6,14 +6,17 @@ stream promises, or raises: AckLate if the message had gone to somebody else.
 
 import asyncio
 import struct
-from collections.abc import Callable, Generator, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.errors import AckLate, BusError
+
+Run: TypeAlias = tuple[int, int]
+"""The first of some offsets, and how many."""
 
 ACK: Final = 0
 NACK: Final = 1
@@ -30,15 +33,14 @@ _LONGEST: Final = (1 << 32) - 1
 class Settled:
     """What ack() and nack() return: await it to know that it is stored."""
 
-    __slots__ = ("_batch", "_first", "_offsets")
+    __slots__ = ("_batch", "_runs")
 
-    def __init__(self, batch: "_Batch", first: int, offsets: Iterable[int] = ()) -> None:
+    def __init__(self, batch: "_Batch", runs: list[Run]) -> None:
         self._batch = batch
-        self._first = first
-        self._offsets = offsets
+        self._runs = runs
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._batch.wait((self._first, *self._offsets)).__await__()
+        return self._batch.wait(self._runs).__await__()
 
 
 class _Batch:
@@ -48,26 +50,25 @@ class _Batch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.entries: list[tuple[int, int, int, int]] = []
-        self.answer: asyncio.Future[list[tuple[int, int]]] = loop.create_future()
+        self.answer: asyncio.Future[list[Run]] = loop.create_future()
         self._heard = False
 
-    def add(self, what: int, offset: int, delay: int) -> None:
-        entries = self.entries
+    def add(self, what: int, run: Run, delay: int) -> None:
+        (first, many), entries = run, self.entries
         if entries:
             start, count, last, before = entries[-1]
-            if start + count == offset and (last, before) == (what, delay):
-                entries[-1] = start, count + 1, what, delay
+            if start + count == first and last == what and before == delay:
+                entries[-1] = start, count + many, what, delay
                 return
-        entries.append((offset, 1, what, delay))
+        entries.append((first, many, what, delay))
 
-    async def wait(self, offsets: Iterable[int]) -> None:
+    async def wait(self, runs: list[Run]) -> None:
         self._heard = True
-        left = await asyncio.shield(self.answer)
-        for offset in offsets if left else ():
-            if any(start <= offset < start + count for start, count in left):
-                raise AckLate(f"offset {offset}: too late, it is done already or was handed out again")
+        for start, count in await asyncio.shield(self.answer):
+            if any(start < first + many and first < start + count for first, many in runs):
+                raise AckLate(f"offset {start}: too late, it is done already or was handed out again")
 
-    def told(self, left: list[tuple[int, int]]) -> BusError | None:
+    def told(self, left: list[Run]) -> BusError | None:
         """The broker's answer; the error that nobody else hears of."""
         self.answer.set_result(left)
         if not left or self._heard:
@@ -83,10 +84,11 @@ class _Batch:
 class Settling:
     """The acknowledgements of one channel."""
 
-    def __init__(self, core: Core, label: str, usable: Callable[[], None]) -> None:
+    def __init__(self, core: Core, label: str, usable: Callable[[], None], joined: Callable[[], bool]) -> None:
         self._core = core
         self._label = label
         self._usable = usable
+        self._joined = joined
         self._id = 0
         self._batch: _Batch | None = None
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -95,7 +97,7 @@ class Settling:
         """The channel has this number."""
         self._id = number
 
-    def add(self, what: int, offsets: Iterable[int], delay: float = 0.0) -> Settled:
+    def add(self, what: int, runs: list[Run], delay: float = 0.0) -> Settled:
         """Send this at the end of the turn."""
         self._usable()
         batch = self._batch
@@ -103,12 +105,10 @@ class Settling:
             self.send()
             batch = self._batch = _Batch(self._core.loop)
             self._core.loop.call_soon(self.send)
-        milliseconds = min(int(delay * 1000 + 0.999), _LONGEST)
-        first, *others = offsets
-        batch.add(what, first, milliseconds)
-        for offset in others:
-            batch.add(what, offset, milliseconds)
-        return Settled(batch, first, others)
+        milliseconds = min(int(delay * 1000 + 0.999), _LONGEST) if delay else 0
+        for run in runs:
+            batch.add(what, run, milliseconds)
+        return Settled(batch, runs)
 
     def send(self) -> None:
         """Send what was gathered."""
@@ -117,8 +117,7 @@ class Settling:
             return
         core = self._core
         try:
-            connection = core.connection
-            if connection is None or not connection.greeted:
+            if not self._joined():
                 raise core.why_not()
             rest = b"".join(_ENTRY.pack(start, count, what, delay) for start, count, what, delay in batch.entries)
             number = core.session.channel(FRAME, self._id, rest)
@@ -139,7 +138,7 @@ class Settling:
         self._under_way.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, AckLate):
-            self._tell(batch.told(msgspec.json.decode(error.reason, type=list[tuple[int, int]])))
+            self._tell(batch.told(msgspec.json.decode(error.reason, type=list[Run])))
         elif isinstance(error, BusError):
             self._tell(batch.failed(error))
         else:
