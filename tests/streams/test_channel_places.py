@@ -60,7 +60,7 @@ async def test_a_channel_stands_where_it_stood_after_a_restart(lasting: Place) -
         await last.ack()
     await place.restart()
     async with bus.channel("orders", "billing") as jobs:
-        assert (await jobs.info())["floor"] == 301
+        assert (await jobs.info()).floor == 301
 
 
 async def test_what_was_refused_comes_again(bus_with_stream: Place) -> None:
@@ -103,4 +103,4 @@ async def test_a_database_that_is_gone_costs_a_channel_nothing(far: Place, relay
         await last.ack()
     await far.restart()
     async with bus.channel("orders", "billing") as jobs:
-        assert (await jobs.info())["floor"] == 101
+        assert (await jobs.info()).floor == 101

@@ -153,7 +153,8 @@ pub fn begin_with(files: &dyn Files, first: u64) -> io::Result<()> {
 /// What is there; if that is nothing, a log that begins with this offset.
 pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
     let mut names = files.list()?;
-    if names.is_empty() && fresh > 0 {
+    let ours = |name: &String| name == FIRST || [".log", ".idx"].iter().any(|end| number(name, end).is_some());
+    if fresh > 0 && !names.iter().any(ours) {
         begin_with(files, fresh)?;
         names = files.list()?;
     }
