@@ -185,10 +185,16 @@ class Trial:
         for writer in writers:
             await writer.stop()
         self.stored = await self.broker.stored()
-        async with asyncio.timeout(PATIENCE):
-            while not all(worker.finish(self.stored) for worker in self.workers):
-                self._worked.clear()
-                await self._worked.wait()
+        while late := [worker for worker in self.workers if not worker.finish(self.stored)]:
+            for worker in late:
+                worker.failed()
+            self._worked.clear()
+            try:
+                # As long as somebody gets on it may take its time.
+                await asyncio.wait_for(self._worked.wait(), PATIENCE)
+            except TimeoutError:
+                names = ", ".join(f"{worker.name} ({worker.busy} handled)" for worker in late)
+                raise AssertionError(f"of {len(self.stored)} messages not all came to {names}") from None
         for worker in self.workers:
             if worker not in writers:
                 await worker.stop()
