@@ -168,15 +168,20 @@ class Trial:
         """Until each worker has got on, and then for a random bit of work more."""
         begin = {worker: worker.busy for worker in self.workers}
         more = self.chance.randrange(2000)
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                got = [worker.busy - begin[worker] for worker in self.workers]
-                if min(got) > 0 and sum(got) >= more:
-                    break
-                for worker in self.workers:
-                    worker.failed()
-                self._worked.clear()
-                await self._worked.wait()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    got = [worker.busy - begin[worker] for worker in self.workers]
+                    if min(got) > 0 and sum(got) >= more:
+                        break
+                    for worker in self.workers:
+                        worker.failed()
+                    self._worked.clear()
+                    await self._worked.wait()
+        except TimeoutError:
+            stuck = [worker.name for worker in self.workers if worker.busy == begin[worker]]
+            did = {worker.name: worker.busy - begin[worker] for worker in self.workers}
+            raise AssertionError(f"after {self.broker.kills} kills {stuck} did not get on; the others: {did}") from None
         for _ in range(self.chance.randrange(20)):
             await asyncio.sleep(0)
 
