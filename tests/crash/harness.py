@@ -168,15 +168,20 @@ class Trial:
         """Until each worker has got on, and then for a random bit of work more."""
         begin = {worker: worker.busy for worker in self.workers}
         more = self.chance.randrange(2000)
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                got = [worker.busy - begin[worker] for worker in self.workers]
-                if min(got) > 0 and sum(got) >= more:
-                    break
-                for worker in self.workers:
-                    worker.failed()
-                self._worked.clear()
-                await self._worked.wait()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    got = [worker.busy - begin[worker] for worker in self.workers]
+                    if min(got) > 0 and sum(got) >= more:
+                        break
+                    for worker in self.workers:
+                        worker.failed()
+                    self._worked.clear()
+                    await self._worked.wait()
+        except TimeoutError:
+            stuck = [worker.name for worker in self.workers if worker.busy == begin[worker]]
+            did = {worker.name: worker.busy - begin[worker] for worker in self.workers}
+            raise AssertionError(f"after {self.broker.kills} kills {stuck} did not get on; the others: {did}") from None
         for _ in range(self.chance.randrange(20)):
             await asyncio.sleep(0)
 
@@ -185,13 +190,16 @@ class Trial:
         for writer in writers:
             await writer.stop()
         self.stored = await self.broker.stored()
-        while late := [worker.name for worker in self.workers if not worker.finish(self.stored)]:
+        while late := [worker for worker in self.workers if not worker.finish(self.stored)]:
+            for worker in late:
+                worker.failed()
             self._worked.clear()
             try:
-                async with asyncio.timeout(PATIENCE):  # they may be far behind, but they have to get on
-                    await self._worked.wait()
+                # As long as somebody gets on it may take its time.
+                await asyncio.wait_for(self._worked.wait(), PATIENCE)
             except TimeoutError:
-                raise AssertionError(f"{', '.join(late)} have not seen everything, and see nothing more") from None
+                names = ", ".join(f"{worker.name} ({worker.busy} handled)" for worker in late)
+                raise AssertionError(f"of {len(self.stored)} messages not all came to {names}") from None
         for worker in self.workers:
             if worker not in writers:
                 await worker.stop()

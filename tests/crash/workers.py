@@ -103,7 +103,9 @@ class Subscriber(Worker):
         return [one for one in stored if matches(self.pattern, one.topic)]
 
     def finish(self, stored: list[Stored]) -> bool:
-        return len(self.seen) >= len(self._owed(stored))
+        if self._expected < 0:
+            self._expected = len(self._owed(stored))
+        return len(self.seen) >= self._expected
 
     def check(self, stored: list[Stored]) -> None:
         """Each once, in order, and nothing that was not kept."""
@@ -189,7 +191,7 @@ class Consumer(Worker):
         self.jobs.acknowledged[offset] = message.payload
 
     def finish(self, stored: list[Stored]) -> bool:
-        return len(self.jobs.acknowledged.keys() | self.jobs.unsure) >= len(stored)
+        return len(self.jobs.acknowledged) + len(self.jobs.unsure - self.jobs.acknowledged.keys()) >= len(stored)
 
     def check(self, stored: list[Stored]) -> None:
         """Each message was acknowledged in the end, and none came again after that."""
