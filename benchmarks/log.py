@@ -9,7 +9,7 @@ import select
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -45,13 +45,13 @@ def prepared(count: int) -> list[tuple[int, bytes]]:
     return blocks
 
 
-def append(log: Log, blocks: list[tuple[int, bytes]]) -> None:
+def append(log: Log, blocks: list[tuple[int, bytes]], now: int = 1) -> None:
     for size, block in blocks:
-        done = log.append_block(block, 1)
+        done = log.append_block(block, now)
         log.flush()
         while done < size:
             wait(log)
-            done += log.append_block(block, 1, done)
+            done += log.append_block(block, now, done)
             log.flush()
     while log.safe < log.next:
         wait(log)
@@ -65,6 +65,26 @@ def read(log: Log, columns: tuple[str, ...] | None = None) -> int:
             return rows
         rows += then - first if columns is None else record_batch(block, columns).num_rows
         at = then
+
+
+def rates(count: int, folder: Path | None = None) -> dict[str, float]:
+    """Records a second: appended to a log on disk until they are written, read to Arrow with all columns, and the payload alone."""
+    blocks = prepared(count)
+    record_batch(blocks[0][1])
+    with tempfile.TemporaryDirectory(prefix="busway-log-", dir=folder) as place:
+        log = Log.open(Path(place) / "log", safety="written", max_age=0)
+        works: dict[str, Callable[[], object]] = {
+            "append": lambda: append(log, blocks),
+            "arrow": lambda: read(log, COLUMNS),
+            "payload": lambda: read(log, ("payload",)),
+        }
+        found = {}
+        for name, work in works.items():
+            begin = time.perf_counter()
+            work()
+            found[name] = count / (time.perf_counter() - begin)
+        log.close()
+    return found
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FEED, FRAME, CLIENTS = 0, 2, 4
+FEED, FRAME, WRITABLE, FULL, READ, COMMIT = 0, 2, 6, 9, 10, 11
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -115,6 +115,13 @@ def main(folder: Path) -> None:
         seeds["engine_feed" if way == "→" else "session_feed"][name] = (
             step(3 if name.startswith("hello") else 2, FEED, data) if way == "→" else b"\x05\x20" + data
         )
+    stored = b"".join(
+        step(1, FRAME, frames[name][1][4:])
+        for name in ("topic-eth", "publish-durable", "publish-durable", "publish-times")
+    )
+    read = step(0, FRAME, frames["subscribe-since"][1][4:]) + step(0, READ, b"\xff")
+    seeds["engine_feed"]["stored"] = stored + read + stored + step(0, FULL, b"\x01") + stored + step(0, COMMIT, b"")
+    seeds["engine_feed"]["behind"] = read + step(0, WRITABLE, b"") + 9 * stored + step(0, WRITABLE, b"") + 9 * read
     for name, when, data, *_ in rows("Refused"):
         raw = bytes.fromhex(data)
         seeds["engine_feed"][f"refused-{name}"] = step(2 if when == "after" else 3, FEED, raw)

@@ -1,6 +1,6 @@
 """The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, Literal, Self, TypeAlias, final, overload
@@ -167,7 +167,7 @@ class Session:
         fields: bytes = ...,
         number: int = 0,
         time: int = 0,
-        times: tuple[int, int] = (0, 0),
+        times: tuple[int, int] = ...,
     ) -> int:
         """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
     def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = ...) -> None: ...
@@ -568,6 +568,12 @@ class ColumnBuffer:
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def furthest(messages: list[Message]) -> list[tuple[tuple[str, str], int]]:
+    """How far these go in each stream: (broker, stream), and the offset behind the last."""
+
+def handed(messages: Iterable[Message], channel: object) -> list[tuple[int, int]] | None:
+    """The offsets of messages that this channel handed out, as (first, how many) in their order; None: one is not of it."""
 
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""

@@ -12,7 +12,7 @@ import pytest
 
 import busway
 from busway.errors import Code
-from tests.support.net import PATIENCE, Net, gather, settle, until
+from tests.support.net import PATIENCE, Net, settle, until
 
 
 async def made(folder: Path) -> None:
@@ -205,24 +205,28 @@ async def test_a_read_that_a_connection_did_not_wait_for_goes_to_nobody_else(net
         held.append(again) or (None if len(held) == 1 else original(offset, most, again))
     )
     async with net.client() as hasty:
-        reading = asyncio.ensure_future(anext((await hasty.stream("s")).read()))
+        reading = asyncio.ensure_future(anext((await hasty.stream("s")).read()))  # its third request is the read
         await until(lambda: held)
+        number = max(hub.sessions)
         reading.cancel()
         await asyncio.wait([reading])
     await until(lambda: len(hub.sessions) == 1)
-    async with net.client() as next_one:
-        await next_one.flush()
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(message: busway.Message) -> bytes:
+        asked.set()
+        await release.wait()
+        return b"the right answer"
+
+    async with bus.serve("slow", slow), net.client() as next_one:
+        assert max(hub.sessions) == number
+        await next_one.streams()
+        await next_one.streams()
+        third = asyncio.ensure_future(next_one.request("slow", timeout=PATIENCE))
+        await asked.wait()
         held[0]()
         await settle(bus, next_one)
-        assert [one.payload async for batch in stream.read() for one in batch] == [b"1"]
-        assert next_one.errors == 0
+        release.set()
+        assert (await third).payload == b"the right answer"
+    assert [one.payload async for batch in stream.read() for one in batch] == [b"1"]
     assert server.stats()["errors"] == 0
-
-
-async def test_gather_is_not_needed_for_an_empty_stream(net: Net) -> None:
-    bus = await net.connect()
-    stream = await bus.create_stream("s", ["t"])
-    async with bus.subscribe("t", since="all") as subscription:
-        assert [batch async for batch in stream.read()] == []
-        await bus.publish("t", b"1", durable=True)
-        assert (await gather(subscription, 1))[0].offset == 0

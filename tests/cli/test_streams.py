@@ -282,3 +282,14 @@ async def test_info_shows_streams(shell, orders):
     assert line.split()[:5] == ["orders", "orders/**", "disk", "written", "1d"]
     streams = json.loads((await shell.run("info", "--json")).out)["streams"]
     assert [(one["name"], one["next"], one["damage"]) for one in streams] == [("default", 1, 0), ("orders", 3, 0)]
+
+
+async def test_channels_are_shown_with_their_lag(shell, bus, orders):
+    async with bus.channel("orders", "billing", window=1) as channel:
+        await channel.recv(timeout=20)
+        for arguments in (("stream", "info", "orders"), ("info", "--no-connections")):
+            lines = [line.split() for line in (await shell.run(*arguments)).lines]
+            (head,) = [line for line in lines if "lag" in line]
+            (line,) = [line for line in lines if "billing" in line]
+            assert line[head.index("lag")] == "3"
+            assert line[head.index("channel")] == "billing"

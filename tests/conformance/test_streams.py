@@ -1,6 +1,8 @@
 """Streams: made, changed, removed and listed, and read as messages and as Arrow."""
 
 import re
+import struct
+import sys
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 
 import busway
+from busway._core import block_records
 from busway.errors import Code
 from tests.support.net import PATIENCE, Net, eventually, gather, settle
 
@@ -180,15 +183,17 @@ async def test_a_new_stream_is_missed_by_nobody_who_misses_nothing(net: Net) -> 
     async with reader.subscribe("a/*", since="all") as those, reader.subscribe("b", since="all") as others:
         assert [one.stream for one in await gather(those, 1)] == ["default"]
         await bus.create_stream("s", ["a/**"])
+        await settle(bus, reader)
+        # They are told where they begin, before there is a message: after a loss they go on from there.
+        assert {stream for _, stream in those.position} == {"default", "s"}
+        assert {stream for _, stream in others.position} == {"default"}
         await bus.publish("a/1", b"2", durable=True)
         assert [(one.stream, one.payload) for one in await gather(those, 1)] == [("s", b"2")]
-        await settle(bus, reader)
-        streams = {stream for _, stream in those.position}
-        assert (streams, {stream for _, stream in others.position}) == ({"default", "s"}, {"default"})
         await bus.update_stream("s", topics=["a/**", "b"])
+        await settle(bus, reader)
+        assert {stream: offset for (_, stream), offset in others.position.items()} == {"default": 0, "s": 1}
         await bus.publish("b", b"3", durable=True)
         assert [(one.stream, one.payload) for one in await gather(others, 1)] == [("s", b"3")]
-        assert {stream for _, stream in others.position} == {"default", "s"}
     # What was stored before the stream was there stays where it is, and comes first all the same.
     async with reader.subscribe("a/1", since="all") as again:
         assert sorted((one.stream, one.payload) for one in await gather(again, 2)) == [("default", b"1"), ("s", b"2")]
@@ -309,6 +314,30 @@ async def test_a_place_that_is_none(net: Net, place: Any, error: type[Exception]
     for wrong in ({"batch": 0}, {"topic": "a//b"}, {"where": {"a": object()}}):
         with pytest.raises((ValueError, TypeError)):
             stream.read(**wrong)  # told at once, not when it is iterated
+
+
+async def test_the_answer_of_a_read_on_the_wire(net: Net) -> None:
+    """Two numbers and whole records, as other clients get them; no more bytes than asked for, but one record at least."""
+    bus = await net.connect()
+    await bus.create_stream("s", ["t/*"])
+    for number in range(10):
+        await bus.publish(f"t/{number % 2}", b"x" * 1000, durable=True)
+
+    async def read(**question: Any) -> tuple[int, int, list[int]]:
+        answer = (await bus.request("$bus/read", msgspec.json.encode({"stream": "s", **question}))).payload
+        first, following = struct.unpack_from("<QQ", answer)
+        return first, following, [row[0] for row in block_records(answer[16:])]
+
+    everything = list(range(10))
+    assert await read() == (0, 10, everything)
+    assert await read(**{"from": 2, "to": 5}) == (2, 5, [2, 3, 4])
+    assert await read(**{"from": 2, "to": 9, "most": 1}) == (2, 3, [2])
+    assert await read(most=3500) == (0, 3, [0, 1, 2])
+    assert await read(most=1 << 40) == (0, 10, everything)
+    assert await read(pattern="t/1", to=6) == (0, 6, [1, 3, 5])
+    assert await read(pattern="t/7") == (0, 10, [])
+    assert await read(**{"from": 10}) == (10, 10, [])
+    assert await read(**{"from": 99}) == (99, 99, [])
 
 
 async def test_batches_are_no_larger_than_asked_for(net: Net) -> None:
@@ -449,3 +478,11 @@ async def test_arrow_of_some_columns_topics_and_offsets(net: Net) -> None:
         stream.arrow(columns=["colour"])
     with pytest.raises(busway.InvalidRule, match="callable"):
         stream.arrow(where={"n": lambda value: True})
+
+
+async def test_arrow_without_pyarrow_says_how_to_get_it(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = await net.connect()
+    stream = await bus.create_stream("s", ["t"])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'busway[arrow]'")):
+        stream.arrow()

@@ -8,8 +8,11 @@ from typing import Any, Self
 
 import busway
 from busway.broker.stream import Stream
+from busway.errors import StoreFailed
+from busway.positions import Position
 from busway.streams import seconds
 from tests.support.net import PATIENCE, until, within
+from tests.support.relay import Relay
 
 STORES = ("memory", "disk", "sqlite", "postgresql")
 
@@ -98,3 +101,18 @@ class Place:
             while not (found and found[-1].last) and (count is None or len(found) < count):
                 found += await subscription.take(timeout=PATIENCE)
         return found
+
+
+def vanish(relay: Relay) -> None:
+    relay.refuse = True
+    relay.cut()
+
+
+async def stores_again(bus: busway.Bus, payload: bytes) -> Position:
+    """Publish until it is taken."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await bus.publish("orders/a", payload, durable=True)
+            except StoreFailed:
+                await asyncio.sleep(0.01)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,40 +10,10 @@ import pytest
 import busway
 from busway.errors import StoreFailed
 from busway.positions import Position
-from tests.streams.kits import Place
-from tests.support.net import PATIENCE, gather, payloads, settle, until, within
+from tests.streams.kits import Place, stores_again, vanish
+from tests.support.net import gather, payloads, settle, until, within
 from tests.support.postgres import Postgres
 from tests.support.relay import Loss, Relay
-
-
-@pytest.fixture
-async def relay(postgres: Postgres) -> AsyncIterator[Relay]:
-    async with Relay(postgres.port) as relay:
-        yield relay
-
-
-@pytest.fixture
-async def far(postgres: Postgres, relay: Relay, tmp_path: Path) -> AsyncIterator[Place]:
-    """A broker whose stream is in a PostgreSQL server that is reached through the relay."""
-    url = postgres.url(postgres.schema(), port=relay.port)
-    async with Place("postgresql", tmp_path, url) as place:
-        await place.make()
-        yield place
-
-
-def vanish(relay: Relay) -> None:
-    relay.refuse = True
-    relay.cut()
-
-
-async def stores_again(bus: busway.Bus, payload: bytes) -> Position:
-    """Publish until it is taken."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                return await bus.publish("orders/a", payload, durable=True)
-            except StoreFailed:
-                await asyncio.sleep(0.01)
 
 
 async def test_publishes_are_refused_and_taken_again_when_it_is_back(far: Place, relay: Relay) -> None:

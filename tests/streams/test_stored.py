@@ -3,12 +3,15 @@
 import asyncio
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 import busway
+from busway.broker import fronting
 from busway.positions import Position, Positions
 from busway.testing import FaultProxy
+from tests.streams.conftest import url_of
 from tests.streams.kits import Place
 from tests.support.net import PATIENCE, gather, payloads, settle, until, within
 
@@ -96,6 +99,29 @@ async def test_live_after_the_backlog_without_gap_or_repeat(bus_with_stream: Pla
         assert [message.offset for message in got] == list(range(20_000))
         assert [message.payload for message in got] == [b"%d" % n for n in range(20_000)]
         assert subscription.position[bus_with_stream.server.guid, "orders"] == 20_001
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_more_than_the_broker_keeps_in_memory(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database is slower than a publisher, which is made to wait; and a reader far behind reads from the database."""
+    monkeypatch.setattr(fronting, "_KEPT", 1 << 20)
+    monkeypatch.setattr(fronting, "_PENDING", 256 << 10)
+    async with Place(kind, tmp_path, url_of(kind, request)) as place:
+        stream = await place.make()
+        bus, other = await place.connect(), await place.connect()
+        sent = [b"%d" % n + b"x" * 1000 for n in range(6000)]
+        async with other.subscribe("orders/**", since="all", limit=100) as subscription:
+            await within(bus.publish_many("orders/a", sent, durable=True))
+            assert stream.log.first > 3000
+            got: list[busway.Message] = []
+            while len(got) < 6000:
+                got += await subscription.take(timeout=PATIENCE)
+            assert [message.payload for message in got] == sent
+            assert [message.offset for message in got] == list(range(6000))
+            await within(bus.publish("orders/a", b"live", durable=True))
+            assert await payloads(subscription, 1) == [b"live"]
 
 
 async def test_since_a_position_a_time_and_a_while(bus_with_stream: Place) -> None:

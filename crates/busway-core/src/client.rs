@@ -259,7 +259,28 @@ pub struct Stored<'a> {
     pub record: Record<'a>,
 }
 
-impl Stored<'_> {
+impl<'a> Stored<'a> {
+    const HEAD: usize = 20;
+
+    /// What the frames of a run have in common, if this can begin one: kind, flags, one id, stream, deliveries and that id.
+    #[inline]
+    pub fn head(frame: &[u8]) -> Option<u128> {
+        let head = frame.get(4..)?.first_chunk()?;
+        (head[2..4] == [1, 0]).then(|| u128::from_le_bytes(*head))
+    }
+
+    /// Bytes and record of the next one, if it is whole and nothing about it needs another look.
+    #[inline]
+    pub fn next(head: u128, data: &'a [u8], limit: usize) -> Option<(usize, Record<'a>)> {
+        let first = data.first_chunk::<{ Stored::HEAD }>()?;
+        let size = u32::from_le_bytes(*first.first_chunk()?) as usize + 4;
+        if u128::from_le_bytes(*first[4..].first_chunk()?) != head || size > limit {
+            return None;
+        }
+        let record = Record::read(data.get(Self::HEAD..size)?)?;
+        (record.bytes.len() == size - Self::HEAD).then_some((size, record))
+    }
+
     pub fn id(&self) -> u32 {
         self.ids().next().unwrap_or(0)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use busway_core::client::{read, Delivery, Incoming, Outgoing, Run, Stored};
 use busway_core::frame::{code, flag, kind, Body, Checked, Fault};
+use busway_core::log::record::Record;
 use busway_core::split::Flow;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
@@ -70,6 +71,9 @@ const FIRST: usize = 1 << 20;
 
 /// A stream, and the offset behind the last that came of it.
 type Reached = (Arc<Py<PyAny>>, u64);
+
+/// The stream of a stored message, and the channel that wants to hear what becomes of it.
+type Of = (Arc<Py<PyAny>>, Option<Arc<Py<PyAny>>>);
 
 /// What the broker told on this connection, and what waits for Python.
 pub struct Arrivals {
@@ -246,9 +250,8 @@ impl Arrivals {
         named.cloned().ok_or_else(|| Fault::protocol("a stream that was not named"))
     }
 
-    /// A stored message as one for Python.
-    fn stored(&mut self, py: Python<'_>, stored: &Stored) -> Checked<Message> {
-        let record = &stored.record;
+    /// A stored message as one for Python; of a stream, and of a channel that wants to hear what becomes of it.
+    fn stored(&mut self, py: Python<'_>, of: &Of, flags: u8, deliveries: u32, record: &Record) -> Checked<Message> {
         if self.topic.as_ref().is_none_or(|(text, _)| text != record.topic) {
             self.topic = Some((record.topic.into(), PyString::new(py, record.topic).unbind()));
         }
@@ -257,28 +260,58 @@ impl Arrivals {
             let name = PyString::new(py, record.sender).unbind();
             self.sender = Some((record.sender.into(), Sender { name, session }));
         }
-        let owner = if stored.flags & flag::CHANNEL == 0 { None } else { self.channels.get(&stored.id()) };
-        let at = (record.offset(), record.sequence(), record.stored(), stored.deliveries);
-        let place = Some(Place::new(py, &*self.stream(stored.stream)?, owner.map(|owner| &**owner), at));
+        let at = (record.offset(), record.sequence(), record.stored(), deliveries);
+        let place = Some(Place::new(py, &of.0, of.1.as_deref(), at));
         let (Some((_, topic)), Some((_, from))) = (&self.topic, &self.sender) else { unreachable!("set above") };
         let fields = record.fields.map(|fields| PyBytes::new(py, fields).into_any().unbind());
         let (time, number, payload) = (record.time(), record.number(), record.payload);
-        let (frame, flags) = (kind::RECORD, stored.flags);
-        make(py, Parts { topic, from, time, number, frame, flags, fields, payload, place })
+        make(py, Parts { topic, from, time, number, frame: kind::RECORD, flags, fields, payload, place })
             .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
-    fn reach(&mut self, stored: &Stored) -> Checked<()> {
-        let (stream, next) = (self.stream(stored.stream)?, stored.record.offset() + 1);
-        for id in stored.ids() {
+    fn of(&self, stored: &Stored) -> Checked<Of> {
+        let owner = if stored.flags & flag::CHANNEL == 0 { None } else { self.channels.get(&stored.id()) };
+        Ok((self.stream(stored.stream)?, owner.cloned()))
+    }
+
+    /// Puts the stored messages that come right behind one with the same head into the same inbox, without looking everything
+    /// up again. How many bytes that was.
+    fn follow_stored(&mut self, py: Python<'_>, first: &Stored, of: &Of, head: u128, rest: &[u8]) -> Checked<usize> {
+        let id = first.id();
+        let Some(inbox) = self.inboxes.get(&id).cloned() else { return Ok(0) };
+        let mut messages = inbox.borrow_mut();
+        let (waiting, full) = (!messages.is_empty(), messages.is_full());
+        let (mut at, mut dropped, mut last) = (0, 0, None);
+        while let Some((size, record)) = Stored::next(head, &rest[at..], self.limit) {
+            let message = self.stored(py, of, first.flags, first.deliveries, &record)?;
+            dropped += u64::from(!messages.push(record.payload.len(), || message));
+            last = Some(record.offset());
+            at += size;
+        }
+        if let Some(offset) = last {
+            self.reach(&of.0, [id].into_iter(), offset + 1);
+        }
+        if !waiting && !messages.is_empty() {
+            self.events.push(Event::Ready(id));
+        }
+        if dropped > 0 {
+            missed(&mut self.events, id, dropped);
+        }
+        if messages.is_full() && !full {
+            self.events.push(Event::Full(id));
+        }
+        Ok(at)
+    }
+
+    fn reach(&mut self, stream: &Arc<Py<PyAny>>, ids: impl Iterator<Item = u32>, next: u64) {
+        for id in ids {
             let Some(all) = self.reached.get_mut(&id) else { continue };
-            match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &stream)) {
+            match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, stream)) {
                 // One that was due later is behind where it was read.
                 Some((_, reached)) => *reached = next.max(*reached),
                 None => all.push((stream.clone(), next)),
             }
         }
-        Ok(())
     }
 
     /// Puts a message into the inboxes of these subscriptions.
@@ -380,9 +413,13 @@ impl Arrivals {
                 fill(&mut self.senders, slot, Sender { name, session })?;
             }
             Incoming::Record(stored) => {
-                let message = self.stored(py, &stored)?;
-                self.reach(&stored)?;
+                let of = self.of(&stored)?;
+                let message = self.stored(py, &of, stored.flags, stored.deliveries, &stored.record)?;
+                self.reach(&of.0, stored.ids(), stored.record.offset() + 1);
                 self.put(py, stored.ids(), stored.record.payload.len(), &message);
+                let head = Stored::head(frame);
+                let more = head.map(|head| self.follow_stored(py, &stored, &of, head, rest)).transpose()?;
+                return Ok((Flow::Go, size + more.unwrap_or(0)));
             }
             Incoming::Stream { stream, guid, name } => {
                 let guid = format!("{:032x}", u128::from_be_bytes(guid.try_into().unwrap_or_default()));

@@ -176,6 +176,8 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
+    m.add_function(wrap_pyfunction!(message::furthest, m)?)?;
+    m.add_function(wrap_pyfunction!(message::handed, m)?)?;
     m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
     m.add_function(wrap_pyfunction!(log::block_part, m)?)?;
     m.add_function(wrap_pyfunction!(log::encode_records, m)?)?;

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyType};
 
 use crate::bytes::Attached;
 use crate::raised;
@@ -191,6 +191,52 @@ pub fn is(message: &Message, session: u64, number: u64) -> bool {
     // SAFETY: only `make` makes what is a Message.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
     object.session == session && object.number == number
+}
+
+/// The place of what may be a message; None: it is no stored one.
+fn place_in<'a>(py: Python<'_>, object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a Place>> {
+    if object.get_type_ptr() != class(py)? {
+        return Ok(None);
+    }
+    // SAFETY: only `make` makes what is a Message, and it lives as long as the reference.
+    Ok(place_of(unsafe { &*object.as_ptr().cast::<Object>() }))
+}
+
+/// How far these messages go in each stream: (broker, stream) and the offset behind the last.
+#[pyfunction]
+pub fn furthest<'py>(py: Python<'py>, messages: &Bound<'py, PyList>) -> PyResult<Vec<(Bound<'py, PyAny>, u64)>> {
+    let mut found: Vec<(*mut ffi::PyObject, u64)> = Vec::new();
+    for message in messages {
+        let Some(place) = place_in(py, &message)? else { continue };
+        let next = place.offset + 1;
+        match found.iter_mut().rev().find(|(stream, _)| *stream == place.stream) {
+            Some((_, most)) => *most = next.max(*most),
+            None => found.push((place.stream, next)),
+        }
+    }
+    // SAFETY: the messages are alive, and so are their streams.
+    Ok(found.into_iter().map(|(stream, next)| (unsafe { Bound::from_borrowed_ptr(py, stream) }, next)).collect())
+}
+
+/// The offsets of messages that this channel handed out, as (first, how many) in their order; None: one is not of it.
+#[pyfunction]
+pub fn handed<'py>(
+    py: Python<'py>,
+    messages: &Bound<'py, PyAny>,
+    channel: &Bound<'py, PyAny>,
+) -> PyResult<Option<Vec<(u64, u64)>>> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for message in messages.try_iter()? {
+        let message = message?;
+        let Some(place) = place_in(py, &message)?.filter(|place| place.owner == channel.as_ptr()) else {
+            return Ok(None);
+        };
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == place.offset => *count += 1,
+            _ => runs.push((place.offset, 1)),
+        }
+    }
+    Ok(Some(runs))
 }
 
 fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {

@@ -33,6 +33,10 @@ T = TypeVar("T")
 FILE: Final = "stream.sqlite"
 _BATCH: Final = MiB
 """Bytes of records in one transaction."""
+_KEPT: Final = 16 * MiB
+"""Bytes of records that stay in memory when they are stored."""
+_PENDING: Final = 16 * MiB
+"""Bytes that may wait to be stored before publishers have to."""
 _BLOCK: Final = 256 << 10
 _CACHED: Final = 16
 """Blocks that are kept for readers."""
@@ -132,6 +136,8 @@ class DatabaseStream(Stream):
                 sequences=await store.sequences(),
                 sent=[(run.session, run.number, run.offset, run.sequence, run.count) for run in sent],
                 once_age=once,
+                keep_bytes=_KEPT,
+                pending_bytes=_PENDING,
             )
         except BaseException as error:
             await databases.leave(url)

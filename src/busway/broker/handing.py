@@ -41,8 +41,8 @@ _BLOCKS: Final = 4
 """Blocks that a channel keeps, for what is handed out a few at a time or comes again."""
 _LEAST: Final = 16 << 10
 _MOST: Final = 256 << 10
-_EACH: Final = 256
-"""Bytes that are read for each message that is wanted, within these bounds."""
+_EACH: Final = 4096
+"""Bytes that are read for each message that is wanted, within these bounds: what is not handed out now is soon."""
 _TURN: Final = 8
 """Blocks that are looked through before everybody else has a turn."""
 _RETRY: Final = 1.0

@@ -36,6 +36,7 @@ class Stream:
         self.log = log
         self.folder = folder
         self._hub = hub
+        self._told = 0
 
     # From start to stop.
 
@@ -71,7 +72,23 @@ class Stream:
     def _commit(self) -> None:
         self._hub.handle(self._hub.engine.commit(self.number))
 
+    def tell_damage(self) -> None:
+        """Warn of what was found and not told yet."""
+        damage = self.log.damage
+        for file, position, begin, end, what in damage[self._told :]:
+            place = f"{what} in {file} at byte {position}"
+            log.warning(
+                "stream %r: %s: offsets %d to %s", self.config.name, place, begin, "?" if end is None else end - 1
+            )
+        self._told = len(damage)
+
     # Reading.
+
+    def _read(self, offset: int, most: int) -> Block:
+        block = self.log.read(offset, most)
+        if block[0] > offset:
+            self.tell_damage()
+        return block
 
     @property
     def first(self) -> int:
@@ -88,7 +105,7 @@ class Stream:
 
         `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
         """
-        return self.log.read(offset, most)
+        return self._read(offset, most)
 
     async def fetch(self, offset: int, most: int) -> Block:
         """The same, for one who can wait."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway._core import Log, matches
-from busway.broker.data import replace, sync
+from busway.broker.data import replace, sealed, sync, unsealed
 from busway.broker.fronting import FILE, Databases, DatabaseStream
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, Rejected
@@ -216,16 +216,14 @@ class Streaming:
         if config.store == "db":
             return await DatabaseStream.open(self._hub, number, config, folder, self._databases)
         native = Log.open(folder / LOG if folder else None, name=config.name, **settings(config))
-        for file, position, begin, end, what in native.damage:
-            log.warning(
-                "stream %r: %s in %s at byte %d: offsets %d to %s", config.name, what, file, position, begin, end
-            )
-        return Stream(self._hub, number, config, native, folder)
+        stream = Stream(self._hub, number, config, native, folder)
+        stream.tell_damage()
+        return stream
 
     @staticmethod
     def _write(folder: Path, config: StreamConfig) -> None:
         mode = 0o666 if config.url is None else 0o600  # there may be a password in it
-        replace(folder / CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n", mode)
+        replace(folder / CONFIG, sealed(config), mode)
 
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
@@ -292,7 +290,7 @@ def _read(folder: Path) -> StreamConfig | None:
     """What a folder's stream is; None: it was never finished."""
     file = folder / CONFIG
     try:
-        config = msgspec.json.decode(file.read_bytes(), type=StreamConfig)
+        config = unsealed(file.read_bytes(), StreamConfig)
         made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
     except FileNotFoundError:
         if not any((folder / one).exists() for one in (LOG, FILE)):

@@ -19,8 +19,9 @@ _COUNT = "Most messages that stay (10k, 5m); none: any."
 _ONCE = "How long a publisher's messages are remembered, to know one that is sent again."
 
 
-def _text(*names: str, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(*names, help=help, show_default=default, metavar=names[0].lstrip("-").upper())
+def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
+    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL"}.get(name, "TIME")
+    return typer.Option(name, help=help, show_default=default, metavar=metavar)
 
 
 @linked
@@ -62,7 +63,10 @@ def stream_info(
         if json:
             terminal.record(found | {"stored": held} if topics else found)
             return
+        channels = found.pop("channels")
         terminal.out.print(pairs("", found | {"bytes": values.shown_size(found["bytes"])}))
+        if channels:
+            terminal.out.print(rows("channels", [channel_row(one) for one in channels]))
         if held:
             terminal.out.print(rows("topics", held))
 
@@ -215,3 +219,9 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
         "next": figures["next"],
         "damage": figures["damage"],
     }
+
+
+def channel_row(figures: dict[str, Any]) -> dict[str, Any]:
+    """What a list of channels has room for."""
+    names = ("lag", "in_flight", "waiting", "delayed", "consumers", "redelivered", "dead", "lost", "paused")
+    return {"channel": figures["name"], **{name.replace("_", " "): figures[name] for name in names}}

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
-from busway._core import Message
+from busway._core import Message, handed
 from busway.checks import check_count, check_timeout
 from busway.client.connection import Connection
 from busway.client.core import Core
@@ -259,15 +259,14 @@ class Channel(Taking):
         return self.nack(message, delay)
 
     def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
-        given = (messages,) if isinstance(messages, Message) else tuple(messages)
-        if not given:
-            raise ValueError("no message is given")
-        offsets = [message.offset or 0 for message in given if message.channel is self.owner]
-        if len(offsets) < len(given):
+        runs = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
+        if runs is None:
             raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
+        if not runs:
+            raise ValueError("no message is given")
         if self.handled and what != EXTEND:
-            self._done.update(offsets)
-        return self._settling.add(what, offsets, delay)
+            self._done.update(offset for first, count in runs for offset in range(first, first + count))
+        return self._settling.add(what, runs, delay)
 
     # The channel itself.
 
@@ -355,7 +354,7 @@ class Channel(Taking):
                     self._over = True
                     self._wake()
                     await super()._finish()
-                if (left := [message.offset or 0 for message in self._drop()]) and self._joined:
+                if (left := handed(self._drop(), self.owner)) and self._joined:
                     self._settling.add(RELEASE, left)
                 async with asyncio.timeout(self._drain):
                     await self._settling.sent()

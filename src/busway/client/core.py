@@ -311,9 +311,8 @@ class Core:
         self.events.tell(Event(kind="missed", topic=pattern, count=count))
 
     def _stored(self, event: Row) -> None:
-        _, number, count, (broker, stream), offset, sequence, _ = event
         if self.unstored is not None:
-            self.unstored.stored(number, count, Position(broker, stream, offset, sequence))
+            self.unstored.stored(*event[1:6])
 
     def _gap(self, event: Row) -> None:
         _, sub, (broker, stream), begin, end = event

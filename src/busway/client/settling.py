@@ -6,15 +6,17 @@ stream promises, or raises: AckLate if the message had gone to somebody else.
 
 import asyncio
 import struct
-from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import chain
-from typing import Any, Final
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.errors import AckLate, BusError
+
+Run: TypeAlias = tuple[int, int]
+"""The first of some offsets, and how many."""
 
 ACK: Final = 0
 NACK: Final = 1
@@ -31,15 +33,14 @@ _LONGEST: Final = (1 << 32) - 1
 class Settled:
     """What ack() and nack() return: await it to know that it is stored."""
 
-    __slots__ = ("_batch", "_first", "_offsets")
+    __slots__ = ("_batch", "_runs")
 
-    def __init__(self, batch: "_Batch", first: int, offsets: Iterable[int] = ()) -> None:
+    def __init__(self, batch: "_Batch", runs: list[Run]) -> None:
         self._batch = batch
-        self._first = first
-        self._offsets = offsets
+        self._runs = runs
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._batch.wait((self._first, *self._offsets)).__await__()
+        return self._batch.wait(self._runs).__await__()
 
 
 class _Batch:
@@ -49,32 +50,32 @@ class _Batch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.entries: list[tuple[int, int, int, int]] = []
-        self.answer: asyncio.Future[list[tuple[int, int]]] = loop.create_future()
-        self._heard: list[Sequence[int]] = []
-        """Offsets whose outcome somebody waits for."""
+        self.answer: asyncio.Future[list[Run]] = loop.create_future()
+        self._heard: list[list[Run]] = []
+        """Messages whose outcome somebody waits for."""
 
-    def add(self, what: int, offset: int, delay: int) -> None:
-        entries = self.entries
+    def add(self, what: int, run: Run, delay: int) -> None:
+        (first, many), entries = run, self.entries
         if entries:
             start, count, last, before = entries[-1]
-            if start + count == offset and (last, before) == (what, delay):
-                entries[-1] = start, count + 1, what, delay
+            if start + count == first and last == what and before == delay:
+                entries[-1] = start, count + many, what, delay
                 return
-        entries.append((offset, 1, what, delay))
+        entries.append((first, many, what, delay))
 
-    async def wait(self, offsets: Sequence[int]) -> None:
-        self._heard.append(offsets)
-        left = await asyncio.shield(self.answer)
-        for offset in offsets if left else ():
-            if any(start <= offset < start + count for start, count in left):
-                raise AckLate(f"offset {offset}: too late, it is done already or was handed out again")
+    async def wait(self, runs: list[Run]) -> None:
+        self._heard.append(runs)
+        for start, count in await asyncio.shield(self.answer):
+            for first, many in runs:
+                if start < first + many and first < start + count:
+                    raise AckLate(f"offset {max(start, first)}: too late, it is done already or was handed out again")
 
-    def told(self, left: list[tuple[int, int]]) -> BusError | None:
+    def told(self, left: list[Run]) -> BusError | None:
         """The broker's answer; the error that nobody else hears of."""
         self.answer.set_result(left)
         if not left:
             return None
-        heard = set(chain.from_iterable(self._heard))
+        heard = {offset for runs in self._heard for first, many in runs for offset in range(first, first + many)}
         late = [offset for start, count in left for offset in range(start, start + count) if offset not in heard]
         if not late:
             return None
@@ -83,7 +84,7 @@ class _Batch:
     def failed(self, error: BusError) -> BusError | None:
         self.answer.set_exception(error)
         self.answer.exception()
-        heard = sum(map(len, self._heard))
+        heard = sum(many for runs in self._heard for _, many in runs)
         return error if heard < sum(entry[1] for entry in self.entries) else None
 
 
@@ -103,7 +104,7 @@ class Settling:
         """The channel has this number."""
         self._id = number
 
-    def add(self, what: int, offsets: Iterable[int], delay: float = 0.0) -> Settled:
+    def add(self, what: int, runs: list[Run], delay: float = 0.0) -> Settled:
         """Send this at the end of the turn."""
         self._usable()
         batch = self._batch
@@ -111,12 +112,10 @@ class Settling:
             self.send()
             batch = self._batch = _Batch(self._core.loop)
             self._core.loop.call_soon(self.send)
-        milliseconds = min(int(delay * 1000 + 0.999), _LONGEST)
-        first, *others = offsets
-        batch.add(what, first, milliseconds)
-        for offset in others:
-            batch.add(what, offset, milliseconds)
-        return Settled(batch, first, others)
+        milliseconds = min(int(delay * 1000 + 0.999), _LONGEST) if delay else 0
+        for run in runs:
+            batch.add(what, run, milliseconds)
+        return Settled(batch, runs)
 
     def send(self) -> None:
         """Send what was gathered."""
@@ -146,7 +145,7 @@ class Settling:
         self._under_way.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, AckLate):
-            self._tell(batch.told(msgspec.json.decode(error.reason, type=list[tuple[int, int]])))
+            self._tell(batch.told(msgspec.json.decode(error.reason, type=list[Run])))
         elif isinstance(error, BusError):
             self._tell(batch.failed(error))
         else:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.sending import PUBLISH
@@ -42,7 +43,6 @@ class _Sent:
     topic: str
     payloads: Sequence[bytes | str]
     fields: bytes
-    times: tuple[int, int]
     time: int
     size: int
     answer: "asyncio.Future[Placed]" = field(repr=False)
@@ -64,129 +64,217 @@ class _Sent:
         return placed
 
 
+class Placing(asyncio.Future[Position]):
+    """A durable publish under way: awaited it gives its place. It is a coroutine too, for `asyncio.create_task()`."""
+
+    __slots__ = ("_steps", "fields", "payload", "sent", "times", "topic")
+    topic: str
+    payload: bytes | str
+    fields: bytes
+    times: tuple[int, int]
+    sent: int
+
+    def send(self, value: Any) -> Any:
+        return self._await().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._await().throw(*error)
+
+    def close(self) -> None:
+        """Nothing is taken back."""
+
+    def _await(self) -> Any:
+        try:
+            return self._steps
+        except AttributeError:
+            self._steps: Any = self.__await__()
+            return self._steps
+
+
 class Unstored:
     """What one client has published durably and was not answered yet."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._ones: dict[int, Placing] = {}
+        """By their numbers, those that were sent one by one."""
         self._sent: deque[_Sent] = deque()
         self._bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
-        return sum(one.left for one in self._sent)
+        return len(self._ones) + sum(one.left for one in self._sent)
 
-    async def one(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
+    def one(
+        self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+    ) -> Coroutine[Any, Any, Position]:
         """Send a message, and wait until it is as safe as its stream promises; its place."""
-        return (await self._send(topic, (payload,), fields, times))[0]
+        core = self._core
+        connection = core.connection
+        if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
+            return self._one_later(topic, payload, fields, times)
+        return self._begin_one(connection, topic, payload, fields, times)
+
+    async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
+        connection = await self._ready(len(payload))
+        return await self._begin_one(connection, topic, payload, fields, times)
+
+    def _begin_one(
+        self, connection: Connection, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+    ) -> Placing:
+        core = self._core
+        now = time.time_ns()
+        number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
+        placing = Placing(loop=core.loop)
+        placing.topic = topic
+        placing.payload = payload
+        placing.fields = fields
+        placing.times = times
+        placing.sent = now
+        self._ones[number] = placing
+        self._bytes += len(payload)
+        if len(self._ones) == 1:
+            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
+        return placing
 
     async def many(self, topic: str, payloads: Iterable[object], fields: bytes) -> Placed:
         """Send these one after the other; their places."""
         placed = Placed()
         answers: deque[asyncio.Future[Placed]] = deque()
         for full, part in _parts(topic, list(payloads)):
-            answers.append(await self._begin(full, part, fields, (0, 0)))
-            while answers and answers[0].done():
-                placed.extend(answers.popleft().result())
+            done = 0
+            while done < len(part):
+                answer, done = await self._begin_many(full, part, done, fields)
+                if answer is not None:
+                    answers.append(answer)
+                while answers and answers[0].done():
+                    placed.extend(answers.popleft().result())
         for answer in answers:
             placed.extend(await asyncio.shield(answer))
         return placed
 
-    async def _send(self, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]) -> Placed:
-        return await asyncio.shield(await self._begin(topic, payloads, fields, times))
-
-    async def _begin(
-        self, topic: str, payloads: Sequence[bytes | str], fields: bytes, times: tuple[int, int]
-    ) -> "asyncio.Future[Placed]":
+    async def _begin_many(
+        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes
+    ) -> "tuple[asyncio.Future[Placed] | None, int]":
+        """Send as many as can be sent now; their answer, and where to go on."""
         core = self._core
-        size = sum(map(len, payloads))
+        connection = await self._ready(sum(map(len, payloads)) if start == 0 else 0)
+        now = time.time_ns()
+        end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE)
+        if end == start:
+            connection.flush()
+            if not (connection.paused or connection.stopped):
+                await asyncio.sleep(0)
+            return None, end
+        part = payloads[start:end] if end - start < len(payloads) else payloads
+        sent = _Sent(first, topic, part, fields, now, sum(map(len, part)), core.loop.create_future())
+        self._sent.append(sent)
+        self._bytes += sent.size
+        if len(self._sent) == 1:
+            connection.flush()
+        return sent.answer, end
+
+    async def _ready(self, size: int) -> Connection:
+        """Wait until so many bytes more may wait to be stored, and the connection takes something."""
+        core = self._core
         while self._bytes and self._bytes + size > _UNSTORED:
-            await self._wait_for_room()
+            future = core.loop.create_future()
+            self._room.append(future)
+            await future
         connection = core.usable()
         while connection.paused or connection.stopped:
             await connection.room(publish=True)
             connection = core.usable()
-        now = time.time_ns()
-        send = core.session.send
-        first = send(PUBLISH, topic, payloads[0], flags=DURABLE, fields=fields, time=now, times=times)
-        sent = _Sent(first, topic, payloads, fields, times, now, size, core.loop.create_future())
-        self._sent.append(sent)
-        self._bytes += size
-        for count, payload in enumerate(payloads[1:], 1):
-            try:
-                send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
-            except BusError:
-                # Those before it are on their way, and the numbers behind them are free for others.
-                sent.payloads, sent.left = payloads[:count], count
-                raise
-        if len(self._sent) == 1:
-            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
-        return sent.answer
+        return connection
 
-    async def _wait_for_room(self) -> None:
-        future = self._core.loop.create_future()
-        self._room.append(future)
-        await future
-
-    def stored(self, number: int, count: int, place: Position) -> None:
+    def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
         """The broker has stored so many, from this number on."""
-        while count > 0:
-            sent = self._find(number)
-            if sent is None:
-                number, count, place = number + 1, count - 1, _behind(place, 1)
-                continue
-            some = 1 if sent.told(number, count) else min(count, sent.first + len(sent.payloads) - number)
-            if not sent.told(number, some):  # one that was sent again may be answered twice
-                sent.places.append((number, place, some))
-                self._settle(sent, some)
-            if not sent.left and not sent.answer.done():
-                sent.answer.set_result(sent.placed())
-            number, count, place = number + some, count - some, _behind(place, some)
+        (broker, stream), ones, end = where, self._ones, number + count
+        while number < end:
+            if (placing := ones.pop(number, None)) is not None:
+                self._bytes -= len(placing.payload)
+                if not placing.done():
+                    placing.set_result(Position(broker, stream, offset, sequence))
+                some = 1
+            elif (sent := self._find(number)) is not None:
+                some = self._stored_some(sent, number, end - number, Position(broker, stream, offset, sequence))
+            else:  # one that was sent again may be answered twice
+                some = 1
+            number, offset, sequence = number + some, offset + some, sequence + some
+        self._make_room()
+
+    def _stored_some(self, sent: _Sent, number: int, count: int, place: Position) -> int:
+        some = 1 if sent.told(number, count) else min(count, sent.first + len(sent.payloads) - number)
+        if not sent.told(number, some):
+            sent.places.append((number, place, some))
+            self._settle(sent, some)
+        if not sent.left and not sent.answer.done():
+            sent.answer.set_result(sent.placed())
+        return some
 
     def refused(self, number: int, code: int, text: str) -> bool:
         """The broker could not store one; whether it was one of these."""
-        sent = self._find(number) if code else None
-        if sent is None:
+        if not code:
             return False
-        self._refuse(sent, from_code(code, text))
+        if number in self._ones:
+            self._refuse_one(number, from_code(code, text))
+        elif (sent := self._find(number)) is not None:
+            self._refuse(sent, from_code(code, text))
+        else:
+            return False
+        self._make_room()
         return True
 
+    def _refuse_one(self, number: int, error: BusError) -> None:
+        placing = self._ones.pop(number)
+        self._bytes -= len(placing.payload)
+        self._tell(placing, placing.topic, error)
+
     def _refuse(self, sent: _Sent, error: BusError) -> None:
-        if not sent.answer.done():
-            sent.answer.set_exception(error)
-            sent.answer.exception()  # the event tells it if nobody waits
-        self._core.events.tell(Event(kind="rejected", topic=sent.topic, error=error))
+        self._tell(sent.answer, sent.topic, error)
         self._settle(sent, 1)
 
+    def _tell(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # the event tells it if nobody waits
+        self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
+
     def restore(self) -> None:
-        """There is a new connection: send everything again that was not answered."""
+        """There is a new connection: send everything again that was not answered, in the order it was sent."""
+        many = {sent.first: sent for sent in self._sent}
+        for number in sorted([*self._ones, *many]):
+            if (placing := self._ones.get(number)) is not None:
+                one = (number, placing.payload)
+                self._send_again(placing.topic, [one], placing.fields, placing.times, placing.sent)
+            else:
+                sent = many[number]
+                done = {begin + more for begin, _, count in sent.places for more in range(count)}
+                left = [one for one in enumerate(sent.payloads, sent.first) if one[0] not in done]
+                self._send_again(sent.topic, left, sent.fields, (0, 0), sent.time)
+        self._make_room()
+
+    def _send_again(
+        self, topic: str, messages: list[tuple[int, bytes | str]], fields: bytes, times: tuple[int, int], sent: int
+    ) -> None:
         send = self._core.session.send
-        for sent in list(self._sent):
-            done = {number + more for number, _, count in sent.places for more in range(count)}
-            for number, payload in enumerate(sent.payloads, sent.first):
-                if number in done:
-                    continue
-                try:
-                    send(
-                        PUBLISH,
-                        sent.topic,
-                        payload,
-                        flags=DURABLE,
-                        fields=sent.fields,
-                        number=number,
-                        time=sent.time,
-                        times=sent.times,
-                    )
-                except BusError as error:  # another server may have other limits
-                    self._refuse(sent, error)
+        for number, payload in messages:
+            try:
+                send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times)
+            except BusError as error:  # another server may have other limits
+                if number in self._ones:
+                    self._refuse_one(number, error)
+                elif (many := self._find(number)) is not None:
+                    self._refuse(many, error)
 
     def end(self, error: BusError) -> None:
         """There will be no further connection."""
-        sent, self._sent = self._sent, deque()
-        for one in sent:
-            if not one.answer.done():
-                one.answer.set_exception(copy(error))
-                one.answer.exception()
+        answers: list[asyncio.Future[Any]] = [*self._ones.values(), *(sent.answer for sent in self._sent)]
+        self._ones, self._sent = {}, deque()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(copy(error))
+                answer.exception()
         while self._room:
             if not (future := self._room.popleft()).done():
                 future.set_exception(copy(error))
@@ -207,6 +295,8 @@ class Unstored:
         else:
             self._sent.remove(sent)
         self._bytes -= sent.size
+
+    def _make_room(self) -> None:
         while self._room and self._bytes < _UNSTORED:
             if not (future := self._room.popleft()).done():
                 future.set_result(None)
@@ -222,10 +312,6 @@ def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes |
     for full, data in encoded:
         for begin in range(0, len(data), _CHUNK):
             yield full, data[begin : begin + _CHUNK]
-
-
-def _behind(place: Position, count: int) -> Position:
-    return place._replace(offset=place.offset + count, sequence=place.sequence + count)
 
 
 def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from inspect import iscoroutinefunction
 from operator import length_hint
 from typing import Final
 
-from busway._core import Message
+from busway._core import Message, furthest
 from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
 from busway.client.events import Event
@@ -115,11 +115,9 @@ class Subscription(Taking):
         return Positions({**self._begun, **self._next})
 
     def _note(self, taken: list[Message]) -> None:
-        for message in taken:
-            if (offset := message.offset) is not None:
-                place = message.broker or "", message.stream or ""
-                # One that was due later is behind where it was read.
-                self._next[place] = max(self._next.get(place, 0), offset + 1)
+        for place, following in furthest(taken):
+            # One that was due later lies behind where it was read.
+            self._next[place] = max(self._next.get(place, 0), following)
 
     def _withdraw(self) -> int:
         return self._core.session.unsubscribe(self._id)

@@ -242,8 +242,9 @@ impl Engine {
     }
 
     pub(super) fn tell_room(&mut self, conn: u32) {
+        let portion = self.limits.portion();
         let wants = |this: &&mut Connection| {
-            (this.wants_room || this.cursors.values().any(|behind| *behind)) && this.outbox.bytes() < PORTION
+            (this.wants_room || this.cursors.values().any(|behind| *behind)) && this.outbox.bytes() < portion
         };
         if let Some(this) = self.conn(conn).filter(wants) {
             this.wants_room = false;

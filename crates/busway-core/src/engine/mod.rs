@@ -50,6 +50,11 @@ impl Limits {
     fn mark(&self) -> usize {
         self.outbox.min(1 << 20)
     }
+
+    /// Bytes in an outbox up to which the driver may add of a backlog.
+    fn portion(&self) -> usize {
+        self.outbox.min(flow::PORTION)
+    }
 }
 
 /// What the driver has to do something about.

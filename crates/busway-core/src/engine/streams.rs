@@ -5,10 +5,10 @@
 //! gives it blocks of the log by `replay`; when that has reached what was delivered last, it is live, and falls behind
 //! again rather than being given up when its connection or its consumer has no room.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::flow::PORTION;
 use super::publish::{number_of, From, Passing};
 use super::{Engine, Event};
 use crate::connection::State;
@@ -16,7 +16,7 @@ use crate::fields::Fields;
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Writer, HEAD};
 use crate::log::append::Log;
 use crate::log::block::Block;
-use crate::log::columns::asked;
+use crate::log::columns::Asking;
 use crate::log::record::{records, Message, Record};
 use crate::log::Refused;
 use crate::rules::Seen;
@@ -385,7 +385,7 @@ impl Engine {
     pub fn has_room(&self, conn: u32, sub: u32) -> bool {
         let this = self.conns.get(conn as usize).and_then(Option::as_deref);
         this.is_some_and(|this| {
-            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < PORTION
+            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < self.limits.portion()
         })
     }
 
@@ -403,24 +403,26 @@ impl Engine {
         block: &[u8],
         next: u64,
         selection: &Selection,
-        mut held: Option<Vec<u8>>,
+        held: Option<Vec<u8>>,
     ) -> Replayed {
         let (conn, sub, at) = to;
+        let mut held: Option<Cow<'_, [u8]>> = held.map(Cow::Owned);
+        let mut asking = Asking::new(selection);
         let own = self.unwanted(conn, sub);
         // What is safe and was not delivered yet comes live.
         let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
         for record in records(block).take_while(|record| record.offset() < done) {
             let gone = record.expires() != 0 && record.expires() <= self.clock;
-            if gone || own == Some(record.session()) || record.due() > self.clock || !asked(selection, &record) {
+            if gone || own == Some(record.session()) || record.due() > self.clock || !asking.asked(&record) {
                 continue;
             }
             if let Some(one) = held.take() {
                 if !self.has_room(conn, sub) {
-                    return Replayed { next: record.offset(), held: Some(one), live: false };
+                    return Replayed { next: record.offset(), held: Some(one.into_owned()), live: false };
                 }
                 self.write_record((conn, sub, at), &one, flag::REPLAY, 0);
             }
-            held = Some(record.bytes.to_vec());
+            held = Some(Cow::Borrowed(record.bytes));
         }
         let live = next >= done && (held.is_none() || self.has_room(conn, sub));
         if live {
@@ -431,7 +433,7 @@ impl Engine {
                 *behind = false;
             }
         }
-        Replayed { next: next.min(done), held, live }
+        Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }
     }
 
     /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.

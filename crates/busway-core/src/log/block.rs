@@ -1,6 +1,6 @@
 //! A block that is looked at more than once: a channel hands its records out a few at a time.
 
-use super::columns::asked;
+use super::columns::Asking;
 use super::record::{records, Record};
 use crate::selection::Selection;
 
@@ -45,13 +45,14 @@ impl Block {
     }
 
     /// What of the records from an offset on is asked for, has not expired by `now`, and has another topic than `but`.
-    pub fn find(&self, from: u64, selection: &Selection, but: &str, now: i64) -> Found {
+    pub fn find<'a>(&'a self, from: u64, selection: &'a Selection, but: &str, now: i64) -> Found {
         let mut found = Found::default();
         let begin = self.index.partition_point(|&(offset, _)| offset < from);
         let place = self.index.get(begin).map_or(self.bytes.len(), |&(_, place)| place as usize);
+        let mut asking = Asking::new(selection);
         for record in records(&self.bytes[place..]) {
             let (offset, expires, due) = (record.offset(), record.expires(), record.due());
-            if (expires != 0 && expires <= now) || record.topic == but || !asked(selection, &record) {
+            if (expires != 0 && expires <= now) || record.topic == but || !asking.asked(&record) {
                 continue;
             }
             if due > now {

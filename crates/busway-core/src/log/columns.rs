@@ -113,14 +113,42 @@ impl Wanted<'_> {
 
 /// Whether a record is what a subscription asks for.
 pub fn asked(selection: &Selection, record: &Record<'_>) -> bool {
+    selection.covers(record.topic) && rules_hold(selection, record)
+}
+
+fn rules_hold(selection: &Selection, record: &Record<'_>) -> bool {
     let (topic, sender, payload) = (record.topic, record.sender, record.payload);
     let (session, time) = (record.session(), record.time());
-    selection.covers(topic)
-        && (selection.is_plain()
-            || selection.holds(
-                record.fields.unwrap_or_default(),
-                &Seen { fields: &Fields::default(), topic, sender, session, time, payload },
-            ))
+    selection.is_plain()
+        || selection.holds(
+            record.fields.unwrap_or_default(),
+            &Seen { fields: &Fields::default(), topic, sender, session, time, payload },
+        )
+}
+
+/// The same for one record after the other: mostly the next one has the topic of the last.
+pub struct Asking<'a> {
+    selection: &'a Selection,
+    last: Option<(&'a str, bool)>,
+}
+
+impl<'a> Asking<'a> {
+    pub fn new(selection: &'a Selection) -> Self {
+        Self { selection, last: None }
+    }
+
+    #[inline]
+    pub fn asked(&mut self, record: &Record<'a>) -> bool {
+        let covers = match self.last {
+            Some((topic, covers)) if topic == record.topic => covers,
+            _ => {
+                let covers = self.selection.covers(record.topic);
+                self.last = Some((record.topic, covers));
+                covers
+            }
+        };
+        covers && rules_hold(self.selection, record)
+    }
 }
 
 /// Why there are no columns.
