@@ -443,6 +443,7 @@ class Log:
         folder: str | PathLike[str] | SimulatedFiles | None,
         *,
         name: str = "stream",
+        begin: int = 0,
         safety: Literal["memory", "written", "synced"] = "written",
         bucket_bytes: int = ...,
         bucket_age: int = ...,
@@ -452,7 +453,7 @@ class Log:
         once_age: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
-        """Open or make it in a folder of its own; None: in memory. Defaults: buckets of 64 MiB or an hour, kept for a day,
+        """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
         publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit."""
     @staticmethod
     def front(

@@ -185,10 +185,13 @@ class Trial:
         for writer in writers:
             await writer.stop()
         self.stored = await self.broker.stored()
-        async with asyncio.timeout(PATIENCE):
-            while not all(worker.finish(self.stored) for worker in self.workers):
-                self._worked.clear()
-                await self._worked.wait()
+        while late := [worker.name for worker in self.workers if not worker.finish(self.stored)]:
+            self._worked.clear()
+            try:
+                async with asyncio.timeout(PATIENCE):  # they may be far behind, but they have to get on
+                    await self._worked.wait()
+            except TimeoutError:
+                raise AssertionError(f"{', '.join(late)} have not seen everything, and see nothing more") from None
         for worker in self.workers:
             if worker not in writers:
                 await worker.stop()

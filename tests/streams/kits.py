@@ -48,6 +48,7 @@ class Place:
         if self._running:
             self._running = False
             await within(self.server.stop(drain=PATIENCE))
+            assert self.server.stats()["errors"] == 0, "the broker has logged an error of its own"
 
     async def restart(self) -> None:
         """The clients are back when it returns, if they can be."""

@@ -89,9 +89,7 @@ async def test_of_many_at_once_exactly_those_are_acknowledged_that_are_stored(
     """More than one transaction: the first is in doubt for a while, what lies behind it is refused."""
     bus = await far.connect()
     relay.lose, relay.refuse = loss, True
-    sending = [
-        asyncio.ensure_future(bus.publish("orders/a", b"%d" % n + b"x" * 1000, durable=True)) for n in range(4000)
-    ]
+    sending = [asyncio.create_task(bus.publish("orders/a", b"%d" % n + b"x" * 1000, durable=True)) for n in range(4000)]
     await within(asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED))
     relay.refuse = False
     outcomes = await within(asyncio.gather(*sending, return_exceptions=True))
@@ -100,6 +98,20 @@ async def test_of_many_at_once_exactly_those_are_acknowledged_that_are_stored(
     assert {type(one) for one in outcomes} == {Position, StoreFailed}
     stored = {message.offset: message.payload for message in await far.stored()}
     assert stored == {place.offset: b"%d" % n + b"x" * 1000 for n, place in places.items()}
+
+
+@pytest.mark.parametrize("loss", ["commit", "answer"])
+async def test_a_client_that_leaves_in_doubt_troubles_nobody(far: Place, relay: Relay, loss: Loss) -> None:
+    relay.lose, relay.refuse = loss, True
+    async with busway.connect(far.address, drain=0) as bus:
+        leaving = asyncio.create_task(bus.publish("orders/a", b"0", durable=True))
+        await within(relay.knocked.wait())
+    with pytest.raises(busway.BusError):
+        await within(leaving)
+    relay.refuse = False
+    await until(lambda: far.stream().safe == 1)
+    assert [message.payload for message in await far.stored()] == [b"0"]
+    assert far.server.stats()["errors"] == 0
 
 
 async def test_a_broker_that_ends_in_doubt_leaves_no_doubt(far: Place, relay: Relay) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from busway import _core, errors
+from busway.broker import channel_frames
 from busway.fields import compile_where, encode_fields
 from busway.positions import Position
 from busway.since import Since, encode_since
@@ -443,6 +444,32 @@ def test_records_of_the_page_are_those_of_the_log() -> None:
     first, second = wire.Record.read(block[:size]), wire.Record.read(block[size:])
     assert (first.payload, second.payload, second.fields) == (b"3012.5", b"3013", VENUE)
     assert (first.offset, second.offset, first.sound, second.sound) == (0, 1, True, True)
+
+
+def test_the_frames_of_channels() -> None:
+    """What the client's session writes around it, and what the broker reads in it."""
+    rest = {name: wire.frames(VECTORS[name].data)[0].rest[14:] for name in ("channel", "take", "take-off", "ack")}
+    for name, kind in (
+        ("channel", wire.CHANNEL),
+        ("take", wire.TAKE),
+        ("ack", wire.ACK),
+        ("unchannel", wire.UNCHANNEL),
+    ):
+        made = session(ALICE, ["channel", "take", "ack", "unchannel"].index(name))
+        made.channel(kind, 9, rest.get(name, b""))
+        assert written(made) == VECTORS[name].data
+    join = channel_frames.join_of(rest["channel"])
+    assert (join.stream, join.channel, join.window, join.create, join.start) == (
+        "orders",
+        "billing",
+        64,
+        True,
+        ("first", None),
+    )
+    assert channel_frames.take_of(rest["take"]) == (100, 5.0, False)
+    assert channel_frames.take_of(rest["take-off"]) == 2
+    what = channel_frames.What
+    assert list(channel_frames.entries_of(rest["ack"])) == [(what.ACK, 7, 2, 0.0), (what.NACK, 9, 1, 1.5)]
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 16, 64, 1 << 20])

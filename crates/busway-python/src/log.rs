@@ -146,11 +146,12 @@ impl Log {
 #[pymethods]
 impl Log {
     #[staticmethod]
-    #[pyo3(signature = (folder, *, name = "stream", **settings))]
+    #[pyo3(signature = (folder, *, name = "stream", begin = 0, **settings))]
     fn open(
         py: Python<'_>,
         folder: Option<Source>,
         name: &str,
+        begin: u64,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let settings = read_settings(Settings::default(), settings)?;
@@ -162,12 +163,12 @@ impl Log {
         };
         let opened = py.detach(|| -> Result<_, Error> {
             Ok(match (simulated, folder) {
-                (Some(files), _) => (Core::open(Arc::new(files), settings, None)?, None),
+                (Some(files), _) => (Core::open(Arc::new(files), settings, None, begin)?, None),
                 (None, Some(folder)) => {
                     let (bell, ring) = Bell::new()?;
-                    (Core::open(Arc::new(Real::new(&folder)?), settings, Some(ring))?, Some(bell))
+                    (Core::open(Arc::new(Real::new(&folder)?), settings, Some(ring), begin)?, Some(bell))
                 }
-                (None, None) => (Core::memory(settings), None),
+                (None, None) => (Core::memory(settings, begin), None),
             })
         });
         let (log, bell) = opened.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;

@@ -95,8 +95,8 @@ impl Driver {
             ..Settings::default()
         };
         let disk = Simulated::new(false);
-        let stored = Log::open(Arc::new(disk.clone()), settings, None).expect("an empty disk");
-        let logs = [Log::memory(settings), stored];
+        let stored = Log::open(Arc::new(disk.clone()), settings, None, 0).expect("an empty disk");
+        let logs = [Log::memory(settings, 0), stored];
         let readers = [logs[0].reader(), logs[1].reader()];
         let mut driver = Self {
             engine: Engine::new(LIMITS),

@@ -114,9 +114,9 @@ class DatabaseStream(Stream):
 
     @classmethod
     async def open(
-        cls, hub: "Hub", number: int, config: StreamConfig, folder: Path | None, databases: Databases
+        cls, hub: "Hub", number: int, config: StreamConfig, folder: Path | None, databases: Databases, begin: int
     ) -> Self:
-        """Raises DataFailed if the database can't be reached or used."""
+        """One that is made begins with the offset `begin`. Raises DataFailed if the database can't be reached or used."""
         url = _address(config, folder)
         try:
             database = await databases.use(url)
@@ -131,7 +131,7 @@ class DatabaseStream(Stream):
             sent = await store.publishers(time.time_ns() - once)
             front = Log.front(
                 name=config.name,
-                next=store.next,
+                next=store.next or begin,
                 stored=store.stored,
                 sequences=await store.sequences(),
                 sent=[(run.session, run.number, run.offset, run.sequence, run.count) for run in sent],
@@ -219,7 +219,7 @@ class DatabaseStream(Stream):
 
     @property
     def first(self) -> int:
-        return min(self.store.first, self.log.safe)
+        return min(self.store.first, self.log.safe) if self.store.next else self.log.safe
 
     def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:
         if self._closed:

@@ -17,6 +17,7 @@ import msgspec
 
 from busway._core import Log, matches
 from busway.broker.data import replace, sealed, sync, unsealed
+from busway.broker.ends import Ends
 from busway.broker.fronting import FILE, Databases, DatabaseStream
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, Rejected
@@ -48,12 +49,14 @@ class Streaming:
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
         self._trimmed = hub.loop.time()
         self._databases = Databases()
+        self._ends = Ends(self._folder)
         self._changing = asyncio.Lock()
 
     # From start to stop.
 
     async def open(self) -> None:
         """Open what is in the data folder, and the default stream."""
+        self._ends.open()
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
             configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
@@ -141,6 +144,7 @@ class Streaming:
             raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         async with self._changing:
             stream = self.get(name)
+            self._ends.removed(name, stream.safe)
             await stream.drop()
             del self.streams[name]
             if behind := self._hub.replaying.removed(stream):
@@ -214,8 +218,9 @@ class Streaming:
         number = self._numbers
         self._numbers += 1
         if config.store == "db":
-            return await DatabaseStream.open(self._hub, number, config, folder, self._databases)
-        native = Log.open(folder / LOG if folder else None, name=config.name, **settings(config))
+            return await DatabaseStream.open(self._hub, number, config, folder, self._databases, self._ends.of(config))
+        place = folder / LOG if folder else None
+        native = Log.open(place, name=config.name, begin=self._ends.of(config), **settings(config))
         stream = Stream(self._hub, number, config, native, folder)
         stream.tell_damage()
         return stream

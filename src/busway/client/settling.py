@@ -52,7 +52,7 @@ class _Batch:
         self.entries: list[tuple[int, int, int, int]] = []
         self.answer: asyncio.Future[list[Run]] = loop.create_future()
         self._heard: list[list[Run]] = []
-        """Messages whose outcome somebody waits for."""
+        """Those whose outcome somebody waits for."""
 
     def add(self, what: int, run: Run, delay: int) -> None:
         (first, many), entries = run, self.entries

@@ -28,6 +28,8 @@ use crate::topic::meet;
 const BLOCK: usize = 256 << 10;
 /// No stream, or no connection.
 const NONE: u32 = u32::MAX;
+/// The connection of a run whose client has left; the broker's own have none.
+const GONE: u32 = u32::MAX - 1;
 
 /// A log that tools may look at beside the engine; None: it was closed.
 pub type Shared = Arc<Mutex<Option<Log>>>;
@@ -268,7 +270,7 @@ impl Engine {
     pub(super) fn forget_runs(&mut self, conn: u32) {
         for stream in self.streams.iter_mut().flatten() {
             for run in stream.waiting.iter_mut().filter(|run| run.conn == conn) {
-                run.conn = NONE;
+                run.conn = GONE;
             }
         }
     }

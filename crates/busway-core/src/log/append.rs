@@ -10,13 +10,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crc32c::crc32c;
 
 use super::bucket::{index_name, log_name, Building, Topic, Topics};
 use super::files::{replace, rest, Files};
 use super::front::Front;
 use super::once::{Known, Once};
-use super::open::{self, Scan, FIRST};
+use super::open::{self, Scan};
 use super::record::{records, Message};
 use super::scan::Reader;
 use super::shared::{Bell, Bucket, Data, Piece, Shared, State, Writer, RETRY};
@@ -66,18 +65,21 @@ pub struct Log {
 
 impl Log {
     /// Opens or makes a log; with a `bell` a thread writes and rings it, without one `flush` writes.
-    pub fn open(files: Arc<dyn Files>, settings: Settings, bell: Option<Bell>) -> Result<Self, Error> {
+    ///
+    /// One that is made begins with the offset `begin`.
+    pub fn open(files: Arc<dyn Files>, settings: Settings, bell: Option<Bell>, begin: u64) -> Result<Self, Error> {
         if !files.lock()? {
             return Err(Error::InUse);
         }
-        let found = open::open(&*files).inspect_err(|_| files.unlock())?;
+        let found = open::open(&*files, begin).inspect_err(|_| files.unlock())?;
         Ok(Self::start(files, settings, bell, found, true))
     }
 
     /// A log in memory.
-    pub fn memory(settings: Settings) -> Self {
+    pub fn memory(settings: Settings, begin: u64) -> Self {
         let settings = Settings { bucket_bytes: settings.bucket_bytes.min(1 << 20), ..settings };
-        Self::start(Arc::new(Simulated::new(false)), settings, None, open::Found::default(), false)
+        let found = open::Found { next: begin, bucket: Building::new(begin), ..open::Found::default() };
+        Self::start(Arc::new(Simulated::new(false)), settings, None, found, false)
     }
 
     pub(super) fn start(
@@ -389,9 +391,7 @@ impl Log {
         let files = &*self.shared.files;
         if self.shared.indexed {
             // From here on they are gone, even if there is no time to remove them.
-            let mut bytes = first.to_le_bytes().to_vec();
-            bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
-            replace(files, FIRST, &bytes, true)?;
+            open::begin_with(files, first)?;
         }
         let mut state = self.shared.state();
         let gone: Vec<u64> = state.buckets.drain(..buckets).map(|bucket| bucket.summary.base).collect();

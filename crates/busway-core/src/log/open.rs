@@ -143,8 +143,20 @@ struct Opening<'a> {
     found: Found,
 }
 
-pub fn open(files: &dyn Files) -> io::Result<Found> {
-    let names = files.list()?;
+/// Says that everything before this offset was removed.
+pub fn begin_with(files: &dyn Files, first: u64) -> io::Result<()> {
+    let mut bytes = first.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
+    replace(files, FIRST, &bytes, true)
+}
+
+/// What is there; if that is nothing, a log that begins with this offset.
+pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
+    let mut names = files.list()?;
+    if names.is_empty() && fresh > 0 {
+        begin_with(files, fresh)?;
+        names = files.list()?;
+    }
     for name in names.iter().filter(|name| name.strip_suffix(".tmp").is_some()) {
         files.remove(name)?;
     }

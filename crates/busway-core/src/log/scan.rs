@@ -310,12 +310,26 @@ impl Reader {
                 (known.1, known.2) = (last, known.2 + count);
             }
         };
-        for summary in self.summaries().into_iter().filter(|summary| summary.base != base) {
+        // What waits to be written is in no bucket yet.
+        let (written, waiting): (Vec<_>, Vec<_>) = {
+            let state = self.shared.state();
+            let pending = state.pending.iter().filter_map(|piece| match piece {
+                Piece::Data(data) => Some(data),
+                Piece::Seal(..) => None,
+            });
+            let waiting = state.writing.iter().chain(pending).filter(|data| data.base != base);
+            let written = state.buckets.iter().map(|bucket| bucket.summary).filter(|summary| summary.base != base);
+            (written.collect(), waiting.map(|data| data.bytes.clone()).collect())
+        };
+        for summary in written {
             if let Some(index) = &self.load(&summary)?.index {
                 index.topics().for_each(|(text, [last, first, count, _])| add(text, last, first, count));
             } else {
                 self.each(&summary, |record| add(record.topic, record.sequence(), record.sequence(), 1))?;
             }
+        }
+        for bytes in waiting {
+            records(&bytes).for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
         }
         open.all.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
