@@ -6,7 +6,7 @@ import pytest
 
 from busway.positions import Position
 from tests.crash.harness import Stored, Trial, check
-from tests.crash.workers import Consumer, Desk, Publisher, Subscriber, usual
+from tests.crash.workers import Consumer, Jobs, Publisher, Subscriber, usual
 
 ROUNDS = {"synced": 5, "written": 2}
 
@@ -49,9 +49,15 @@ def test_the_checks_find_what_they_look_for() -> None:
         subscriber.seen = seen
         with pytest.raises(AssertionError):
             subscriber.check(GOOD)
-    consumer = Consumer("clerk", Desk(), 0, window=5)
-    consumer.desk.seen = {0, 1}
-    consumer.check(GOOD)  # the last one is nobody's: it marks the end
-    consumer.desk.seen = {0, 2}
-    with pytest.raises(AssertionError):
-        consumer.check(GOOD)
+    consumer = Consumer("clerk", Jobs(), 0)
+    jobs = consumer.jobs
+    jobs.acknowledged, jobs.unsure = {0: b"one 1 .", 2: b"one 3 ."}, {1}
+    consumer.check(GOOD)
+    for acknowledged, wrong in (
+        ({0: b"one 1 ."}, []),
+        ({0: b"one 1 .", 2: b"one 2 ."}, []),
+        ({0: b"one 1 .", 2: b"one 3 ."}, ["it came again"]),
+    ):
+        jobs.acknowledged, jobs.wrong = acknowledged, wrong
+        with pytest.raises(AssertionError):
+            consumer.check(GOOD)

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
+from math import inf
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ _CANCEL: Final = struct.Struct("<IQ")
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _WHOLE: Final = 0x80000000
 _MILLI: Final = 0.001
+_EVER: Final = (1 << 32) - 1
 _MOST: Final = 65_536
 """Entries of one ACK; those that are too late must fit into its answer."""
 
@@ -121,7 +123,7 @@ def take_of(rest: bytes) -> Take | int:
     whole, most = bool(most & _WHOLE), most & ~_WHOLE
     if not 0 < most <= WINDOW:
         raise Rejected(f"take() of {most} messages; 1 to {WINDOW} can be taken at once", code=Code.INVALID_SETTING)
-    return Take(most, milliseconds * _MILLI, whole)
+    return Take(most, inf if milliseconds == _EVER else milliseconds * _MILLI, whole)
 
 
 def entries_of(rest: bytes) -> Iterator[Entry]:

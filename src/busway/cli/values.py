@@ -8,6 +8,7 @@ from typing import Any
 
 from busway.cli.address import shown
 from busway.message import Message
+from busway.positions import Position
 from busway.since import encode_since
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
@@ -60,6 +61,12 @@ def place(text: str) -> int | datetime | str:
     if text.isascii() and text.isdigit():
         return int(text)
     return since(text)
+
+
+def one_place(text: str) -> "int | datetime | str | Position":
+    """A place in one stream: an offset, a time, a position, or a length of time back."""
+    found = place(text)
+    return Position.parse(found) if isinstance(found, str) and ":" in found else found
 
 
 def since(text: str) -> datetime | str:
@@ -149,6 +156,8 @@ def as_object(message: Message) -> dict[str, Any]:
     if (position := message.position) is not None:
         made |= {"position": str(position), "stream": position.stream, "offset": position.offset}
         made["sequence"] = position.sequence
+    if message.deliveries:
+        made["deliveries"] = message.deliveries
     if message.missed:
         made["missed"] = message.missed
     return made
@@ -159,7 +168,7 @@ class Format:
 
     FIELDS = (
         *("topic", "payload", "fields", "id", "time", "sender", "kind", "missed", "size", "number"),
-        *("position", "stream", "offset", "sequence"),
+        *("position", "stream", "offset", "sequence", "deliveries"),
     )
 
     def __init__(self, text: str) -> None:
