@@ -10,7 +10,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-
 use super::bucket::{index_name, log_name, Building, Topic, Topics};
 use super::files::{replace, rest, Files};
 use super::front::Front;
