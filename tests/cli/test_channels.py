@@ -23,7 +23,7 @@ async def figures(bus, name="billing"):
     return found
 
 
-async def test_a_channel_is_made_changed_shown_moved_and_removed(shell, bus, orders):
+async def test_a_channel_is_made_changed_and_shown(shell, bus, orders):
     made = await shell.run(
         *("channel", "create", "orders", "billing", "--start", "2", "--lease", "5m", "--max-deliveries", "3"),
         *("--dead-letter", "bad/{channel}", "--topic", "orders/eu", "--where", "n=[2, 4]", "--exclusive", "--json"),
@@ -51,7 +51,11 @@ async def test_a_channel_is_made_changed_shown_moved_and_removed(shell, bus, ord
     assert one == shown
     table = await shell.run("channel", "info", "orders", "billing")
     assert {"floor 2", "lag 3"} <= {" ".join(line.split()) for line in table.lines}
-    for place, offset in (("first", 0), ("new", 5), ("3", 3), ("1h", 0), ("2020-01-31", 0), ("all", 0)):
+
+
+async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
+    await bus.create_channel("orders", "billing")
+    for place, offset in (("new", 5), ("3", 3), ("1h", 0)):
         moved = await shell.run("channel", "seek", "orders", "billing", place, "--json")
         assert json.loads(moved.out) == {"stream": "orders", "channel": "billing", "offset": offset}
     paused = await shell.run("channel", "pause", "orders", "billing")

@@ -9,7 +9,7 @@ import pytest
 import busway
 from busway.errors import Code
 from tests.support.channels import STREAM, TOPIC, info, next_event, nothing, numbers, shown, some, store, stream
-from tests.support.net import PATIENCE, Net, gather, settle, until, within
+from tests.support.net import PATIENCE, Net, settle, until, within
 
 pytestmark = pytest.mark.both_loops
 
@@ -80,8 +80,8 @@ async def test_places_that_are_none(net: Net) -> None:
     assert [one.name for one in await bus.channels(STREAM)] == ["there"]
 
 
-async def some_of(bus: busway.Bus, count: int) -> list[Any]:
-    async with bus.subscribe("**", since="all") as reader:
+async def some_of(bus: busway.Bus, count: int, pattern: str = "t/**") -> list[Any]:
+    async with bus.subscribe(pattern, since="all") as reader:
         return [await reader.recv(timeout=PATIENCE) for _ in range(count)]
 
 
@@ -127,15 +127,21 @@ async def test_seek(net: Net, window: int) -> None:
 
 async def test_seek_to_a_message_checks_that_it_is_that_one(net: Net) -> None:
     bus = await stream(net, 3)
+    async with busway.serve() as elsewhere, elsewhere.connect() as other:
+        await other.create_stream(STREAM, ["t/**"])
+        await store(other, 0, 3)
+        theirs = await some_of(other, 3)
     mine = await some_of(bus, 3)
-    await bus.publish_many("elsewhere", [b"0", b"1", b"2"], durable=True)
-    async with bus.subscribe("elsewhere", since="all") as subscription:
-        other = await gather(subscription, 3)
     async with bus.channel(STREAM, "c") as channel:
         assert await channel.seek(mine[1]) == 1
         with pytest.raises(busway.OutOfRange, match="is not"):
-            await channel.seek(other[1])
-        assert await channel.seek(other[1].position) == 1
+            await channel.seek(theirs[1])
+        with pytest.raises(busway.OutOfRange, match="is not"):
+            await bus.create_channel(STREAM, "d", start=theirs[1])
+    stray = await bus.publish("elsewhere", b"", durable=True)
+    for wrong in (stray, (await some_of(bus, 1, "elsewhere"))[0]):
+        with pytest.raises(ValueError, match="in the stream 'default'"):
+            await bus.seek_channel(STREAM, "c", wrong)
 
 
 async def test_a_seek_takes_what_is_in_flight_from_its_consumers(net: Net) -> None:

@@ -1,5 +1,8 @@
 """A stream that is removed and made again: no place means another message, whoever kept one misses nothing."""
 
+import shutil
+from pathlib import Path
+
 import busway
 from tests.streams.kits import Place
 from tests.support.net import PATIENCE, within
@@ -37,3 +40,23 @@ async def test_it_goes_on_after_a_restart_too(lasting: Place) -> None:
     bus = await place.connect()
     third = await within(bus.publish("orders/a", b"3", durable=True))
     assert (third.offset, third.sequence) == (again.offset + 1, 2)
+
+
+async def test_a_stream_in_memory_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """The broker is the same after a restart, so its places have to be others."""
+    offsets = []
+    for _ in range(3):
+        async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+            await bus.create_stream("quick", ["quick"], store="memory")
+            offsets += [one.offset for one in await bus.publish_many("quick", [b""] * 3, durable=True)]
+    assert offsets == list(range(9))
+
+
+async def test_a_stream_in_memory_gives_no_offset_twice_after_a_crash(tmp_path: Path) -> None:
+    async with busway.serve(data=tmp_path / "one") as server, server.connect() as bus:
+        await bus.create_stream("quick", ["quick"], store="memory")
+        before = (await bus.publish("quick", b"", durable=True)).offset
+        shutil.copytree(tmp_path / "one", tmp_path / "two")  # as a crash would leave it
+    async with busway.serve(data=tmp_path / "two") as server, server.connect() as bus:
+        await bus.create_stream("quick", ["quick"], store="memory")
+        assert (await bus.publish("quick", b"", durable=True)).offset > before

@@ -18,6 +18,8 @@ log = logging.getLogger("busway.broker")
 
 FILE: Final = "ends.json"
 _MICROSECOND: Final = 1000
+_RESERVED: Final = 1 << 40
+"""Offsets that a stream in memory may give."""
 
 
 class _Ends(msgspec.Struct):
@@ -48,23 +50,23 @@ class Ends:
 
     _lost = False
 
-    def of(self, config: StreamConfig) -> int:
+    def begin(self, config: StreamConfig) -> int:
         """The first offset of a stream that is made now."""
-        forgotten = config.store == "memory" and self._folder is not None  # the broker is the same, the stream is not
-        if forgotten or self._lost:
+        if self._lost:
             return time.time_ns() // _MICROSECOND
-        return self._ends.get(config.name, 0)
+        begin = self._ends.get(config.name, 0)
+        if config.store == "memory":
+            # It ends with the broker, maybe at once: what it may give until then is never given again.
+            self.ended(config.name, begin + _RESERVED)
+        return begin
 
-    def removed(self, name: str, end: int) -> None:
-        """Remember where a stream ended that is about to be removed."""
-        if not end:
-            return
+    def ended(self, name: str, end: int) -> None:
+        """Remember where a stream ended that is removed, or that ends with the broker."""
         self._ends[name] = end
         if self._folder is not None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 replace(self._folder / FILE, sealed(_Ends(self._ends)))
             except OSError as error:
-                raise DataFailed(
-                    f"stream {name!r} can't be removed: {self._folder / FILE}: {error.strerror}"
-                ) from error
+                reason = f"{self._folder / FILE} can't be written, which has to tell where stream {name!r} ends"
+                raise DataFailed(f"{reason}: {error.strerror}") from error

@@ -94,6 +94,9 @@ class Streaming:
     async def close(self) -> None:
         """Write what waits, and let go of the files."""
         async with self._changing:
+            for stream in self.streams.values():
+                if stream.config.store == "memory":
+                    self._ends.ended(stream.config.name, stream.safe)
             closing = [stream.close() for stream in self.streams.values()]
             for error in await asyncio.gather(*closing, return_exceptions=True):
                 if error is not None:
@@ -144,7 +147,7 @@ class Streaming:
             raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         async with self._changing:
             stream = self.get(name)
-            self._ends.removed(name, stream.safe)
+            self._ends.ended(name, stream.safe)
             await stream.drop()
             del self.streams[name]
             if behind := self._hub.replaying.removed(stream):
@@ -218,9 +221,11 @@ class Streaming:
         number = self._numbers
         self._numbers += 1
         if config.store == "db":
-            return await DatabaseStream.open(self._hub, number, config, folder, self._databases, self._ends.of(config))
+            return await DatabaseStream.open(
+                self._hub, number, config, folder, self._databases, self._ends.begin(config)
+            )
         place = folder / LOG if folder else None
-        native = Log.open(place, name=config.name, begin=self._ends.of(config), **settings(config))
+        native = Log.open(place, name=config.name, begin=self._ends.begin(config), **settings(config))
         stream = Stream(self._hub, number, config, native, folder)
         stream.tell_damage()
         return stream

@@ -54,12 +54,14 @@ _LATE: Final = 5.0
 """Seconds that the answer of the broker may be late when a take's time is over."""
 
 
-def start_of(start: Start | None) -> tuple[str, Any]:
-    """As the broker is told where a channel begins."""
+def start_of(start: Start | None, stream: str) -> tuple[str, Any]:
+    """As the broker is told where a channel of this stream begins."""
     if start is None or (isinstance(start, str) and start == "first"):
         return "first", None
     if isinstance(start, str) and start == "new":
         return "new", None
+    if isinstance(start, Message | Position) and start.stream != stream:
+        raise ValueError(f"start: that place is in the stream {start.stream!r}, not in {stream!r}")
     if isinstance(start, Message):
         return "message", (start.offset, start.id)
     if isinstance(start, Position):
@@ -177,9 +179,13 @@ class Channel(Taking):
         number = core.session.channel(_TAKE, self._id, _ASKED.pack(most | _WHOLE * whole, milliseconds))
         answer = self._takes[number] = core.answer(number)
         begin = core.loop.time()
+        got: int
         try:
-            async with asyncio.timeout(None if timeout is None else timeout + _LATE):
-                got: int = await asyncio.shield(answer)
+            if timeout is None:
+                got = await answer
+            else:
+                async with asyncio.timeout(timeout + _LATE):
+                    got = await answer
         except Disconnected:
             return []
         except (asyncio.CancelledError, TimeoutError) as error:
@@ -200,8 +206,10 @@ class Channel(Taking):
 
     def _call_off(self, number: int, answer: "asyncio.Future[int]") -> None:
         """Nobody waits for this any more; what it has got is for those who do."""
-        answer.add_done_callback(self._called_off)
-        if not answer.done() and self._joined:
+        if not answer.cancelled():  # it came at the same moment
+            self._called_off(answer)
+        elif self._joined:
+            self._core.answer(number).add_done_callback(self._called_off)
             self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
 
     def _called_off(self, answer: "asyncio.Future[int]") -> None:
@@ -275,7 +283,7 @@ class Channel(Taking):
 
         A Message is checked: OutOfRange if another one is at its offset. What was in flight may come again.
         """
-        answer = await self._ask("seek", start=start_of(start))
+        answer = await self._ask("seek", start=start_of(start, self.stream))
         offset: int = answer["offset"]
         return offset
 

@@ -88,7 +88,7 @@ class Channels:
             call=self._ask_channel,
             window=window,
             create=bool(create),
-            start=start_of(start),
+            start=start_of(start, stream),
             settings=settings,
             handler=handler,
             concurrency=concurrency,
@@ -99,7 +99,9 @@ class Channels:
         self, stream: str, name: str, *, start: Start | None = None, **settings: Any
     ) -> ChannelInfo:
         """Make a channel without consuming it, with the settings that channel() has; one that is there gets them."""
-        return await self._manage_channel("create", stream, name, start=start_of(start), settings=_wire(settings))
+        return await self._manage_channel(
+            "create", stream, name, start=start_of(start, stream), settings=_wire(settings)
+        )
 
     async def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
         """Change settings of a channel; the others stay."""
@@ -107,7 +109,7 @@ class Channels:
 
     async def seek_channel(self, stream: str, name: str, start: Start) -> int:
         """Put a channel to another place, for all its consumers; the offset."""
-        question = {**_named(stream, name), "start": start_of(start)}
+        question = {**_named(stream, name), "start": start_of(start, stream)}
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
 
