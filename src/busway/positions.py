@@ -1,7 +1,8 @@
 """Places in streams: where a message is stored, and how far a reader has come.
 
 A place is told by the broker that stored the message (its guid), the name of the stream and the offset in it. As text a
-place is `guid:offset:stream`; several are joined by commas, so that they can be kept in a file or a variable.
+place is `guid:offset:stream`, and how far a reader has come `guid:+offset:stream`, with the offset it reads next; several are
+joined by commas, so that they can be kept in a file or a variable.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,13 +58,17 @@ class Positions(Mapping[tuple[str, str], int]):
         return f"Positions({str(self)!r})"
 
     def __str__(self) -> str:
-        return ",".join(f"{broker}:{offset}:{stream}" for (broker, stream), offset in sorted(self._next.items()))
+        return ",".join(f"{broker}:+{offset}:{stream}" for (broker, stream), offset in sorted(self._next.items()))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The positions that str() wrote."""
-        parts = [_parse(one) for one in text.split(",") if one.strip()]
-        return cls({(broker, stream): offset for broker, stream, offset in parts})
+        """The positions that str() wrote; the place of a message stands for all behind it."""
+        found: dict[tuple[str, str], int] = {}
+        for one in filter(None, map(str.strip, text.split(","))):
+            guid, _, rest = one.partition(":")
+            broker, stream, offset = _parse(f"{guid}:{rest.removeprefix('+')}")
+            found[broker, stream] = offset if rest.startswith("+") else offset + 1
+        return cls(found)
 
 
 class Placed(Sequence[Position]):

@@ -331,3 +331,19 @@ async def test_plain_messages_are_not_stored(net: Net) -> None:
         await bus.publish("t", b"plain")
         assert [message.payload for message in await gather(live, 3)] == [b"plain", b"stored", b"plain"]
     assert [message.payload for message in await stored(bus)] == [b"stored"]
+
+
+async def test_a_durable_publish_is_taken_by_everything_that_waits(net: Net) -> None:
+    bus = await net.connect()
+    tasks = [
+        asyncio.ensure_future(bus.publish("t", b"1", durable=True)),
+        asyncio.create_task(bus.publish("t", b"2", durable=True)),
+    ]
+    done, _ = await asyncio.wait(tasks, timeout=PATIENCE)
+    async with asyncio.TaskGroup() as group:
+        third = group.create_task(bus.publish("t", b"3", durable=True))
+    gathered = await asyncio.gather(bus.publish("t", b"4", durable=True), bus.publish("t", b"5", durable=True))
+    waited = await asyncio.wait_for(bus.publish("t", b"6", durable=True), PATIENCE)
+    places = [*(task.result() for task in tasks), third.result(), *gathered, waited]
+    assert len(done) == 2
+    assert [place.sequence for place in places] == [1, 2, 3, 4, 5, 6]

@@ -386,3 +386,15 @@ async def test_a_group_shares_what_is_live_only(net: Net) -> None:
     bus = await net.connect()
     with pytest.raises(ValueError, match="channel"):
         bus.subscribe("t", since="all", group="g")
+
+
+async def test_the_place_of_a_message_as_text_is_behind_it(net: Net) -> None:
+    bus = await net.connect()
+    places = [await bus.publish("t", str(number), durable=True) for number in range(4)]
+    for since in (places[1], str(places[1]), f"{places[1].broker}:+2:{places[1].stream}"):
+        async with bus.subscribe("t", since=since) as reader:
+            assert [one.text for one in await gather(reader, 2)] == ["2", "3"]
+    stream = await bus.stream(places[0].stream)
+    for place in (places[1], str(places[1]), f"{places[1].broker}:+1:{places[1].stream}"):
+        got = [one.text async for batch in stream.read(place) for one in batch]
+        assert got == ["1", "2", "3"], "a read begins with it"

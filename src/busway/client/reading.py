@@ -128,8 +128,10 @@ async def offset_of(sender: Sender, info: StreamInfo, what: str, place: Place | 
             return _own(info, what, place)
         case str() if place == "all":
             return info.first
-        case str() if ":" in place:
+        case str() if ":+" in place:
             return _own(info, what, Positions.parse(place))
+        case str() if ":" in place:
+            return await offset_of(sender, info, what, Position.parse(place), default)
         case datetime():
             question = {"time": moment(what, place)}
         case str() | timedelta():

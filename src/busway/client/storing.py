@@ -8,7 +8,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -64,15 +64,29 @@ class _Sent:
         return placed
 
 
-class Placing(asyncio.Future[Position]):
-    """A durable publish under way: awaited it gives its place. It is a coroutine too, for `asyncio.create_task()`."""
+class Placing(Coroutine[Any, Any, Position]):
+    """A durable publish under way: awaited it gives its place. A coroutine for whoever wants a task of it."""
 
-    __slots__ = ("_steps", "fields", "payload", "sent", "times", "topic")
-    topic: str
-    payload: bytes | str
-    fields: bytes
-    times: tuple[int, int]
-    sent: int
+    __slots__ = ("_steps", "answer", "fields", "payload", "sent", "times", "topic")
+
+    def __init__(
+        self,
+        answer: "asyncio.Future[Position]",
+        topic: str,
+        payload: bytes | str,
+        fields: bytes,
+        times: tuple[int, int],
+        sent: int,
+    ) -> None:
+        self.answer = answer
+        self.topic = topic
+        self.payload = payload
+        self.fields = fields
+        self.times = times
+        self.sent = sent
+
+    def __await__(self) -> Generator[Any, None, Position]:
+        return self.answer.__await__()
 
     def send(self, value: Any) -> Any:
         return self._await().send(value)
@@ -87,7 +101,7 @@ class Placing(asyncio.Future[Position]):
         try:
             return self._steps
         except AttributeError:
-            self._steps: Any = self.__await__()
+            self._steps: Any = self.answer.__await__()
             return self._steps
 
 
@@ -125,13 +139,7 @@ class Unstored:
         core = self._core
         now = time.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
-        placing = Placing(loop=core.loop)
-        placing.topic = topic
-        placing.payload = payload
-        placing.fields = fields
-        placing.times = times
-        placing.sent = now
-        self._ones[number] = placing
+        placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload)
         if len(self._ones) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
@@ -193,8 +201,8 @@ class Unstored:
         while number < end:
             if (placing := ones.pop(number, None)) is not None:
                 self._bytes -= len(placing.payload)
-                if not placing.done():
-                    placing.set_result(Position(broker, stream, offset, sequence))
+                if not placing.answer.done():
+                    placing.answer.set_result(Position(broker, stream, offset, sequence))
                 some = 1
             elif (sent := self._find(number)) is not None:
                 some = self._stored_some(sent, number, end - number, Position(broker, stream, offset, sequence))
@@ -228,7 +236,7 @@ class Unstored:
     def _refuse_one(self, number: int, error: BusError) -> None:
         placing = self._ones.pop(number)
         self._bytes -= len(placing.payload)
-        self._tell(placing, placing.topic, error)
+        self._tell(placing.answer, placing.topic, error)
 
     def _refuse(self, sent: _Sent, error: BusError) -> None:
         self._tell(sent.answer, sent.topic, error)
@@ -269,7 +277,8 @@ class Unstored:
 
     def end(self, error: BusError) -> None:
         """There will be no further connection."""
-        answers: list[asyncio.Future[Any]] = [*self._ones.values(), *(sent.answer for sent in self._sent)]
+        answers: list[asyncio.Future[Any]] = [one.answer for one in self._ones.values()]
+        answers += [sent.answer for sent in self._sent]
         self._ones, self._sent = {}, deque()
         for answer in answers:
             if not answer.done():
