@@ -81,7 +81,7 @@ class Subscriber(Worker):
         super().__init__(name)
         self.pattern = pattern
         self.seen: list[Stored] = []
-        self._expected = -1
+        self._expected: int | None = None
 
     async def work(self, bus: busway.Bus) -> None:
         async with bus.subscribe(self.pattern, since="all", limit=2000) as subscription:
@@ -103,7 +103,7 @@ class Subscriber(Worker):
         return [one for one in stored if matches(self.pattern, one.topic)]
 
     def finish(self, stored: list[Stored]) -> bool:
-        if self._expected < 0:
+        if self._expected is None:
             self._expected = len(self._owed(stored))
         return len(self.seen) >= self._expected
 
@@ -144,7 +144,7 @@ class Jobs:
         self.acknowledged: dict[int, bytes] = {}
         """By offset: the broker has said that this is noted."""
         self.unsure: set[int] = set()
-        """Acknowledged by somebody who did not hear whether it was noted."""
+        """Acknowledged by somebody who did not hear whether it was noted, and not acknowledged again since."""
         self.again = 0
         self.wrong: list[str] = []
 
@@ -161,7 +161,7 @@ class Consumer(Worker):
         async with channel as jobs:
             while not self.stopping:
                 try:
-                    batch = await jobs.take(50, timeout=0.2)
+                    batch = await jobs.take(500, timeout=0.2)
                 except busway.Timeout:
                     continue
                 await self._deal(jobs, batch)
@@ -172,10 +172,12 @@ class Consumer(Worker):
             self.jobs.again += message.deliveries > 1
             if message.offset in self.jobs.acknowledged:
                 self.jobs.wrong.append(f"{self.name} got {message} at {message.offset} again, which was acknowledged")
-        good = [message for message in batch if self.chance.random() < 0.9]
+        good, bad = list[busway.Message](), list[busway.Message]()
+        for message in batch:
+            (good if self.chance.random() < 0.9 else bad).append(message)
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(self._ack(message) for message in good))
-            if bad := [message for message in batch if message not in good]:
+            if bad:
                 with suppress(busway.Disconnected, AckLate):
                     await channel.nack(bad)
 
@@ -186,12 +188,14 @@ class Consumer(Worker):
         except AckLate:
             return  # somebody else has it
         except busway.Disconnected:
-            self.jobs.unsure.add(offset)  # what was not noted comes again
+            if offset not in self.jobs.acknowledged:
+                self.jobs.unsure.add(offset)  # what was not noted comes again
             return
         self.jobs.acknowledged[offset] = message.payload
+        self.jobs.unsure.discard(offset)
 
     def finish(self, stored: list[Stored]) -> bool:
-        return len(self.jobs.acknowledged) + len(self.jobs.unsure - self.jobs.acknowledged.keys()) >= len(stored)
+        return len(self.jobs.acknowledged) + len(self.jobs.unsure) >= len(stored)
 
     def check(self, stored: list[Stored]) -> None:
         """Each message was acknowledged in the end, and none came again after that."""
@@ -209,7 +213,7 @@ def usual(seed: int = 0) -> list[Worker]:
         Subscriber("everything"),
         Subscriber("orders", "orders/*"),
         Resumer("resumer", "audit"),
-        Consumer("consumer-0", jobs, seed),
+        Consumer("consumer-0", jobs, seed, window=1000),
         Consumer("consumer-1", jobs, seed + 1, window=8),
         Consumer("puller", jobs, seed + 2, window=0),
     ]
