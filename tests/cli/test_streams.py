@@ -165,7 +165,7 @@ async def test_pub_stores_and_prints_positions(shell, bus, server):
 async def test_sub_begins_with_what_is_stored(shell, bus, orders, server):
     done = await shell.run("sub", "orders/*", "--since", "all", "-n", 3, "--format", "{offset} {sequence} {payload}")
     assert (done.code, done.lines) == (0, ["0 1 1", "1 1 2", "2 2 \\xff3"])
-    behind = await shell.run("sub", "orders/*", "--since", f"{server.guid}:2:orders", "-n", 1, "--json")
+    behind = await shell.run("sub", "orders/*", "--since", f"{server.guid}:1:orders", "-n", 1, "--json")
     assert json.loads(behind.out)["position"] == f"{server.guid}:2:orders"
     for since in ("1h", "2020-01-01", "2020-01-01T00:00Z"):
         assert (await shell.run("sub", "orders/us", "--since", since, "-n", 1)).lines == ["orders/us 2"]
@@ -182,7 +182,8 @@ async def test_replay_prints_a_stream(shell, orders, server):
     for flags, expected in (
         (("--since", 1), ["1", "2"]),
         (("--since", 1, "--to", 2), ["1"]),
-        (("--since", position), ["1", "2"]),
+        (("--since", position), ["2"]),
+        (("--since", f"{server.guid}:+1:orders"), ["1", "2"]),
         (("--to", position), ["0"]),
         (("--since", "1h", "--to", "2100-01-01"), ["0", "1", "2"]),
         (("--topic", "orders/us"), ["1"]),
@@ -199,7 +200,7 @@ async def test_replay_prints_a_topic_of_all_streams(shell, bus, orders, server):
     done = await shell.run("replay", "orders/us", "--format", "{stream} {payload}")
     assert (done.code, sorted(done.lines)) == (0, ["default 5", "orders 2"])
     assert done.notes.splitlines() == ["orders/us in default orders", "2 messages"]
-    one = await shell.run("replay", "**", "--since", f"{server.guid}:2:orders", "--format", "{stream} {offset}", "-q")
+    one = await shell.run("replay", "**", "--since", f"{server.guid}:+2:orders", "--format", "{stream} {offset}", "-q")
     assert sorted(one.lines) == ["default 0", "default 1", "orders 2"]
     assert (await shell.run("replay", "nothing")).lines == []
 

@@ -7,7 +7,7 @@ import typer
 
 from busway.cli import channel, flags, terminal
 from busway.cli.link import Link, linked
-from busway.cli.stream import channel_row, row
+from busway.cli.stream import row
 from busway.cli.tables import pairs, rows
 
 _SHORT = {
@@ -83,8 +83,6 @@ def _show(found: dict[str, Any], url: str) -> None:
         terminal.out.print(rows("streams", [row(one) for one in streams]))
     if channels := [one for stream in streams for one in stream.get("channels", ())]:
         terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
-    if channels := [{"stream": one["name"], **channel_row(each)} for one in streams for each in one["channels"]]:
-        terminal.out.print(rows("channels", channels))
     if listed:
         terminal.out.print(
             rows("connections", [{short: row.get(name) for name, short in _SHORT.items()} for row in listed])

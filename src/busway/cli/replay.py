@@ -123,6 +123,8 @@ class _Wanted:
 
 async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Wanted:
     known = await bus.streams()
+    if isinstance(begin, str) and ":" in begin:
+        begin = Positions.parse(begin)  # the place of a message is what lies behind it, as for subscribe(since=)
     if any(one.name == what for one in known):
         return _Wanted([(await bus.stream(what), begin)], "**" if topic is None else topic, begin, what)
     if topic is not None:
@@ -132,7 +134,7 @@ async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, 
     chosen = [one for one in known if _takes(one, what)]
     note(f"{what} in {' '.join(one.name for one in chosen)}")
     # A position tells of some streams; others are wanted whole.
-    places = Positions.parse(begin) if isinstance(begin, str) and ":" in begin else None
+    places = begin if isinstance(begin, Positions) else None
     streams: list[tuple[busway.Stream, _Place]] = []
     for one in chosen:
         place = begin if places is None else places.get((one.broker, one.name))
