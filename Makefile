@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST := 1.87
 FUZZ_SECONDS ?= 600
+ROUNDS ?= 200
 BENCH ?=
 PYTEST ?=
 
@@ -13,7 +14,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench fuzz lock clean python cargo
+.PHONY: help setup run test check format bench fuzz crash lock clean python cargo postgresql
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +25,7 @@ setup: $(ENGINE) ## prepare the virtual environment and build the engine
 run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve || test $$? = 130
 
-test: $(ENGINE) ## run every test (PYTEST="-k word" narrows the Python ones)
+test: $(ENGINE) postgresql ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest -n auto $(PYTEST)
 	cargo test --workspace --locked --quiet
 
@@ -49,13 +50,16 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields and rules for FUZZ_SECONDS (600)
+fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+crash: $(ENGINE) ## kill a busy broker ROUNDS (200) times and see what it has forgotten
+	$(BIN)/python -m tests.crash $(ROUNDS)
 
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra pydantic --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made
@@ -71,6 +75,9 @@ python:
 cargo:
 	@command -v cargo >/dev/null || { echo "busway needs cargo (Rust $(RUST) or newer) to build its engine: install the Rust toolchain"; exit 1; }
 	@have=$$(cargo --version | cut -d' ' -f2); test "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n1)" = $(RUST) || { echo "busway needs Rust $(RUST) or newer: cargo is $$have. Update the toolchain (rustup update)"; exit 1; }
+
+postgresql:
+	@scripts/postgresql.sh
 
 # The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
 $(DEPENDENCIES): requirements.lock | python

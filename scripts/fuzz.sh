@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes codec, engine, topics, patterns, fields and rules for so many seconds in all (default 60): scripts/fuzz.sh [SECONDS] [TARGET...]
+# Fuzzes codec, engine, topics, patterns, fields, rules and the stored log for so many seconds in all (default 60): scripts/fuzz.sh [SECONDS] [TARGET...]
 #
 # Needs only cargo and a C++ compiler (for libFuzzer, which comes as source with its crate); no nightly toolchain and no
 # sanitizer: the engine has no unsafe code that one would watch. What was learnt is kept in target/fuzz/corpus. A finding
@@ -11,7 +11,7 @@ seconds=${1:-60}
 shift || true
 case $seconds in *[!0-9]* | "") echo "usage: scripts/fuzz.sh [SECONDS] [TARGET...]" >&2; exit 2 ;; esac
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(engine_feed session_feed topics patterns fields rules)
+[ ${#targets[@]} -gt 0 ] || targets=(engine_feed session_feed topics patterns fields rules record index)
 command -v cargo >/dev/null || { echo "fuzzing needs cargo: install the Rust toolchain" >&2; exit 2; }
 command -v c++ >/dev/null || command -v g++ >/dev/null || { echo "fuzzing needs a C++ compiler, for libFuzzer" >&2; exit 2; }
 

@@ -1,15 +1,16 @@
-"""What all tests share: event loops, certificates, a server with clients."""
+"""What all tests share: event loops, certificates, a server with clients, and a PostgreSQL server for each process."""
 
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests.support.net import Certificates, Net
+from tests.support.postgres import Postgres
 
 try:
     import uvloop
@@ -58,3 +59,19 @@ async def net(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Net]:
     """A server and its clients over TCP, closed in the end."""
     async with Net("tcp", tmp_path, certificates) as net:
         yield net
+
+
+@pytest.fixture(scope="session")
+def _postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(_postgres: Postgres) -> Postgres:
+    """It runs, whatever the test before has done to it."""
+    if not _postgres.running:
+        _postgres.start()
+    return _postgres

@@ -188,8 +188,13 @@ def test_reference_has_every_verb_and_flag():
     from busway.cli.app import app
 
     reference = (ROOT / "docs/reference/cli.md").read_text()
-    for command in app.registered_commands:
-        assert f"## busway {command.name}" in reference
+    commands = [(command.name, command) for command in app.registered_commands]
+    for group in app.registered_groups:
+        commands += [
+            (f"{group.typer_instance.info.name} {one.name}", one) for one in group.typer_instance.registered_commands
+        ]
+    for name, command in commands:
+        assert f"## busway {name}" in reference
         for parameter in inspect.signature(command.callback).parameters.values():
             variable = getattr(get_args(parameter.annotation)[1], "envvar", None)
             assert variable is None or f"`{variable}`" in reference, variable

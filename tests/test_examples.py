@@ -45,6 +45,15 @@ EXPECTED = {
         "live: busy\nwithdrawn: state of hdb\n",
         "after a restart: pin schema: trade(time, sym, price)\nunpinned: True\nleft: 0\n",
     ],
+    "stored_messages.py": [
+        "stored: orders 2 3\nbilling: {'id': 1}\nbilling: {'id': 2}\n",
+        "billing goes on: {'id': 3}\nand is live: {'id': 4}\n",
+        "of europe: [1, 2, 3]\nholds: orders/eu 3\nholds: orders/us 1\nremoved: 4\n",
+    ],
+    "acknowledged_jobs.py": [
+        "done by the first: 0\ndead: dead/jobs/billing 7 after 2 deliveries\n",
+        "done by the second: [1, 2, 3, 4, 5, 6, 8, 9]\neverything before 10 is done, lag 0\n",
+    ],
     "server_list.py": ["tried 2 servers, found srv3\n", "{'region': 'emea', 'host': 'gamma'}"],
     "shared_services.py": [
         "17: breaker closed\n21: transformer at 71 °C\n99: nobody is willing ",

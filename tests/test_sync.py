@@ -47,10 +47,13 @@ INTERNAL = {
     "arrived",
     "ended",
     "full",
+    "gap",
     "handled",
     "label",
     "live",
     "noun",
+    "patience",
+    "restored",
     "start",
     "taken",
     "woken",
@@ -62,6 +65,8 @@ def test_the_same_names():
     assert names(busway.sync.Bus) == names(busway.connect("tcp://127.0.0.1:1"))
     assert names(busway.sync.Server) == names(busway.serve())
     assert names(busway.sync.Subscription) - INTERNAL >= names(busway.Subscription) - INTERNAL
+    assert names(busway.sync.Stream) == names(busway.Stream) | {"lost"}  # there each object has it
+    assert names(busway.sync.Channel) >= names(busway.Channel) - INTERNAL - {"missed", "received", "policy"}
     assert names(busway.sync.Request) >= names(busway.Request) - {"message"}
     assert names(busway.sync.TypedRequest) >= names(busway.TypedRequest) - {"message", "value"}
 
@@ -73,6 +78,8 @@ def test_the_same_names():
         (busway.sync.serve, busway.serve),
         (busway.sync.Server.connect, busway.Server.connect),
         (busway.sync.Bus.publish, busway.Bus.publish),
+        (busway.sync.Bus.channel, busway.Bus.channel),
+        (busway.sync.Bus.create_channel, busway.Bus.create_channel),
         (busway.sync.Bus.request, busway.Bus.request),
         (busway.sync.Bus.push, busway.Bus.push),
         (busway.sync.Bus.send, busway.Bus.send),
@@ -87,6 +94,15 @@ def test_the_same_names():
         (busway.sync.Bus.flush, busway.Bus.flush),
         (busway.sync.Bus.rtt, busway.Bus.rtt),
         (busway.sync.Bus.drain, busway.Bus.drain),
+        (busway.sync.Bus.create_stream, busway.Bus.create_stream),
+        (busway.sync.Bus.update_stream, busway.Bus.update_stream),
+        (busway.sync.Bus.remove_stream, busway.Bus.remove_stream),
+        (busway.sync.Bus.streams, busway.Bus.streams),
+        (busway.sync.Bus.stream, busway.Bus.stream),
+        (busway.sync.Stream.read, busway.Stream.read),
+        (busway.sync.Stream.arrow, busway.Stream.arrow),
+        (busway.sync.Stream.topics, busway.Stream.topics),
+        (busway.sync.Stream.find, busway.Stream.find),
         (busway.sync.Subscription.recv, busway.Subscription.recv),
         (busway.sync.Subscription.take, busway.Subscription.take),
         (busway.sync.Subscription.batches, busway.Subscription.batches),
@@ -473,3 +489,41 @@ def test_everything_closed_at_exit_is_only_what_is_open(server):
 def test_what_is_closed_by_with_must_say_how():
     with pytest.raises(TypeError, match="abstract"):
         Closing()
+
+
+def test_streams(bus):
+    stream = bus.create_stream("orders", (pattern for pattern in ["orders/**"]), max_age="1h")
+    position = bus.publish("orders/eu", b"1", durable=True)
+    assert (position.stream, position.offset, position.sequence) == ("orders", 0, 1)
+    placed = bus.publish_many("orders/eu", (str(number) for number in range(2, 3000)), durable=True)
+    assert [one.offset for one in placed] == list(range(1, 2999))
+    assert [len(batch) for batch in stream.read()] == [1024, 1024, 951]
+    assert [message.payload for batch in stream.read(placed[0], 3, topic="orders/*") for message in batch] == [
+        b"2",
+        b"3",
+    ]
+    for batch in stream.read():
+        assert batch[0].offset == 0
+        break  # leaving it ends the read
+    assert stream.topics() == [busway.StoredTopic("orders/eu", 1, 2999, 2999)]
+    assert (stream.find("orders/eu", 7), stream.name, stream.lost) == (6, "orders", 0)
+    with pytest.raises(ValueError, match="batch"):
+        stream.read(batch=0)
+    assert bus.update_stream("orders", max_age="2h").info().max_age == 7200
+    assert [one.name for one in bus.streams()] == ["default", "orders"]
+    assert bus.stream("orders").broker == stream.broker == position.broker
+    assert sum(batch.num_rows for batch in stream.arrow(columns=["offset"])) == 2999
+    assert bus.remove_stream("orders").count == 2999
+    with pytest.raises(busway.Rejected, match="no stream"):
+        stream.info()
+
+
+def test_a_position_counts_what_was_handed_out_only(bus):
+    bus.publish_many("t", [b"%d" % number for number in range(10)], durable=True)
+    with bus.subscribe("t", since="all") as subscription:
+        assert subscription.recv(timeout=20).payload == b"0"
+        first = next(iter(subscription))  # fetches more than it hands out
+        assert first.payload == b"1"
+        position = subscription.position
+    with bus.subscribe("t", since=position) as subscription:
+        assert subscription.recv(timeout=20).payload == b"2"

@@ -13,15 +13,24 @@ from rich.table import Table
 
 from .goals import Medians, judge
 from .load import Load, Run, Sample
+from .long import LONG
 from .picture import draw
 from .process import ProcessError
 from .report import COLUMNS, TITLES, bar, cells, machine, markdown, shown, word
 from .scale import SCALE
+from .stored import STORED
 from .systems import NAMES, find
 from .work import WORKS, Work
 
-ALL: dict[str, Work] = {**WORKS, **SCALE}
-SHORT = {"busway": ("busway-tcp", "busway-unix"), "zmq": ("zeromq",)}
+ALL: dict[str, Work] = {**WORKS, **STORED, **LONG, **SCALE}
+SHORT = {
+    "busway": ("busway-tcp", "busway-unix", "busway-streams"),
+    "nats": ("nats", "jetstream"),
+    "redis": ("redis", "redis-streams"),
+    "zmq": ("zeromq",),
+}
+ONCE = {"long"}
+"""Works that take minutes and whose bars are far: measured in the first repeat only."""
 RESULTS = Path(__file__).parent.parent / "results"
 
 
@@ -33,8 +42,24 @@ def main() -> int:
     for name in options.only:
         if name not in versions:
             print(f"{name} is not installed and is left out", file=sys.stderr)
-    load = Load("", seconds=options.seconds, warm=options.seconds / 5, size=options.size)
-    settings = {"seconds": load.seconds, "warm": load.warm, "size": load.size, "repeats": options.repeats}
+    load = Load(
+        "",
+        seconds=options.seconds,
+        warm=options.seconds / 5,
+        size=options.size,
+        messages=options.messages,
+        gib=options.gib,
+        data="data" if options.data else "",
+    )
+    settings = {
+        "seconds": load.seconds,
+        "warm": load.warm,
+        "size": load.size,
+        "messages": load.messages,
+        "gib": load.gib,
+        "data": options.data,
+        "repeats": options.repeats,
+    }
     run = Run(machine(), versions, settings, [], [])
     if run.machine["load_before"] > 0.5:
         print(
@@ -64,18 +89,28 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one repeat of short measurements: a look, not a result")
     parser.add_argument(
-        "--only", type=names, default=list(NAMES), help=f"systems, of {', '.join(NAMES)}; busway and zmq are short"
+        "--only",
+        type=names,
+        default=list(NAMES),
+        help=f"systems, of {', '.join(NAMES)}; {', '.join(SHORT)} mean all of theirs",
     )
     parser.add_argument("--work", type=works, default=list(ALL), help=f"of {', '.join(ALL)}")
     parser.add_argument("--repeats", type=int, help="how often each is measured (3; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of one measurement (2; quick: 0.8)")
     parser.add_argument("--size", type=int, default=128, help="bytes of payload")
+    parser.add_argument("--messages", type=int, help="stored messages that are read (1,000,000; quick: 50,000)")
+    parser.add_argument("--gib", type=float, help="GiB of the long stream (10; quick: 0.5)")
+    parser.add_argument("--data", action="store_true", help="give Busway's brokers a data folder in all work")
     parser.add_argument(
-        "--out", type=Path, help="folder for latest.md, latest.json and peers.svg (benchmarks/results; quick: none)"
+        "--out",
+        type=Path,
+        help="folder for latest.md, latest.json and peers.svg, or data.md and data.json (benchmarks/results; quick: none)",
     )
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 3)
     options.seconds = options.seconds or (0.8 if options.quick else 2.0)
+    options.messages = options.messages or (50_000 if options.quick else 1_000_000)
+    options.gib = options.gib or (0.5 if options.quick else 10.0)
     options.out = options.out or (None if options.quick else RESULTS)
     return options
 
@@ -90,8 +125,8 @@ def _plan(works: list[str], names: list[str], repeats: int) -> Iterator[tuple[in
                 continue
             for name in names:
                 system = find(name)
-                if work in system.works:
-                    for mode in system.modes if work == "throughput" else system.modes[:1]:
+                if work in system.works and (work not in ONCE or not repeat):
+                    for mode in system.ways(work):
                         yield repeat, work, name, mode
 
 
@@ -100,7 +135,7 @@ def _measure(run: Run, plan: list[tuple[int, str, str, str]], load: Load) -> Non
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=len(plan))
         for repeat, work, name, mode in plan:
-            label = f"{name} {mode}" if mode and work == "throughput" else name
+            label = f"{name} {mode}" if len(find(name).ways(work)) > 1 else name
             progress.update(task, description=f"{work}: {label}")
             try:
                 values = ALL[work](name, msgspec.structs.replace(load, mode=mode))
@@ -137,11 +172,15 @@ def _show(run: Run) -> None:
 
 def _write(run: Run, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "latest.md").write_text(markdown(run))
-    (folder / "latest.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    name = "data" if run.settings["data"] else "latest"
+    (folder / f"{name}.md").write_text(markdown(run))
+    (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    print(f"written: {folder}/{name}.md, {name}.json")
+    if run.settings["data"]:
+        return
     caption = f"{run.settings['size']}-byte payload, {run.machine['cores']} cores, loopback, Python {run.machine['python']}, medians"
     (folder / "peers.svg").write_text(draw(run.samples, caption))
-    print(f"written: {folder}/latest.md, latest.json, peers.svg")
+    print(f"written: {folder}/peers.svg")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ CHUNK = 1024
 MARK = 64
 """Receivers look at the clock after this many messages; a divisor of CHUNK, so that the last message is always noted."""
 
+IN_FLIGHT = 256
+"""Durable publishes that wait for their acknowledgement; also how many messages are taken at once."""
+
 
 class Load(msgspec.Struct, frozen=True):
     """One process's part of a measurement."""
@@ -23,6 +26,10 @@ class Load(msgspec.Struct, frozen=True):
     window: int = 1  # requests in flight
     count: int = 0  # of subscriptions, connections or topics, where the work is about them
     fields: dict[str, str] = {}  # of each message, and what a subscriber asks for
+    messages: int = 0  # that are stored before they are read or taken
+    gib: float = 0.0  # size of a long stream
+    data: str = ""  # the folder of the broker's data; none: it keeps nothing
+    safety: str = "written"  # of what is stored
 
     @property
     def payload(self) -> bytes:

@@ -13,6 +13,10 @@ PANELS = (
     ("group", "Group of four", "rate", 1e-6, "M messages/s", True),
     ("request", "Round trip, median", "p50", 1, "µs (less is better)", False),
     ("inflight", "64 requests in flight", "rate", 1e-3, "k requests/s", True),
+    ("written", "Durable publish, written, 256 in flight", "rate", 1e-3, "k messages/s", True),
+    ("synced", "Durable publish, synced, 256 in flight", "rate", 1e-3, "k messages/s", True),
+    ("catchup", "Catching up with stored messages", "rate", 1e-3, "k messages/s", True),
+    ("take", "Take 256 and acknowledge", "rate", 1e-3, "k messages/s", True),
 )
 WIDTH, LABEL, BAR, GAP, HEAD = 760, 165, 18, 7, 44
 OURS, THEIRS, INK, FAINT = "#0f7b6c", "#b4bcc6", "#1f2933", "#6b7785"

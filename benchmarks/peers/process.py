@@ -14,10 +14,11 @@ from typing import Any, Self
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from .load import Load
 from .systems import find
-from .systems.base import System, role_command
+from .systems.base import Peer, role_command
 
 
 class ProcessError(Exception):
@@ -35,7 +36,8 @@ class Process:
         )
         self.pid = self._process.pid
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -47,8 +49,12 @@ class Process:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.kill()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # a word that it never read
+                    pipe.close()
         self._errors.close()
 
     def say(self, word: str) -> None:
@@ -79,6 +85,18 @@ class Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def stop(self, timeout: float = 30.0) -> None:
+        """Ask it to stop, and wait until it has ended."""
+        self.say("stop")
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._fail(f"did not stop within {timeout:g} s")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def cpu(self) -> float:
         """CPU seconds so far, of all threads and child processes."""
         total = 0.0
@@ -104,28 +122,33 @@ class Process:
 class Stage:
     """One system with its broker running, on which the other processes are put."""
 
-    def __init__(self, system: System, url: str, folder: Path, broker: Process, crew: contextlib.ExitStack) -> None:
+    def __init__(self, system: Peer, load: Load, folder: Path, crew: contextlib.ExitStack) -> None:
         self.system = system
-        self.url = url
-        self.broker = broker
-        self._folder = folder
+        self.url = load.url
+        self.folder = folder
+        self._command = system.broker(load, folder)
         self._crew = crew
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Start the broker; again, if it has been stopped or killed."""
+        self.broker = self._crew.enter_context(Process(f"{self.system.name}-broker", self._command, self.folder))
+        _wait_until_listening(self.broker, self.url)
 
     def start(self, role: str, load: Load) -> Process:
         command = role_command(self.system.name, role, load)
-        return self._crew.enter_context(Process(f"{self.system.name}-{role}", command, self._folder))
+        return self._crew.enter_context(Process(f"{self.system.name}-{role}", command, self.folder))
 
 
 @contextlib.contextmanager
-def stage(name: str) -> Iterator[Stage]:
-    """Start the system's broker; leaving ends every process of it."""
+def stage(name: str, load: Load) -> Iterator[Stage]:
+    """Start the system's broker, with a data folder if `load` names one; leaving ends every process of it."""
     system = find(name)
     with contextlib.ExitStack() as crew:
         folder = Path(crew.enter_context(tempfile.TemporaryDirectory(prefix="busway-bench-")))
         url = system.address(folder)
-        broker = crew.enter_context(Process(f"{name}-broker", system.broker(url, folder), folder))
-        _wait_until_listening(broker, url)
-        yield Stage(system, url, folder, broker, crew)
+        load = replace(load, url=url, data=str(folder / load.data) if load.data else "")
+        yield Stage(system, load, folder, crew)
 
 
 def _wait_until_listening(broker: Process, url: str, timeout: float = 15.0) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ TITLES = {
     "group": "Group of four, one publisher",
     "request": "Request and reply, one after the other",
     "inflight": "Request and reply, 64 in flight",
+    "written": "Durable publish, 256 in flight, acknowledged when written",
+    "synced": "Durable publish, 256 in flight, acknowledged when synced",
+    "catchup": "Catching up with what is stored",
+    "take": "Take 256 and acknowledge",
+    "stream": "One stream: records a second, of the log alone and over a broker",
+    "long": "A long stream",
     "subscriptions": "100,000 wildcard subscriptions",
     "rules": "10,000 subscriptions with rules on three fields, one of which matches",
     "idle": "5,000 idle connections",
@@ -38,12 +45,38 @@ ROUND_TRIPS = (
     ("broker CPU s per million", "broker_cpu_per_million", 1, ".1f"),
     ("broker memory MiB", "broker_memory", MIB, ".0f"),
 )
+STORING = (
+    ("messages/s", "rate", 1, ",.0f"),
+    ("broker CPU s per million", "broker_cpu_per_million", 1, ".2f"),
+    ("client CPU s per million", "client_cpu_per_million", 1, ".2f"),
+    ("broker memory MiB", "broker_memory", MIB, ".0f"),
+    ("lost", "lost", 1, ",.0f"),
+)
 COLUMNS = {
     "throughput": DELIVERIES,
     "fanout": (("deliveries/s", *DELIVERIES[0][1:]), *DELIVERIES[1:]),
     "group": DELIVERIES,
     "request": ROUND_TRIPS,
     "inflight": ROUND_TRIPS,
+    "written": STORING,
+    "synced": STORING,
+    "catchup": STORING,
+    "take": STORING,
+    "stream": (
+        ("appended, log", "log_append", 1, ",.0f"),
+        ("appended, broker", "append", 1, ",.0f"),
+        ("to Arrow, log", "log_arrow", 1, ",.0f"),
+        ("only the payload", "log_payload", 1, ",.0f"),
+        ("to Arrow, broker", "arrow", 1, ",.0f"),
+        ("only the payload", "payload", 1, ",.0f"),
+    ),
+    "long": (
+        ("GiB", "gib", 1, ".1f"),
+        ("opened in ms", "opened", 1e-3, ",.0f"),
+        ("after a kill", "opened_killed", 1e-3, ",.0f"),
+        ("broker memory MiB, short", "memory_short", MIB, ".1f"),
+        ("long", "memory_long", MIB, ".1f"),
+    ),
     "subscriptions": (
         ("bytes each", "bytes_each", 1, ",.0f"),
         ("messages/s with one", "rate_with_one", 1, ",.0f"),
@@ -81,6 +114,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "filesystem": _filesystem(Path(tempfile.gettempdir())),
         "load_before": round(os.getloadavg()[0], 2),
     }
 
@@ -92,6 +126,12 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _filesystem(folder: Path) -> str:
+    """Kind of the file system that holds the data folders of the brokers."""
+    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    return next((mounts[one] for one in (folder, *folder.parents) if one in mounts), "unknown")
 
 
 def markdown(run: Run) -> str:
@@ -139,7 +179,11 @@ def _circumstances(run: Run) -> list[str]:
         f"Payload {how['size']} bytes, {how['seconds']:g} s per measurement of which {how['warm']:g} s are warm-up, medians of "
         f"{how['repeats']} interleaved repeats. Publisher, broker and each subscriber are processes of their own."
     )
-    return [where, "", method, "", *(f"- {version}" for version in dict.fromkeys(run.versions.values()))]
+    stored = (
+        f"Stored messages are on a file system of the kind {box['filesystem']}; {how['messages']:,} are read, a fifth of that is taken."
+        f"{' Busway had a data folder in all work.' if how['data'] else ''}"
+    )
+    return [where, "", method, "", stored, "", *(f"- {version}" for version in dict.fromkeys(run.versions.values()))]
 
 
 def bar(goal: Goal) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from .load import CHUNK, MARK, Load
+from .load import CHUNK, IN_FLIGHT, MARK, Load
 
 
 class Control:
@@ -180,6 +180,77 @@ class Stopwatch:
             "p999": times[len(times) * 999 // 1000] / 1000,
             "max": times[-1] / 1000,
         }
+
+
+class Acknowledged:
+    """Publishes that were acknowledged, the warm-up left out of their rate.
+
+    Acknowledgements come in bursts, so it is counted from the last one of the warm-up, the end of a burst, to the very last.
+    """
+
+    def __init__(self, load: Load, now: float | None = None) -> None:
+        now = monotonic() if now is None else now
+        self._warm_end = now + load.warm
+        self._end = now + load.seconds
+        self.count = 0
+        self._begin = self._last = now
+        self._begin_count = 0
+
+    def add(self, count: int, now: float | None = None) -> bool:
+        """Note so many; false once the time is over."""
+        now = monotonic() if now is None else now
+        self.count += count
+        self._last = now
+        if now < self._warm_end:
+            self._begin, self._begin_count = now, self.count
+        return now < self._end
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        measured = self.count - self._begin_count
+        if not measured:
+            raise RuntimeError("too few publishes were acknowledged")
+        return measured / (self._last - self._begin)
+
+    def tell(self, control: Control) -> None:
+        control.tell(acknowledged=self.count, rate=self.rate, cpu=control.cpu())
+
+
+async def keep_in_flight(load: Load, control: Control, publish: Callable[[], Awaitable[object]]) -> None:
+    """Publish with `IN_FLIGHT` publishes waiting for their acknowledgement, as every asyncio client does here."""
+    control.ready_to_go()
+    acknowledged = Acknowledged(load)
+
+    async def one_after_another() -> None:
+        going = True
+        while going:
+            await publish()
+            going = acknowledged.add(1)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.create_task(one_after_another())
+    acknowledged.tell(control)
+
+
+class Consumed:
+    """Times how long it takes to get `load.messages` messages."""
+
+    def __init__(self, load: Load, control: Control) -> None:
+        self.wanted = load.messages
+        self._control = control
+        control.ready_to_go()
+        self._begin = monotonic()
+        self._elapsed = self._cpu = 0.0
+
+    def over(self) -> None:
+        """All have been received."""
+        self._elapsed, self._cpu = monotonic() - self._begin, self._control.cpu()
+
+    def tell(self, received: int, left: int = 0) -> None:
+        """`left` is what the broker still wants to have acknowledged."""
+        self._control.tell(received=received, left=left, elapsed=self._elapsed, cpu=self._cpu)
 
 
 async def ask(load: Load, control: Control, request: Callable[[], Awaitable[object]]) -> None:

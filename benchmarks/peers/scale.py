@@ -23,7 +23,7 @@ TOPICS = 1_000
 
 def subscriptions(name: str, load: Load) -> Values:
     """100,000 wildcard subscriptions: memory of each, and the rate to one matching subscriber with and without them."""
-    with stage(name) as on:
+    with stage(name, load) as on:
         load = replace(load, url=on.url, topic="line/speed")
         one = _rates(on, load)
         holder = on.start("hold", replace(load, count=SUBSCRIPTIONS))
@@ -52,7 +52,7 @@ def _rates(on: Stage, load: Load) -> tuple[float, float]:
 
 def rules(name: str, load: Load) -> Values:
     """10,000 subscriptions on one topic with rules on three fields, of which one matches; and what single rules cost."""
-    with stage(name) as on:
+    with stage(name, load) as on:
         fields = {"venue": "krk", "symbol": "ETH-EUR", "side": "buy"}
         load = replace(load, url=on.url, topic="price/eth", fields=fields)
         one = deliver_on(on, load, subscribers=1, copies=1)["rate"]
@@ -74,7 +74,7 @@ def rules(name: str, load: Load) -> Values:
 
 def idle(name: str, load: Load) -> Values:
     """5,000 connections that do nothing: the broker's memory for each."""
-    with stage(name) as on:
+    with stage(name, load) as on:
         crowd = on.start("idle", replace(load, url=on.url, count=CONNECTIONS))
         crowd.hear("ready", 30)
         memory = on.broker.memory()
@@ -86,7 +86,7 @@ def idle(name: str, load: Load) -> Values:
 def slow(name: str, load: Load) -> Values:
     """A subscriber is stopped under full load: the broker's memory, the others' rate, and whether it is told the truth."""
     before, stopped, after = load.seconds, 4 * load.seconds, load.seconds / 2
-    with stage(name) as on:
+    with stage(name, load) as on:
         load = replace(load, url=on.url, seconds=before + stopped + after)
         others = [on.start("subscribe", load) for _ in range(2)]
         victim = on.start("subscribe", load)

@@ -49,7 +49,7 @@ def inflight(name: str, load: Load) -> Values:
 
 
 def deliver(name: str, load: Load, *, subscribers: int, copies: int) -> Values:
-    with stage(name) as on:
+    with stage(name, load) as on:
         return deliver_on(on, load, subscribers=subscribers, copies=copies)
 
 
@@ -99,7 +99,7 @@ def finish(receivers: list[Process], expected: int) -> list[dict[str, Any]]:
 
 
 def round_trips(name: str, load: Load, *, window: int) -> Values:
-    with stage(name) as on:
+    with stage(name, load) as on:
         load = replace(load, url=on.url, topic="bench/echo", window=window)
         on.start("respond", load).hear("ready", 30)
         requester = on.start("request", load)

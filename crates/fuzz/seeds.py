@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FEED, FRAME, CLIENTS = 0, 2, 4
+FEED, FRAME, WRITABLE, FULL, READ, COMMIT = 0, 2, 6, 9, 10, 11
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -75,6 +75,32 @@ def fields_and_rules() -> dict[str, dict[str, bytes]]:
     return {"fields": fields, "rules": rules}
 
 
+def record(number: int, topic: bytes, fields: bytes, payload: bytes) -> bytes:
+    """One of the stored log, with a checksum that is wrong."""
+    size = 76 + len(topic) + 2 + len(fields) + len(payload)
+    words = (number, 1, 10, 9, 7, number, 0, 0)
+    head = struct.pack("<IIQQqqQQqqIHBB", size, 0, *words, len(fields), len(topic), 2, bool(fields))
+    return head + topic + b"me" + fields + payload
+
+
+def log() -> dict[str, dict[str, bytes]]:
+    """Seeds of the record and the index."""
+    some = [
+        record(0, b"a/b", b"", b"abc"),
+        record(1, b"", pack({"a": 1}), b""),
+        record(2, "é".encode(), b"", bytes(200)),
+    ]
+    words = (0, 0, 3, 400, 3, 1, 9, 12, 0)
+    head = struct.pack("<QQQQQqqqQ", *words) + bytes(8)
+    marks, due = struct.pack("<QQQq", 1, 0, 0, 1), struct.pack("<QqQ", 1, 12, 2)
+    once = struct.pack("<QQQqQQQQ", 1, 7, 0, 9, 1, 0, 0, 3)
+    topics = struct.pack("<QQQQQQ", 1, 3, 1, 3, 0, 3) + b"a/b"
+    return {
+        "record": {"one": some[0], "all": b"".join(some), "bad": b"x" + some[0]},
+        "index": {"one": head + marks + due + once + topics, "empty": head + bytes(32)},
+    }
+
+
 def main(folder: Path) -> None:
     frames = {name: (way, bytes.fromhex(data)) for name, way, data, _ in rows("Vectors of frames")}
     seeds: dict[str, dict[str, bytes]] = {name: {} for name in ("engine_feed", "session_feed", "topics", "patterns")}
@@ -89,6 +115,13 @@ def main(folder: Path) -> None:
         seeds["engine_feed" if way == "→" else "session_feed"][name] = (
             step(3 if name.startswith("hello") else 2, FEED, data) if way == "→" else b"\x05\x20" + data
         )
+    stored = b"".join(
+        step(1, FRAME, frames[name][1][4:])
+        for name in ("topic-eth", "publish-durable", "publish-durable", "publish-times")
+    )
+    read = step(0, FRAME, frames["subscribe-since"][1][4:]) + step(0, READ, b"\xff")
+    seeds["engine_feed"]["stored"] = stored + read + stored + step(0, FULL, b"\x01") + stored + step(0, COMMIT, b"")
+    seeds["engine_feed"]["behind"] = read + step(0, WRITABLE, b"") + 9 * stored + step(0, WRITABLE, b"") + 9 * read
     for name, when, data, *_ in rows("Refused"):
         raw = bytes.fromhex(data)
         seeds["engine_feed"][f"refused-{name}"] = step(2 if when == "after" else 3, FEED, raw)
@@ -100,7 +133,7 @@ def main(folder: Path) -> None:
         seeds["topics"][f"case-{index}"] = f"{case['subscribe']}\n{case['publish']}".encode()
         expression = case["subscribe"].replace("**", ".*").replace("/*", "/[^/]+")
         seeds["patterns"][f"case-{index}"] = f"{expression}\n{case['publish']}".encode()
-    seeds |= fields_and_rules()
+    seeds |= fields_and_rules() | log()
     for target, files in seeds.items():
         (folder / target).mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

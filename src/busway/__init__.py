@@ -7,8 +7,11 @@ from typing import Any as _Any, TypeVar as _TypeVar
 from busway._core import __version__, matches
 from busway.broker import Server, serve
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
+from busway.client.channel import Channel
+from busway.client.streams import Stream
 from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
 from busway.errors import (
+    AckLate,
     BusError,
     Closed,
     ConnectFailed,
@@ -26,6 +29,7 @@ from busway.errors import (
     LocalProtocolError,
     NoConsumers,
     NoResponders,
+    OutOfRange,
     PayloadError,
     ProtocolError,
     Rejected,
@@ -39,17 +43,22 @@ from busway.errors import (
 )
 from busway.fields import ANY, Expr, expr
 from busway.message import Failed, Message, Replies
+from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
+from busway.streams import ChannelInfo, StoredTopic, StreamConfig, StreamInfo
 
 _T = _TypeVar("_T")
 
 __all__ = [
     "ANY",
     "TLS",
+    "AckLate",
     "Buffer",
     "Bus",
     "BusError",
     "Caller",
+    "Channel",
+    "ChannelInfo",
     "Closed",
     "ConnectFailed",
     "DataFailed",
@@ -73,8 +82,12 @@ __all__ = [
     "NoConsumers",
     "NoResponders",
     "Offline",
+    "OutOfRange",
     "PayloadError",
+    "Placed",
     "Policy",
+    "Position",
+    "Positions",
     "Protocol",
     "ProtocolError",
     "Received",
@@ -90,6 +103,10 @@ __all__ = [
     "Settings",
     "SlowConsumer",
     "StoreFailed",
+    "StoredTopic",
+    "Stream",
+    "StreamConfig",
+    "StreamInfo",
     "Subscription",
     "Timeout",
     "TypedRequest",

@@ -1,12 +1,14 @@
 """The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import datetime, timedelta
+from os import PathLike
 from typing import Any, Literal, Self, TypeAlias, final, overload
 
 from typing_extensions import Buffer, disjoint_base
 
 from busway.fields import Fields
+from busway.positions import Position
 from busway.settings import Offline
 
 __version__: str
@@ -18,7 +20,7 @@ ERRORS: dict[str, tuple[int, bool]]
 # Events are tuples whose first item is one of these. HELLO, SUBSCRIBE and SERVE hold up their connection until accept(),
 # subscribe(), serve() or refuse() answers them; if it had sent more, that answer makes an EVENT_RESUME (out of flush()).
 EVENT_HELLO: int  # broker: (HELLO, conn, version, map_bytes)
-EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules)
+EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since)
 EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic, flags)
 EVENT_CALL: int  # broker, internal service: (CALL, conn, call, message); client: (CALL, service, call, message)
 EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, text)
@@ -34,7 +36,17 @@ EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service 
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: int  # client: (ASK, service, call, message)
-EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection for which want_room() asked
+EVENT_BEHIND: (
+    int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
+)
+EVENT_LATER: int  # broker: (LATER, stream, due, offset): a message that is to be delivered later is safe
+EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection that is behind, or for which want_room() asked
+EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel
+EVENT_STORED: int  # broker: (STORED, stream): more is safe; client: (STORED, number, count, (broker, stream), offset, sequence, again)
+EVENT_OWN: int  # broker: (OWN, ticket, code, text): what became of a message of store()
+EVENT_ENDED: int  # client: (ENDED, id, code, text): a channel is gone
+EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
+EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that misses nothing of streams has ended
 EVENT_DOUBT: int  # client: (DOUBT, sub): some of what it knew to be kept was not handed over again; settle() it later
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
@@ -77,7 +89,27 @@ class Message:
     @property
     def kept(self) -> bool: ...  # it was kept, and handed over when the subscription began
     @property
-    def last(self) -> bool: ...  # no more replies to the same request follow
+    def last(self) -> bool: ...  # no more replies to the same request, or messages of the same backlog, follow
+    @property
+    def replayed(self) -> bool: ...  # it was stored before the subscription asked for it
+    @property
+    def position(self) -> Position | None: ...  # where it is stored
+    @property
+    def broker(self) -> str | None: ...
+    @property
+    def stream(self) -> str | None: ...
+    @property
+    def offset(self) -> int | None: ...
+    @property
+    def sequence(self) -> int | None: ...
+    @property
+    def stored_ns(self) -> int | None: ...
+    @property
+    def deliveries(self) -> int: ...  # how often its channel has handed it out
+    @property
+    def channel(self) -> Any: ...  # that handed it out
+    def ack(self) -> Awaitable[None]: ...
+    def nack(self, delay: float = 0.0) -> Awaitable[None]: ...
     @property
     def missed(self) -> int: ...  # how many messages of this subscription were dropped right before this one
 
@@ -119,8 +151,10 @@ class Session:
     def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any
     def publish(self, topic: str, payload: bytes | str, fields: bytes = ...) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
-    def publish_many(self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ...) -> int:
-        """Encode from payloads[start] on; the index of the first that was not taken."""
+    def publish_many(
+        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ..., flags: int = 0
+    ) -> tuple[int, int]:
+        """Encode from payloads[start] on; the index of the first that was not taken, and the number of the first that was."""
     def send(
         self,
         kind: int,
@@ -133,6 +167,7 @@ class Session:
         fields: bytes = ...,
         number: int = 0,
         time: int = 0,
+        times: tuple[int, int] = ...,
     ) -> int:
         """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
     def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = ...) -> None: ...
@@ -149,10 +184,14 @@ class Session:
         policy: int = 0,
         rules: bytes = ...,
         notify: bool = False,
+        since: bytes = ...,
     ) -> int: ...  # notify: a message of kind "notify" follows the kept ones
     def unsubscribe(self, sub: int) -> int: ...
     def serve(self, service: int, topic: str, flags: int = 0) -> int: ...
     def unserve(self, service: int) -> int: ...
+    def reached(self, sub: int) -> list[tuple[tuple[str, str], int]]: ...  # (broker, stream) -> the next offset
+    def channel(self, kind: int, id: int, rest: bytes) -> int: ...  # a frame about a channel; its number
+    def own(self, id: int, owner: object | None) -> None: ...  # whose _ack and _nack its messages call
     def hold(self, sub: int, full: bool, taken: int) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
@@ -203,13 +242,30 @@ class Publisher:
         payload: object = b"",
         *,
         fields: Fields | None = None,
-        confirm: bool,
+        durable: Literal[True],
+        expires: float | str | timedelta | datetime | None = None,
+        delay: float | str | timedelta | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Coroutine[Any, Any, Position]: ...
+    @overload
+    def publish(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool = False,
         offline: Offline | None = None,
-    ) -> Coroutine[Any, Any, int | None]:
+        durable: bool = False,
+        expires: float | str | timedelta | datetime | None = None,
+        delay: float | str | timedelta | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         """Send a message to all who subscribed to its topic.
 
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
-        connection, if not what connect() was told.
+        connection, if not what connect() was told. `durable` stores it in the stream of its topic and returns its position
+        once it is as safe as the stream promises.
         """
 
 _Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
@@ -299,6 +355,33 @@ class Engine:
     def away(self) -> None:
         """Queue AWAY on every open connection."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
+    def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
+        """Add a stream, or give it other topics; None: everything that no other stream takes."""
+    def remove_stream(self, stream: int) -> None: ...
+    def follow_stream(self, stream: int, yes: bool) -> None: ...  # whether EVENT_STORED tells that more of it is safe
+    def commit(self, stream: int) -> list[tuple[Any, ...]] | None:
+        """Deliver and answer what has become safe; call it when the log's fileno() is readable."""
+    def add_cursor(self, conn: int, sub: int, stream: int) -> None:
+        """A subscription that misses nothing of a stream; it is behind until replay() says that it isn't."""
+    def has_room(self, conn: int, sub: int) -> bool: ...
+    def replay(
+        self, conn: int, sub: int, stream: int, block: bytes, next: int, selection: Selection, held: bytes | None
+    ) -> tuple[int, bytes | None, bool]:
+        """Give a subscription what it asked for of a block that ends before `next`: (where to read on, the record that is kept
+        back since it may be the last, whether it is live now)."""
+    def hand_records(
+        self, conn: int, id: int, stream: int, block: Block, spans: list[tuple[int, int]], deliveries: int
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Hand these records (first offset, how many) to the consumer of a channel; how many, and those that have expired or
+        are not there."""
+    def store(
+        self, ticket: int, topic: str, sender: str, time: int, session: int, fields: bytes, payload: bytes
+    ) -> None:
+        """Store a message of the broker itself; EVENT_OWN says what became of it. One with the same session is stored once."""
+    def tell_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # a channel is gone
+    def release(self, stream: int, block: bytes, skip: list[tuple[int, int]]) -> None:
+        """Deliver a message that is due now; not to those (conn, sub) that will come to it in the log."""
+    def tell_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
@@ -340,3 +423,189 @@ class Rules:
     def equalities(self) -> list[tuple[str, bytes]]: ...  # rules that ask a field to equal a value, sorted by name
     @property
     def errors(self) -> int: ...  # how often a rule could not be evaluated
+
+Row: TypeAlias = tuple[str, bytes, bytes | None, str, int, int, int, int, int]
+"""topic, payload, fields (MessagePack), sender, session, number, time, expires (0 = never), due (0 = at once)"""
+StoredRow: TypeAlias = tuple[int, int, int, str, bytes, bytes | None, str, int, int, int, int, int]
+"""offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due"""
+Damage: TypeAlias = tuple[str, int, int, int | None, str]
+"""file, position, first offset that is lost, the one behind the last (None: unknown), what it is"""
+
+@final
+class Log:
+    """The stored log of a stream. Times are UTC, nanoseconds since 1970; ages nanoseconds. Any thread may call anything.
+
+    Raises errors.DataFailed if it can't be opened, read or written, or is closed.
+    """
+
+    @staticmethod
+    def open(
+        folder: str | PathLike[str] | SimulatedFiles | None,
+        *,
+        name: str = "stream",
+        begin: int = 0,
+        safety: Literal["memory", "written", "synced"] = "written",
+        bucket_bytes: int = ...,
+        bucket_age: int = ...,
+        max_age: int = ...,
+        max_bytes: int = ...,
+        max_count: int = ...,
+        once_age: int = ...,
+        pending_bytes: int = ...,
+    ) -> Log:
+        """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
+        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit."""
+    @staticmethod
+    def front(
+        *,
+        name: str,
+        next: int,
+        stored: int,
+        sequences: dict[str, int],
+        sent: list[tuple[int, int, int, int, int]],
+        keep_bytes: int = ...,
+        once_age: int = ...,
+        pending_bytes: int = ...,
+    ) -> Log:
+        """The front of a stream whose records somebody else stores: in memory, of the safe ones the last `keep_bytes` (16 MiB).
+
+        What is stored already is told by its next offset, when its newest record was stored, the last sequence of each topic,
+        and who sent what, in the order of offsets: (session, number, offset, sequence, how many that follow each other).
+        fileno() is readable when something waits to be stored: then call hear() and unstored()."""
+    def unstored(self, most: int) -> tuple[int, int, bytes] | None:
+        """Of a front: what was appended and not taken yet, about so many bytes: (first offset, the one behind the last, block)."""
+    def stored(self, upto: int) -> None:
+        """Of a front: everything below this offset that was taken is stored, so it is safe."""
+    def fail(self, error: str, *, taken: bool = True) -> None:
+        """Of a front: what waits is not stored, all of it or only what was not taken yet. settle() or the engine's commit() takes it
+        back; appending is refused with this error for 100 ms."""
+    def set(
+        self,
+        *,
+        safety: Literal["memory", "written", "synced"] = ...,
+        bucket_bytes: int = ...,
+        bucket_age: int = ...,
+        max_age: int = ...,
+        max_bytes: int = ...,
+        max_count: int = ...,
+        once_age: int = ...,
+        pending_bytes: int = ...,
+    ) -> None:
+        """Change settings; the others stay."""
+    def fileno(self) -> int | None:
+        """Readable when `safe` has moved on or a write has failed: then call settle(). None: flush() does it all."""
+    def hear(self) -> None: ...  # when fileno() is readable, before the engine's commit()
+    def settle(self) -> tuple[int, int, str] | None:
+        """Take back what could not be written: (first offset, the one behind the last, why). Both will be given again."""
+    def append(self, rows: list[Row], now: int) -> list[tuple[int, int]]:
+        """Offset and sequence of each row that was taken: fewer when too much waits to be written. A row whose session and
+        number are stored already gets the position it has (sequence 0: its record is gone). ValueError: too large, or too old
+        to tell. errors.DataFailed: the last write failed; the next one is tried after 100 ms."""
+    def append_block(self, block: bytes, now: int, skip: int = 0) -> int:
+        """The same for the messages of a block without the first so many; how many were taken."""
+    def flush(self) -> None:
+        """Have what was appended written; it is stored when `safe` is above its offset."""
+    @property
+    def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
+    @property
+    def first(self) -> int: ...  # the first offset that is there
+    @property
+    def next(self) -> int: ...  # the offset that is given next
+    def read(self, offset: int, most: int) -> tuple[int, int, bytes]:
+        """(first, next, block): a block of at most so many bytes, but at least one record if there is one. `first` above
+        `offset`: what lies between is gone. `next` is where to read on."""
+    def find_time(self, stored: int) -> int:
+        """Offset of the first record that was stored at this time or later."""
+    def find(self, topic: str, sequence: int) -> int | None:
+        """Offset of the first record of a topic with this sequence or a later one."""
+    def skip(self, offset: int, selection: Selection) -> int:
+        """The offset from which on there may be something for a selection: buckets without its topics are skipped."""
+    def topics(self) -> list[tuple[str, int, int, int]]:
+        """Topics that are there: first and last sequence, number of records."""
+    def sequences(self) -> dict[str, int]:
+        """The last sequence of each topic that was ever stored."""
+    @property
+    def topic_count(self) -> int: ...  # topics that were ever stored
+    def due(self, after: int) -> list[tuple[int, int]]:
+        """Records that are due after a time: when, and their offset."""
+    def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
+        """Remove old buckets, none with offsets of `hold` or above: how many records, bytes and buckets went."""
+    @property
+    def damage(self) -> list[Damage]: ...  # what is known to be lost or changed
+    def check(self) -> list[Damage]:
+        """Read everything, so that all damage becomes known."""
+    @property
+    def usage(self) -> tuple[int, int]: ...  # bytes and buckets
+    def close(self) -> None:
+        """Write all that waits and let go of the folder."""
+
+@final
+class Block:
+    """A block of a log that is handed out a few records at a time."""
+
+    def __new__(cls, block: bytes) -> Self: ...
+    def __len__(self) -> int: ...
+    def get(self, offset: int) -> StoredRow | None: ...
+    def find(
+        self, begin: int, selection: Selection, but: str, now: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+        """Of the records from an offset on that are selected, have not expired and have another topic than `but`: those that
+        are due (first offset, how many), and the others (first offset, how many, when)."""
+
+@final
+class SimulatedFiles:
+    """Files in memory whose power can be cut, for tests: give them to Log.open() as its folder."""
+
+    def __new__(cls) -> Self: ...
+    def power_cut(self, seed: int) -> None:
+        """Keep what was synced, and of the rest what chance wants; nothing fails any more. Logs on it are dead."""
+    def fail(self, *, room: int | None = None, sync: bool = False, fuse: int | None = None) -> None:
+        """From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more."""
+    def contents(self) -> list[tuple[str, bytes]]: ...
+
+@final
+class ColumnBuffer:
+    """One of the buffers of a column."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def furthest(messages: list[Message]) -> list[tuple[tuple[str, str], int]]:
+    """How far these go in each stream: (broker, stream), and the offset behind the last."""
+
+def handed(messages: Iterable[Message], channel: object) -> list[tuple[int, int]] | None:
+    """The offsets of messages that this channel handed out, as (first, how many) in their order; None: one is not of it."""
+
+def block_records(block: bytes) -> list[StoredRow]:
+    """The messages of a block; ValueError if it is none."""
+
+def block_part(block: bytes, offset: int, most: int) -> tuple[int, int, bytes]:
+    """What a block has from this offset on, as Log.read() gives it."""
+
+def encode_records(rows: Sequence[StoredRow]) -> bytes:
+    """The block of these messages."""
+
+def select_records(
+    block: bytes, selection: Selection | None = None, begin: int = 0, end: int = ..., now: int = 0
+) -> bytes:
+    """A block of those records only that are asked for; its offsets grow, but not by one."""
+
+def block_messages(
+    block: bytes,
+    place: tuple[str, str],
+    selection: Selection | None = None,
+    begin: int = 0,
+    end: int = ...,
+    now: int = 0,
+) -> list[Message]:
+    """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none."""
+
+def columns(
+    blocks: list[bytes],
+    wanted: list[str],
+    selection: Selection | None = None,
+    begin: int = 0,
+    end: int = ...,
+    now: int = 0,
+) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
+    """Rows, and kind and buffers of each column that is wanted; see busway.columns. Records that expired by `now` are left out."""

@@ -22,6 +22,8 @@
     │   ├── InvalidFields           (also ValueError) .name; a field that can't be sent
     │   ├── InvalidRule             (also ValueError) .name; a rule of a subscription that can't be asked
     │   ├── ServiceTaken            somebody else serves this topic
+    │   ├── OutOfRange              (also ValueError) the stream has no such offset
+    │   ├── AckLate                 the message had gone to somebody else, or is done already
     │   ├── LimitExceeded           larger, longer or more than the broker allows
     │   └── Forbidden               reserved, not allowed, or credentials refused
     ├── SlowConsumer                .missed; too slow under the policy "disconnect"
@@ -67,6 +69,11 @@ class Code(IntEnum):
     UNKNOWN = 32
     TOO_MANY_KEPT = 33
     STORE_FAILED = 34
+    NO_STREAM = 35
+    NO_CHANNEL = 36
+    TOO_OLD = 37
+    CHANNEL_TAKEN = 38
+    INVALID_SETTING = 39
     NO_RESPONDERS = 40
     SERVICE_TAKEN = 41
     SERVICE_GONE = 42
@@ -74,6 +81,8 @@ class Code(IntEnum):
     NO_CONSUMER = 44
     TOO_MANY_PENDING = 45
     REFUSED = 46
+    ACK_LATE = 47
+    OUT_OF_RANGE = 48
     FORBIDDEN = 60
 
     @property
@@ -184,6 +193,14 @@ class ServiceTaken(Rejected):
     default = Code.SERVICE_TAKEN
 
 
+class OutOfRange(Rejected, ValueError):
+    default = Code.OUT_OF_RANGE
+
+
+class AckLate(Rejected):
+    default = Code.ACK_LATE
+
+
 class LimitExceeded(Rejected):
     default = Code.FRAME_TOO_LARGE
 
@@ -249,6 +266,13 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.UNKNOWN: Rejected,
     Code.TOO_MANY_KEPT: LimitExceeded,
     Code.STORE_FAILED: StoreFailed,
+    Code.NO_STREAM: Rejected,
+    Code.NO_CHANNEL: Rejected,
+    Code.TOO_OLD: Rejected,
+    Code.CHANNEL_TAKEN: Rejected,
+    Code.OUT_OF_RANGE: OutOfRange,
+    Code.ACK_LATE: AckLate,
+    Code.INVALID_SETTING: Rejected,
     Code.NO_RESPONDERS: NoResponders,
     Code.SERVICE_TAKEN: ServiceTaken,
     Code.SERVICE_GONE: ServiceGone,

@@ -16,17 +16,21 @@ from busway.broker import Server as AsyncServer, serve as _serve
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
+from busway.client.sync_channels import Channel
 from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
+from busway.client.sync_streams import Stream
 from busway.fields import Fields
 from busway.settings import TLS, Offline, Settings
 
 __all__ = [
     "Bus",
+    "Channel",
     "Events",
     "Gathering",
     "Request",
     "Server",
     "Service",
+    "Stream",
     "Subscription",
     "TypedRequest",
     "connect",

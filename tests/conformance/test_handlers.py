@@ -149,3 +149,21 @@ async def test_the_loop_is_not_starved_by_a_busy_subscription(net: Net) -> None:
             assert (await bus.request("s", timeout=PATIENCE)).payload == b"ok"
         await within(flooding)
         await settle(other, bus)
+
+
+async def test_several_tasks_of_a_handler_lose_nothing(net: Net) -> None:
+    """One of them takes out the next messages while another one, done with the last before them, looks for more."""
+    bus, other = await net.connect(), await net.connect()
+    seen: list[int] = []
+    count = 1500
+
+    async def handle(message: busway.Message) -> None:
+        await asyncio.sleep(0)
+        seen.append(int(message.payload))
+
+    async with bus.subscribe("t", handler=handle, concurrency=3):
+        for begin in range(0, count, 3):
+            await other.publish_many("t", [b"%d" % number for number in range(begin, begin + 3)])
+            await asyncio.sleep(0)
+        await settle(other, bus)
+    assert sorted(seen) == list(range(count))

@@ -40,15 +40,24 @@ OTHERS = {
     _core.EVENT_ACCEPT,
     _core.EVENT_ANSWER,
     _core.EVENT_UNSERVE,
+    _core.EVENT_CHANNEL,
+    _core.EVENT_LATER,
+    _core.EVENT_ROOM,
 }
+GUID = bytes(range(16))
 
 
 class Hub:
     """What the Python broker does around the engine, in its shortest form."""
 
-    def __init__(self, defaults: bytes | None = None, **limits: int) -> None:
+    def __init__(self, defaults: bytes | None = None, *, log: _core.Log | None = None, **limits: int) -> None:
+        """With a log there is a stream `orders`, number 2, that takes everything."""
         self.limits = LIMITS | limits
+        self.log = log
+        self.cursors: dict[tuple[int, int], tuple[_core.Selection, int]] = {}
         self.engine = engine(defaults, **limits)
+        if log is not None:
+            self.engine.add_stream(2, "orders", GUID, log, None)
         self.out: dict[int, bytearray] = {}
         self.failed: dict[int, tuple[int, str]] = {}  # conn -> what it did wrong
         self.closed: dict[int, tuple[int, str]] = {}  # conn -> its own CLOSE
@@ -108,12 +117,18 @@ class Hub:
             if older is not None:
                 self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
         elif kind == _core.EVENT_SUBSCRIBE:
-            self.engine.subscribe(*event[1:], None)
+            *said, since = event[1:]
+            if self.engine.subscribe(*said, None) == 0 and since and self.log is not None:
+                self.begin(conn, event[2], event[6], event[8])
         elif kind == _core.EVENT_SERVE:
             self.engine.serve(*event[1:])
         elif kind == _core.EVENT_KEEP:
             self.engine.publish(conn, event[4], event[8])
             self.engine.settle(conn)
+        elif kind == _core.EVENT_BEHIND:
+            self.cursors[conn, event[2]] = (self.cursors[conn, event[2]][0], event[4])
+        elif kind == _core.EVENT_UNSUBSCRIBE:
+            self.cursors.pop((conn, event[2]), None)
         elif kind in OTHERS:
             self.others.append(event)
         elif kind == _core.EVENT_CALL:
@@ -136,6 +151,23 @@ class Hub:
             resumed.append(conn)
         else:
             raise AssertionError(f"unknown event {event!r}")
+
+    def begin(self, conn: int, sub: int, pattern: str, rules: bytes) -> None:
+        """A subscription that reads from the beginning of the log."""
+        assert self.log is not None
+        self.engine.add_cursor(conn, sub, 2)
+        self.engine.tell_gap(conn, sub, 2, self.log.first, self.log.first)
+        self.cursors[conn, sub] = _core.Selection(pattern, rules), self.log.first
+        self.replay(conn, sub)
+
+    def replay(self, conn: int, sub: int, most: int = 1 << 20) -> None:
+        """Give a subscription that is behind all it has room for."""
+        assert self.log is not None
+        (selection, at), held, live = self.cursors[conn, sub], None, False
+        while not live and self.engine.has_room(conn, sub):
+            _, behind, block = self.log.read(at, most)
+            at, held, live = self.engine.replay(conn, sub, 2, block, behind, selection, held)
+        self.cursors[conn, sub] = selection, at
 
     def waits(self, conn: int) -> bool:
         """Whether a publisher has to wait."""

@@ -3,21 +3,24 @@
 import asyncio
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
 HELLO, WELCOME, CLOSE, PING, PONG, AWAY, FLOW = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
-TOPIC, SENDER = 0x08, 0x09
+TOPIC, SENDER, STREAM = 0x08, 0x09, 0x0A
 PUBLISH, PUSH, REQUEST, REPLY, CANCEL, ACCEPT = 0x10, 0x11, 0x12, 0x14, 0x15, 0x16
-DELIVER, OFFER, CALL, MISSED, WITHDRAW, ASK = 0x18, 0x19, 0x1A, 0x1B, 0x1C, 0x1D
+DELIVER, OFFER, CALL, MISSED, WITHDRAW, ASK, RECORD, GAP = 0x18, 0x19, 0x1A, 0x1B, 0x1C, 0x1D, 0x1E, 0x1F
 SUBSCRIBE, UNSUBSCRIBE, SERVE, UNSERVE, HOLD = 0x20, 0x21, 0x22, 0x23, 0x24
-RESULT = 0x28
+RESULT, STORED = 0x28, 0x29
+CHANNEL, UNCHANNEL, TAKE, ACK = 0x30, 0x31, 0x32, 0x33
 NAMES = {
     value: name for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
 }  # kind -> name
 FIELDS, CONFIRM, ERROR, KEEP, NO_ECHO, FULL = 0x01, 0x02, 0x04, 0x40, 0x01, 0x01
-POST, PIN, UNKEEP = 0x08, 0x10, 0x20
+DURABLE, POST, PIN, UNKEEP, TIMES = 0x04, 0x08, 0x10, 0x20, 0x40
+SINCE, REPLAY, LAST, OF_CHANNEL, AGAIN = 0x08, 0x02, 0x04, 0x08, 0x01
 KEPT, WITHDRAWN, PUSHED, REQUESTED = 0x02, 0x04, 0x20, 0x80
 GATHER, PARTIAL, END, SHARED, ASKS, WATCH, LISTEN = 0x02, 0x08, 0x10, 0x01, 0x02, 0x02, 0x04
 
@@ -94,12 +97,17 @@ def message(
     aux: int = 0,
     time: int = 0,
     fields: bytes | None = None,
+    times: tuple[int, int] | None = None,
 ) -> bytes:
     body = struct.pack("<qQ", time, number)
     if fields is not None:
         flags |= FIELDS
         body += bin32(fields)
-    return frame(kind, struct.pack("<HII", 0, slot, aux) + body + payload, flags)
+    body += payload
+    if times is not None:
+        flags |= TIMES
+        body += struct.pack("<qq", *times)
+    return frame(kind, struct.pack("<HII", 0, slot, aux) + body, flags)
 
 
 def publish(slot: int, payload: bytes, number: int, **more: Any) -> bytes:
@@ -126,15 +134,57 @@ def accept(offer: int, code: int = 0) -> bytes:
     return frame(ACCEPT, struct.pack("<HQ", code, offer))
 
 
+def store(slot: int, payload: bytes, number: int, *, flags: int = 0, **more: Any) -> bytes:
+    return message(PUBLISH, slot, payload, number, flags=flags | DURABLE, **more)
+
+
 def subscribe(
-    sub: int, number: int, pattern: str | bytes, *, group: str = "", policy: int = 0, flags: int = 0, rules: bytes = b""
+    sub: int,
+    number: int,
+    pattern: str | bytes,
+    *,
+    group: str = "",
+    policy: int = 0,
+    flags: int = 0,
+    rules: bytes = b"",
+    since: Any = None,
 ) -> bytes:
+    """`since` is what goes into MessagePack, or bytes as they are."""
     head = struct.pack("<BBIQ", policy, 0, sub, number)
-    return frame(SUBSCRIBE, head + str16(pattern) + str16(group) + bin32(rules), flags)
+    rest = head + str16(pattern) + str16(group) + bin32(rules)
+    if since is not None:
+        flags |= SINCE
+        rest += bin32(since if isinstance(since, bytes) else msgspec.msgpack.encode(since))
+    return frame(SUBSCRIBE, rest, flags)
 
 
 def unsubscribe(sub: int, number: int) -> bytes:
     return frame(UNSUBSCRIBE, struct.pack("<HIQ", 0, sub, number))
+
+
+def channel(id_: int, number: int, asked: Any, *, kind: int = CHANNEL) -> bytes:
+    """CHANNEL with a map, or with raw bytes."""
+    rest = asked if isinstance(asked, bytes) else msgspec.msgpack.encode(asked)
+    return frame(kind, struct.pack("<HIQ", 0, id_, number) + rest)
+
+
+def unchannel(id_: int, number: int) -> bytes:
+    return channel(id_, number, b"", kind=UNCHANNEL)
+
+
+def take(id_: int, number: int, most: int, milliseconds: int = 0, *, whole: bool = False) -> bytes:
+    rest = struct.pack("<II", most | (0x80000000 if whole else 0), milliseconds)
+    return channel(id_, number, rest, kind=TAKE)
+
+
+def untake(id_: int, number: int, taken: int) -> bytes:
+    return channel(id_, number, struct.pack("<IQ", 0, taken), kind=TAKE)
+
+
+def ack(id_: int, number: int, *entries: tuple[int, ...]) -> bytes:
+    """Entries: first offset, how many, what (0 ack, 1 nack, 2 extend, 3 release), milliseconds."""
+    packed = (struct.pack("<QIB3xI", *(*entry, 0, 0)[:4]) for entry in entries)
+    return channel(id_, number, b"".join(packed), kind=ACK)
 
 
 def serve(service: int, number: int, text: str | bytes) -> bytes:
@@ -185,15 +235,95 @@ class Reply(NamedTuple):
     payload: bytes
 
 
+class Stored(NamedTuple):
+    stream: str
+    number: int
+    count: int
+    offset: int
+    sequence: int
+
+
+class Record(NamedTuple):
+    """A stored message as it lies in the log; `sound` says whether its checksum fits."""
+
+    offset: int
+    sequence: int
+    stored: int
+    time: int
+    session: int
+    number: int
+    expires: int
+    due: int
+    topic: str
+    sender: str
+    fields: bytes | None
+    payload: bytes
+    sound: bool
+
+    @classmethod
+    def read(cls, raw: bytes) -> Self:
+        size, crc, *numbers = struct.unpack_from("<II QQqqQQqq", raw)
+        fields, topic, sender, flags = struct.unpack_from("<IHBB", raw, 72)
+        assert size == len(raw) - 4
+        ends = [80, 80 + topic, 80 + topic + sender, 80 + topic + sender + fields]
+        text, name, packed = (raw[a:b] for a, b in pairwise(ends))
+        found = packed if flags & 1 else None
+        return cls(*numbers, text.decode(), name.decode(), found, raw[ends[-1] :], crc32c(raw[8:]) == crc)
+
+    def write(self, group: bool = False) -> bytes:
+        packed = self.fields or b""
+        topic, sender = self.topic.encode(), self.sender.encode()
+        lengths = struct.pack("<IHBB", len(packed), len(topic), len(sender), (self.fields is not None) | 2 * group)
+        rest = struct.pack("<QQqqQQqq", *self[:8]) + lengths + topic + sender + packed + self.payload
+        return struct.pack("<II", len(rest) + 4, crc32c(rest)) + rest
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class Handed(NamedTuple):
+    """A RECORD with its stream resolved."""
+
+    ids: tuple[int, ...]
+    stream: str
+    deliveries: int
+    flags: int
+    record: Record
+
+
+class Ended(NamedTuple):
+    """An UNCHANNEL from the broker."""
+
+    code: int
+    channel: int
+    text: str
+
+
+class Gap(NamedTuple):
+    sub: int
+    stream: str
+    begin: int
+    end: int
+
+
 class Reader:
     """Keeps the slots of one direction and reads what the broker sends."""
 
     def __init__(self) -> None:
         self.topics: dict[int, str] = {}
         self.senders: dict[int, tuple[int, str]] = {}
+        self.streams: dict[int, tuple[str, str]] = {}
+        """Guid and name."""
 
     def learn(self, got: Frame) -> bool:
-        """Whether it was a TOPIC or SENDER frame (and is remembered now)."""
+        """Whether it was a TOPIC, SENDER or STREAM frame (and is remembered now)."""
         if got.kind == TOPIC:
             _, slot = struct.unpack_from("<HI", got.rest)
             self.topics[slot] = got.rest[6:].decode()
@@ -201,6 +331,10 @@ class Reader:
         if got.kind == SENDER:
             _, slot, session = struct.unpack_from("<HIQ", got.rest)
             self.senders[slot] = (session, got.rest[14:].decode())
+            return True
+        if got.kind == STREAM:
+            _, number = struct.unpack_from("<HI", got.rest)
+            self.streams[number] = got.rest[6:22].hex(), got.rest[22:].decode()
             return True
         return False
 
@@ -217,6 +351,19 @@ class Reader:
             if got.flags & FIELDS:
                 at += 4 + struct.unpack_from("<I", got.rest, at)[0]
             return Delivery(ids, self.topics[slot], self.senders.get(sender), extra, time, number, got.rest[at:])
+        if got.kind == RECORD:
+            count, stream, deliveries = struct.unpack_from("<HII", got.rest)
+            ids = struct.unpack_from(f"<{count}I", got.rest, 10)
+            record = Record.read(got.rest[10 + 4 * count :])
+            return Handed(ids, self.streams[stream][1], deliveries, got.flags & ~KEEP, record)
+        if got.kind == STORED:
+            _, stream, *numbers = struct.unpack("<HIQIQQ", got.rest)
+            return Stored(self.streams[stream][1], *numbers)
+        if got.kind == GAP:
+            _, sub, stream, begin, end = struct.unpack("<HIIQQ", got.rest)
+            return Gap(sub, self.streams[stream][1], begin, end)
+        if got.kind == UNCHANNEL:
+            return Ended(*struct.unpack_from("<HI", got.rest), got.rest[6:].decode())
         if got.kind == RESULT:
             return Result(*struct.unpack_from("<HQQ", got.rest), got.rest[18:].decode())
         if got.kind == REPLY:

@@ -104,11 +104,11 @@ def test_unknown_kinds_end_the_connection(kind: int) -> None:
 
 
 ALLOWED = {
-    wire.PUBLISH: wire.FIELDS | wire.CONFIRM | wire.POST | wire.PIN | wire.UNKEEP,
+    wire.PUBLISH: wire.FIELDS | wire.CONFIRM | wire.POST | wire.PIN | wire.UNKEEP | wire.DURABLE | wire.TIMES,
     wire.PUSH: wire.FIELDS,
     wire.REQUEST: wire.FIELDS | wire.GATHER,
     wire.REPLY: wire.FIELDS | wire.ERROR | wire.PARTIAL | wire.END,
-    wire.SUBSCRIBE: wire.NO_ECHO | wire.WATCH | wire.LISTEN,
+    wire.SUBSCRIBE: wire.NO_ECHO | wire.WATCH | wire.LISTEN | wire.SINCE,
     wire.SERVE: wire.SHARED | wire.ASKS,
     wire.HOLD: wire.FULL,
 }
@@ -148,13 +148,15 @@ KNOWN = {
     wire.OFFER: wire.FIELDS,
     wire.CALL: wire.FIELDS,
     wire.ASK: wire.FIELDS,
+    wire.RECORD: wire.REPLAY | wire.LAST | wire.OF_CHANNEL | wire.KEEP,
+    wire.STORED: wire.AGAIN,
 }
 
 
 @pytest.mark.parametrize(("kind", "bit"), unknown(READ, KNOWN))
 def test_the_session_refuses_unknown_flags(kind: int, bit: int) -> None:
     made = session(5)
-    slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down"))
+    slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down", "stream"))
     made.feed(slots, len(slots))
     data = bytearray(READ[kind].data)
     data[5] |= 1 << bit
@@ -169,7 +171,7 @@ def test_the_session_refuses_frames_that_are_too_short(kind: int) -> None:
     for size in range(len(READ[kind].data) - 6):
         made = session(5)
         made.inbox(1, messages=10, bytes=1000, policy=0)
-        slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down"))
+        slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down", "stream"))
         made.feed(slots, len(slots))
         data = struct.pack("<I", size + 2) + READ[kind].data[4 : 6 + size]
         try:
@@ -196,7 +198,7 @@ def test_the_session_refuses_a_frame_above_its_limit() -> None:
 
 
 def test_the_session_refuses_unknown_slots() -> None:
-    for name in ("deliver", "call", "offer"):
+    for name in ("deliver", "call", "offer", "record", "stored", "gap"):
         made = session(5)
         made.inbox(1, messages=10, bytes=1000, policy=0)
         with pytest.raises(errors.RemoteProtocolError):

@@ -2,15 +2,19 @@
 
 import struct
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from busway import _core, errors
+from busway.broker import channel_frames
 from busway.fields import compile_where, encode_fields
+from busway.positions import Position
+from busway.since import Since, encode_since
 from tests.support import page, wire
-from tests.support.pair import LIMITS, Hub
+from tests.support.pair import LIMITS, Hub, Raw
 
 ALICE, BOB = 0x0807060504030201, 0x1817161514131211
 VECTORS = page.vectors()
@@ -144,6 +148,13 @@ def sends_topic_first(kind: int, topic: str, payload: bytes, **more: Any) -> Cal
 
 
 VENUE = encode_fields({"venue": "krk"})
+TIME, HOUR = 1_700_000_000_000_000_000, 3600 * 10**9
+ORDERS = bytes(range(16)).hex(), "orders"
+
+
+def subscribes_since(since: Since) -> Callable[[_core.Session], Any]:
+    return lambda made: made.subscribe(1, "price/*", flags=wire.SINCE, since=encode_since(since))
+
 
 WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] = {
     # names -> (session, numbers taken before, the call)
@@ -177,6 +188,27 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
         0,
         sends_topic_first(wire.PUBLISH, "price/eth", b"", flags=wire.CONFIRM | wire.PIN | wire.UNKEEP, fields=VENUE),
     ),
+    ("topic-eth", "publish-durable"): (
+        BOB,
+        0,
+        sends_topic_first(wire.PUBLISH, "price/eth", b"3012.5", flags=wire.DURABLE),
+    ),
+    ("topic-eth", "publish-times"): (
+        BOB,
+        1,
+        sends_topic_first(
+            wire.PUBLISH,
+            "price/eth",
+            b"3013",
+            flags=wire.DURABLE,
+            fields=VENUE,
+            times=(TIME + HOUR, TIME + 10**9),
+        ),
+    ),
+    ("subscribe-since",): (ALICE, 0, subscribes_since("all")),
+    ("subscribe-since-time",): (ALICE, 0, subscribes_since(datetime.fromtimestamp(1_700_000_000, UTC))),
+    ("subscribe-since-ago",): (ALICE, 0, subscribes_since("1h")),
+    ("subscribe-since-at",): (ALICE, 0, subscribes_since(Position(*ORDERS, 7))),
     ("serve-shared",): (ALICE, 0, lambda made: made.serve(1, "sum", wire.SHARED | wire.ASKS)),
     ("topic-sum", "request-gather"): (
         BOB,
@@ -203,7 +235,7 @@ def test_what_the_session_writes(names: tuple[str, ...]) -> None:
 def test_the_hot_path_writes_the_same_frames_as_send() -> None:
     made = session(BOB)
     assert made.publish("price/eth", b"3012.5") is not None
-    assert made.publish_many("price/eth", [b"3013", "3014"], 0) == 2
+    assert made.publish_many("price/eth", [b"3013", "3014"], 0) == (2, 2)
     expected = wire.topic(0, "price/eth")
     for number, payload in enumerate([b"3012.5", b"3013", b"3014"], start=1):
         expected += wire.publish(0, payload, number, time=1_700_000_000_000_000_000)
@@ -227,7 +259,7 @@ def reading() -> tuple[_core.Session, dict[int, _core.Inbox]]:
     """Alice with her subscriptions, and the slots of the page known."""
     made = session(ALICE)
     inboxes = {sub: made.inbox(sub, messages=100, bytes=1 << 20, policy=0) for sub in (1, 2)}
-    slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down"))
+    slots = b"".join(VECTORS[name].data for name in ("topic-eth-down", "sender-bob", "topic-sum-down", "stream"))
     assert not made.feed(slots, len(slots))
     return made, inboxes
 
@@ -248,6 +280,10 @@ READS: dict[str, tuple[Any, ...]] = {
     "flow-stop": (_core.EVENT_FLOW, True),
     "flow-go": (_core.EVENT_FLOW, False),
     "close-down": (_core.EVENT_CLOSE, 9, "stopping"),
+    "stored": (_core.EVENT_STORED, 1, 2, ORDERS, 7, 3, False),
+    "stored-again": (_core.EVENT_STORED, 1, 1, ORDERS, 7, 3, True),
+    "gap-begin": (_core.EVENT_GAP, 1, ORDERS, 7, 7),
+    "gap": (_core.EVENT_GAP, 1, ORDERS, 3, 7),
 }
 
 
@@ -355,6 +391,112 @@ def test_deliveries(name: str, number: int, payload: bytes) -> None:
         assert message.time.isoformat() == "2023-11-14T22:13:20+00:00"
         assert message.missed == 0
         assert inbox.take(10) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [("record", (False, True)), ("record-replay", (True, False)), ("record-last", (True, True))],
+)
+def test_stored_messages(name: str, marks: tuple[bool, bool]) -> None:
+    made, inboxes = reading()
+    feed(made, name)
+    (message,) = inboxes[1].take(10)
+    assert len(inboxes[2]) == (name == "record")
+    last = name == "record-last"
+    assert (message.topic, message.sender, message.kind) == ("price/eth", "bob", "publish")
+    assert message.payload == (b"3013" if last else b"3012.5")
+    assert message.fields == ({"venue": "krk"} if last else {})
+    assert message.position == Position(*ORDERS, 7 + last, 3 + last)
+    assert (message.id, message.time_ns, message.stored_ns) == (f"{BOB:016x}{1 + last:016x}", TIME, TIME + 1)
+    assert (message.replayed, message.last) == marks
+
+
+def test_the_session_knows_how_far_a_subscription_has_come() -> None:
+    made, _ = reading()
+    made.subscribe(1, "price/*", flags=wire.SINCE, since=encode_since("all"))
+    assert made.reached(1) == []
+    feed(made, "record-last")
+    assert made.reached(1) == [(ORDERS, 9)]
+    feed(made, "record-replay")  # one that was due later
+    assert made.reached(1) == [(ORDERS, 9)]
+
+
+def test_records_of_the_page_are_those_of_the_log() -> None:
+    """The layout, the checksum and the mark of a write."""
+    log = _core.Log.open(None)
+    for name in ("record", "record-last"):
+        data = wire.frames(VECTORS[name].data)[0]
+        raw = data.rest[10 + 4 * int.from_bytes(data.rest[:2], "little") :]
+        record = wire.Record.read(raw)
+        assert record.sound
+        assert record.write(group=bool(raw[79] & 2)) == raw
+        ((offset, sequence, stored, *rest),) = _core.block_records(raw)
+        assert (offset, sequence, stored) == record[:3]
+        assert record.topic in rest
+        row = (
+            record.topic, record.payload, record.fields, record.sender, record.session, record.number, record.time,
+            record.expires, record.due,
+        )  # fmt: skip
+        log.append([row], record.stored)
+    log.flush()
+    _, _, block = log.read(0, 1 << 20)
+    size = int.from_bytes(block[:4], "little") + 4
+    first, second = wire.Record.read(block[:size]), wire.Record.read(block[size:])
+    assert (first.payload, second.payload, second.fields) == (b"3012.5", b"3013", VENUE)
+    assert (first.offset, second.offset, first.sound, second.sound) == (0, 1, True, True)
+
+
+def test_the_frames_of_channels() -> None:
+    """What the client's session writes around it, and what the broker reads in it."""
+    rest = {name: wire.frames(VECTORS[name].data)[0].rest[14:] for name in ("channel", "take", "take-off", "ack")}
+    for name, kind in (
+        ("channel", wire.CHANNEL),
+        ("take", wire.TAKE),
+        ("ack", wire.ACK),
+        ("unchannel", wire.UNCHANNEL),
+    ):
+        made = session(ALICE, ["channel", "take", "ack", "unchannel"].index(name))
+        made.channel(kind, 9, rest.get(name, b""))
+        assert written(made) == VECTORS[name].data
+    join = channel_frames.join_of(rest["channel"])
+    assert (join.stream, join.channel, join.window, join.create, join.start) == (
+        "orders",
+        "billing",
+        64,
+        True,
+        ("first", None),
+    )
+    assert channel_frames.take_of(rest["take"]) == (100, 5.0, False)
+    assert channel_frames.take_of(rest["take-off"]) == 2
+    what = channel_frames.What
+    assert list(channel_frames.entries_of(rest["ack"])) == [(what.ACK, 7, 2, 0.0), (what.NACK, 9, 1, 1.5)]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 16, 64, 1 << 20])
+def test_the_engine_stores_and_answers_as_the_page_says(size: int) -> None:
+    """Bob's durable publishes behind seven others; alice reads since all, and gets the records live."""
+    hub = Hub(log=_core.Log.open(None))
+    alice, bob, other = Raw(hub, ALICE, "alice"), Raw(hub, BOB, "bob"), Raw(hub, 5)
+    other.ask(wire.topic(0, "x"), wire.topic(1, "price/eth"))
+    for number in range(1, 8):
+        other.ask(wire.store(int(number > 5), b"", number))
+    hub.take(alice.conn)
+
+    def send(conn: int, data: bytes) -> bytes:
+        for at in range(0, len(data), size):
+            hub.feed(conn, data[at : at + size])
+        return hub.take(conn)
+
+    assert not send(bob.conn, VECTORS["topic-eth"].data)
+    got = send(bob.conn, VECTORS["publish-durable"].data)
+    one = VECTORS["stored-again"].data
+    assert got.hex() == (VECTORS["stream"].data + one[:5] + b"\0" + one[6:]).hex()
+    assert send(bob.conn, VECTORS["publish-durable"].data).hex() == one.hex()
+    got = send(alice.conn, VECTORS["subscribe-since"].data)
+    result, stream, begin, *_, record = cut_up(got)
+    assert result == VECTORS["result-1"].data
+    assert stream == VECTORS["stream"].data
+    assert (wire.frames(begin)[0].kind, wire.frames(record)[0].kind) == (wire.GAP, wire.RECORD)
 
 
 def test_a_delivery_to_one_of_two_subscriptions() -> None:

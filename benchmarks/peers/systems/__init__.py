@@ -1,11 +1,12 @@
 """The systems that are compared; an adapter is imported only when it is used."""
 
-from .base import System
+from .base import Peer
 
-NAMES = ("busway-tcp", "busway-unix", "zeromq", "nats", "zenoh", "redis", "mosquitto")
+STORES = ("busway-streams", "jetstream", "redis-streams")
+NAMES = ("busway-tcp", "busway-unix", "zeromq", "nats", "zenoh", "redis", "mosquitto", *STORES)
 
 
-def find(name: str) -> System:
+def find(name: str) -> Peer:
     match name:
         case "busway-tcp" | "busway-unix":
             from .busway import Busway
@@ -31,5 +32,17 @@ def find(name: str) -> System:
             from .mosquitto import Mosquitto
 
             return Mosquitto()
+        case "busway-streams":
+            from .busway_streams import BuswayStreams
+
+            return BuswayStreams()
+        case "jetstream":
+            from .jetstream import JetStream
+
+            return JetStream()
+        case "redis-streams":
+            from .redis_streams import RedisStreams
+
+            return RedisStreams()
         case _:
             raise ValueError(f"no system is called {name!r}; there are {', '.join(NAMES)}")

@@ -6,6 +6,7 @@ Two ways: `batch` is publish_many() with batches(), `single` one awaited publish
 import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import busway
@@ -33,7 +34,9 @@ class Busway(System):
 
     def serve(self, load: Load, control: Control) -> None:
         async def work() -> None:
-            async with busway.serve(load.url) as server:
+            begin = monotonic()
+            async with busway.serve(load.url, data=load.data or None) as server:
+                control.tell(opened=monotonic() - begin)
                 await server.serve_forever()
 
         run(control, work())

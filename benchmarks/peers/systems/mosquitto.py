@@ -18,8 +18,8 @@ class Mosquitto(System):
         server, client = program("mosquitto") or program("/usr/sbin/mosquitto"), package("gmqtt")
         return f"mosquitto {output(server, '-h').split()[2]}, gmqtt {client}" if server and client else None
 
-    def broker(self, url: str, folder: Path) -> list[str]:
-        host, port = url.split(":")
+    def broker(self, load: Load, folder: Path) -> list[str]:
+        host, port = load.url.split(":")
         settings = folder / "mosquitto.conf"
         settings.write_text(
             f"listener {port} {host}\nallow_anonymous true\nmax_queued_messages 0\nset_tcp_nodelay true\n"

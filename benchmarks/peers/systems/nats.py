@@ -18,8 +18,8 @@ class Nats(System):
         server, client = program("nats-server"), package("nats-py")
         return f"nats-server {output(server, '--version').split()[-1]}, nats-py {client}" if server and client else None
 
-    def broker(self, url: str, folder: Path) -> list[str]:
-        host, port = url.split(":")
+    def broker(self, load: Load, folder: Path) -> list[str]:
+        host, port = load.url.split(":")
         settings = folder / "nats.conf"
         settings.write_text(f"host: {host}\nport: {port}\nmax_pending: {LIMIT}\n")
         server = program("nats-server")

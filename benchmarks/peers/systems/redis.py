@@ -22,8 +22,8 @@ class Redis(System):
             return None
         return f"redis-server {output(server, '--version').split('v=')[1].split()[0]}, redis-py {client}"
 
-    def broker(self, url: str, folder: Path) -> list[str]:
-        host, port = url.split(":")
+    def broker(self, load: Load, folder: Path) -> list[str]:
+        host, port = load.url.split(":")
         server = program("redis-server")
         assert server is not None
         unlimited = ["--client-output-buffer-limit", "pubsub", "0", "0", "0"]  # nothing is dropped

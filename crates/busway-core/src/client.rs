@@ -1,6 +1,7 @@
 //! The client's side of a connection: what it writes, and what the broker's frames say to it.
 
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
+use crate::log::record::Record;
 use crate::numbers::{Numbers, Slot};
 use crate::topic;
 
@@ -24,6 +25,8 @@ pub struct More<'a> {
     pub fields: &'a [u8],
     /// The number it had when it was sent before; 0: a new one.
     pub number: u64,
+    /// When a stored one expires and when it is due; 0: never, at once.
+    pub times: (i64, i64),
 }
 
 /// Writes a client's frames to a buffer that the driver empties.
@@ -98,9 +101,11 @@ impl Outgoing {
         let number = if more.number == 0 { self.next() } else { more.number };
         let fields = if more.fields.is_empty() { 0 } else { 4 + more.fields.len() };
         let mut head = [0; HEAD + 16];
-        head[..4].copy_from_slice(&((HEAD + 12 + fields + payload.len()) as u32).to_le_bytes());
+        let timed = more.times != (0, 0);
+        let size = HEAD + 12 + fields + payload.len() + 16 * usize::from(timed);
+        head[..4].copy_from_slice(&(size as u32).to_le_bytes());
         head[4] = kind;
-        head[5] = more.flags | if fields == 0 { 0 } else { flag::FIELDS };
+        head[5] = more.flags | if fields == 0 { 0 } else { flag::FIELDS } | if timed { flag::TIMES } else { 0 };
         head[6..8].copy_from_slice(&more.each.to_le_bytes());
         head[8..12].copy_from_slice(&slot.to_le_bytes());
         head[12..16].copy_from_slice(&more.aux.to_le_bytes());
@@ -112,6 +117,10 @@ impl Outgoing {
             self.out.extend_from_slice(more.fields);
         }
         self.out.extend_from_slice(payload);
+        if timed {
+            self.out.extend_from_slice(&more.times.0.to_le_bytes());
+            self.out.extend_from_slice(&more.times.1.to_le_bytes());
+        }
         number
     }
 
@@ -139,6 +148,7 @@ impl Outgoing {
         Writer::new(&mut self.out, kind::ACCEPT, 0).u16(code).u64(offer).end();
     }
 
+    #[allow(clippy::too_many_arguments)] // what the frame has
     pub fn subscribe(
         &mut self,
         sub: u32,
@@ -147,6 +157,7 @@ impl Outgoing {
         flags: u8,
         policy: u8,
         rules: &[u8],
+        since: &[u8],
     ) -> Checked<u64> {
         for text in [pattern, group] {
             if text.len() > self.limits.topic {
@@ -156,8 +167,20 @@ impl Outgoing {
         }
         let number = self.next();
         let frame = Writer::new(&mut self.out, kind::SUBSCRIBE, flags).u8(policy).u8(0).u32(sub).u64(number);
-        frame.str16(pattern).str16(group).bin32(rules).end();
+        let frame = frame.str16(pattern).str16(group).bin32(rules);
+        if flags & flag::SINCE == 0 {
+            frame.end();
+        } else {
+            frame.bin32(since).end();
+        }
         Ok(number)
+    }
+
+    /// A frame about a channel; its number.
+    pub fn channel(&mut self, kind: u8, id: u32, rest: &[u8]) -> u64 {
+        let number = self.next();
+        Writer::new(&mut self.out, kind, 0).u16(0).u32(id).u64(number).bytes(rest).end();
+        number
     }
 
     pub fn serve(&mut self, service: u32, topic: &str, flags: u8) -> Checked<u64> {
@@ -216,8 +239,55 @@ pub enum Incoming<'a> {
     Ask(Delivery<'a>),
     Reply { code: u16, flags: u8, number: u64, fields: &'a [u8], payload: &'a [u8] },
     Missed { sub: u32, count: u64 },
+    Stream { stream: u32, guid: &'a [u8], name: &'a str },
+    Stored { stream: u32, number: u64, count: u32, offset: u64, sequence: u64, again: bool },
+    Record(Box<Stored<'a>>),
+    Gap { sub: u32, stream: u32, from: u64, to: u64 },
+    Ended { id: u32, code: u16, text: &'a str },
     Withdraw { sub: u32, session: u64, number: u64 },
     Result { code: u16, number: u64, value: u64, text: &'a str },
+}
+
+/// A stored message.
+#[derive(Debug)]
+pub struct Stored<'a> {
+    ids: &'a [u8],
+    pub stream: u32,
+    /// How often a channel has handed it out.
+    pub deliveries: u32,
+    pub flags: u8,
+    pub record: Record<'a>,
+}
+
+impl<'a> Stored<'a> {
+    const HEAD: usize = 20;
+
+    /// What the frames of a run have in common, if this can begin one: kind, flags, one id, stream, deliveries and that id.
+    #[inline]
+    pub fn head(frame: &[u8]) -> Option<u128> {
+        let head = frame.get(4..)?.first_chunk()?;
+        (head[2..4] == [1, 0]).then(|| u128::from_le_bytes(*head))
+    }
+
+    /// Bytes and record of the next one, if it is whole and nothing about it needs another look.
+    #[inline]
+    pub fn next(head: u128, data: &'a [u8], limit: usize) -> Option<(usize, Record<'a>)> {
+        let first = data.first_chunk::<{ Stored::HEAD }>()?;
+        let size = u32::from_le_bytes(*first.first_chunk()?) as usize + 4;
+        if u128::from_le_bytes(*first[4..].first_chunk()?) != head || size > limit {
+            return None;
+        }
+        let record = Record::read(data.get(Self::HEAD..size)?)?;
+        (record.bytes.len() == size - Self::HEAD).then_some((size, record))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.ids().next().unwrap_or(0)
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ids.chunks_exact(4).map(|id| u32::from_le_bytes([id[0], id[1], id[2], id[3]]))
+    }
 }
 
 #[derive(Debug)]
@@ -287,6 +357,8 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::OFFER | kind::CALL | kind::ASK => flag::FIELDS,
         kind::REPLY => flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END,
         kind::FLOW => flag::STOP,
+        kind::RECORD => flag::REPLAY | flag::LAST | flag::CHANNEL | flag::KEEP,
+        kind::STORED => flag::AGAIN,
         _ => 0,
     };
     if flags & !allowed != 0 {
@@ -324,6 +396,28 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
             parts.u16()?;
             Incoming::Sender { slot: parts.u32()?, session: parts.u64()?, name: parts.rest_text()? }
         }
+        kind::RECORD => {
+            let count = parts.u16()? as usize;
+            let (stream, deliveries, ids) = (parts.u32()?, parts.u32()?, parts.bytes(4 * count)?);
+            let record = Record::read(parts.rest()).filter(|_| count > 0);
+            let record = record.ok_or_else(|| Fault::protocol("a stored message that is none"))?;
+            Incoming::Record(Box::new(Stored { ids, stream, deliveries, flags, record }))
+        }
+        kind::STREAM => {
+            parts.u16()?;
+            Incoming::Stream { stream: parts.u32()?, guid: parts.bytes(16)?, name: parts.rest_text()? }
+        }
+        kind::STORED => {
+            parts.u16()?;
+            let (stream, number, count) = (parts.u32()?, parts.u64()?, parts.u32()?);
+            let (offset, sequence, again) = (parts.u64()?, parts.u64()?, flags & flag::AGAIN != 0);
+            Incoming::Stored { stream, number, count, offset, sequence, again }
+        }
+        kind::GAP => {
+            parts.u16()?;
+            Incoming::Gap { sub: parts.u32()?, stream: parts.u32()?, from: parts.u64()?, to: parts.u64()? }
+        }
+        kind::UNCHANNEL => Incoming::Ended { code: parts.u16()?, id: parts.u32()?, text: parts.rest_text()? },
         kind::MISSED => {
             parts.u16()?;
             Incoming::Missed { sub: parts.u32()?, count: parts.u64()? }

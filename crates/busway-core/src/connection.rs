@@ -119,6 +119,11 @@ pub struct Connection {
     /// Subscriptions that its client has no room for.
     pub held: FxHashMap<u32, Hold>,
 
+    /// Streams whose names it was told.
+    pub streams: Vec<u32>,
+    /// Subscriptions that miss nothing of a stream, and whether they are behind and get it from the log.
+    pub cursors: FxHashMap<(u32, u32), bool>,
+
     pub subs: FxHashMap<u32, u32>,
     /// How many of them are regular expressions.
     pub expressions: usize,
@@ -162,6 +167,8 @@ impl Connection {
             wants_room: false,
             waiters: Vec::new(),
             held: FxHashMap::default(),
+            streams: Vec::new(),
+            cursors: FxHashMap::default(),
             subs: FxHashMap::default(),
             expressions: 0,
             services: FxHashMap::default(),

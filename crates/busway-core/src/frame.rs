@@ -18,6 +18,7 @@ pub mod kind {
     pub const FLOW: u8 = 0x07;
     pub const TOPIC: u8 = 0x08;
     pub const SENDER: u8 = 0x09;
+    pub const STREAM: u8 = 0x0a;
     pub const PUBLISH: u8 = 0x10;
     pub const PUSH: u8 = 0x11;
     pub const REQUEST: u8 = 0x12;
@@ -30,12 +31,19 @@ pub mod kind {
     pub const MISSED: u8 = 0x1b;
     pub const WITHDRAW: u8 = 0x1c;
     pub const ASK: u8 = 0x1d;
+    pub const RECORD: u8 = 0x1e;
+    pub const GAP: u8 = 0x1f;
     pub const SUBSCRIBE: u8 = 0x20;
     pub const UNSUBSCRIBE: u8 = 0x21;
     pub const SERVE: u8 = 0x22;
     pub const UNSERVE: u8 = 0x23;
     pub const HOLD: u8 = 0x24;
     pub const RESULT: u8 = 0x28;
+    pub const STORED: u8 = 0x29;
+    pub const CHANNEL: u8 = 0x30;
+    pub const UNCHANNEL: u8 = 0x31;
+    pub const TAKE: u8 = 0x32;
+    pub const ACK: u8 = 0x33;
 }
 
 pub mod flag {
@@ -43,7 +51,9 @@ pub mod flag {
     pub const FIELDS: u8 = 0x01;
     // PUBLISH
     pub const CONFIRM: u8 = 0x02;
+    pub const DURABLE: u8 = 0x04;
     pub const UNKEEP: u8 = 0x20;
+    pub const TIMES: u8 = 0x40;
     // PUBLISH and DELIVER
     pub const POST: u8 = 0x08;
     pub const PIN: u8 = 0x10;
@@ -53,6 +63,12 @@ pub mod flag {
     pub const PUSHED: u8 = 0x20;
     pub const KEEP: u8 = 0x40;
     pub const REQUESTED: u8 = 0x80;
+    // RECORD
+    pub const REPLAY: u8 = 0x02;
+    pub const LAST: u8 = 0x04;
+    pub const CHANNEL: u8 = 0x08;
+    // STORED
+    pub const AGAIN: u8 = 0x01;
     // REQUEST
     pub const GATHER: u8 = 0x02;
     // REPLY
@@ -63,6 +79,7 @@ pub mod flag {
     pub const NO_ECHO: u8 = 0x01;
     pub const WATCH: u8 = 0x02;
     pub const LISTEN: u8 = 0x04;
+    pub const SINCE: u8 = 0x08;
     // SERVE
     pub const SHARED: u8 = 0x01;
     pub const ASKS: u8 = 0x02;
@@ -113,6 +130,11 @@ codes! {
     UNKNOWN = 32, true;
     TOO_MANY_KEPT = 33, true;
     STORE_FAILED = 34, true;
+    NO_STREAM = 35, true;
+    NO_CHANNEL = 36, true;
+    TOO_OLD = 37, true;
+    CHANNEL_TAKEN = 38, true;
+    INVALID_SETTING = 39, true;
     NO_RESPONDERS = 40, true;
     SERVICE_TAKEN = 41, true;
     SERVICE_GONE = 42, true;
@@ -120,6 +142,8 @@ codes! {
     NO_CONSUMER = 44, true;
     TOO_MANY_PENDING = 45, true;
     REFUSED = 46, true;
+    ACK_LATE = 47, true;
+    OUT_OF_RANGE = 48, true;
     FORBIDDEN = 60, true;
 }
 

@@ -113,7 +113,8 @@ impl Outbox {
             };
             let size = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize + 4;
             let frame = &rest[..size];
-            if head[4] == kind::DELIVER && head[5] & flag::KEEP == 0 {
+            let message = head[4] == kind::DELIVER || head[4] == kind::RECORD;
+            if message && head[5] & flag::KEEP == 0 {
                 let ids = u16::from_le_bytes([head[6], head[7]]) as usize;
                 for id in frame[16..16 + 4 * ids].chunks_exact(4) {
                     count(&mut self.front, u32::from_le_bytes([id[0], id[1], id[2], id[3]]));
@@ -122,7 +123,7 @@ impl Outbox {
                 dropped += 1;
             } else {
                 let before = self.kept.len();
-                if head[4] == kind::DELIVER {
+                if message {
                     // It may be for a subscription that lost messages before it.
                     tell(&mut self.front, &mut self.kept);
                 }

@@ -15,6 +15,8 @@ struct Topic {
     wild: bool,
     reserved: bool,
     route: Option<Box<Route>>,
+    /// The stream that stores it, once that was looked for.
+    stream: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ impl Topics {
             return id;
         }
         let (wild, reserved) = (topic::has_wildcard(text), topic::is_reserved(text));
-        let new = Topic { text: text.into(), uses: 1, wild, reserved, route: None };
+        let new = Topic { text: text.into(), uses: 1, wild, reserved, route: None, stream: None };
         let id = self.free.pop().unwrap_or(self.all.len() as u32);
         if id as usize == self.all.len() {
             self.all.push(new);
@@ -75,6 +77,16 @@ impl Topics {
             }
             self.free.push(id);
         }
+    }
+
+    pub fn stream(&mut self, id: u32, find: impl FnOnce(&str) -> u32) -> u32 {
+        let topic = &mut self.all[id as usize];
+        *topic.stream.get_or_insert_with(|| find(&topic.text))
+    }
+
+    /// There are other streams now.
+    pub fn forget_streams(&mut self) {
+        self.all.iter_mut().for_each(|topic| topic.stream = None);
     }
 
     pub fn text(&self, id: u32) -> &str {

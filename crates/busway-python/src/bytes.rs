@@ -54,27 +54,43 @@ impl Chunk {
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        if view.is_null() {
-            return Err(PyBufferError::new_err("no view to fill"));
-        }
-        let data = &slf.get().data;
-        // SAFETY: the class is frozen and `data` is only taken when the object is freed, which the view's reference
-        // (taken by PyBuffer_FillInfo) prevents; the view is read-only.
-        let done = unsafe {
-            ffi::PyBuffer_FillInfo(
-                view,
-                slf.as_ptr(),
-                data.as_ptr().cast_mut().cast(),
-                ffi::Py_ssize_t::try_from(data.len())?,
-                1,
-                flags,
-            )
-        };
-        if done == 0 {
-            Ok(())
-        } else {
-            Err(PyErr::fetch(slf.py()))
-        }
+        // SAFETY: the class is frozen and `data` is only taken when the object is freed.
+        unsafe { fill(slf.as_any(), &slf.get().data, view, flags) }
+    }
+}
+
+/// Bytes that something native has made, for whoever takes a buffer.
+#[pyclass(frozen, module = "busway._core")]
+pub struct ColumnBuffer(pub Vec<u8>);
+
+#[pymethods]
+impl ColumnBuffer {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        // SAFETY: the class is frozen and nothing takes its bytes.
+        unsafe { fill(slf.as_any(), &slf.get().0, view, flags) }
+    }
+}
+
+/// Fills a read-only view of an object's bytes.
+///
+/// # Safety
+/// The bytes must stay as they are while the object lives, which the view's reference to it makes sure of.
+unsafe fn fill(object: &Bound<'_, PyAny>, data: &[u8], view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    if view.is_null() {
+        return Err(PyBufferError::new_err("no view to fill"));
+    }
+    let size = ffi::Py_ssize_t::try_from(data.len())?;
+    // SAFETY: see above; the view is read-only.
+    let done =
+        unsafe { ffi::PyBuffer_FillInfo(view, object.as_ptr(), data.as_ptr().cast_mut().cast(), size, 1, flags) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(PyErr::fetch(object.py()))
     }
 }
 

@@ -7,27 +7,39 @@ use busway_core::engine::copies::{Kept, DRIVEN};
 use busway_core::engine::{self as core, Event, Limits};
 use busway_core::fields::Fields;
 use busway_core::frame::{kind, Body, HEAD};
+use busway_core::log::record::Message as Stored;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::event;
+use crate::log::{Block, Log};
 use crate::message::{make, Parts, Sender};
 use crate::raised;
+use crate::rules::Selection;
+use crate::session::now;
 
 type Events<'py> = PyResult<Option<Bound<'py, PyList>>>;
 
 fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     match event {
         Event::Hello { conn, version, map } => (event::HELLO, conn, version, PyBytes::new(py, &map)).into_pyobject(py),
-        Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules } => {
-            let rules = PyBytes::new(py, &rules);
-            (event::SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules).into_pyobject(py)
+        Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, since } => {
+            let (rules, since) = (PyBytes::new(py, &rules), PyBytes::new(py, &since));
+            (event::SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since).into_pyobject(py)
         }
+        Event::Behind { conn, sub, stream, offset } => (event::BEHIND, conn, sub, stream, offset).into_pyobject(py),
+        Event::Later { stream, due, offset } => (event::LATER, stream, due, offset).into_pyobject(py),
+        Event::Room(conn) => (event::ROOM, conn).into_pyobject(py),
+        Event::Stored(stream) => (event::STORED, stream).into_pyobject(py),
+        Event::Channel { conn, kind, id, number, rest } => {
+            (event::CHANNEL, conn, kind, id, number, PyBytes::new(py, &rest)).into_pyobject(py)
+        }
+        Event::Own { ticket, code, text } => (event::OWN, ticket, code, text).into_pyobject(py),
         Event::Serve { conn, service, number, topic, flags } => {
             (event::SERVE, conn, service, number, topic, flags).into_pyobject(py)
         }
-        Event::Room(conn) => (event::ROOM, conn).into_pyobject(py),
+        Event::Unsubscribe { conn, sub } => (event::UNSUBSCRIBE, conn, sub).into_pyobject(py),
         Event::Unserve { conn, service, topic } => (event::UNSERVE, conn, service, topic).into_pyobject(py),
         Event::Keep { conn, topic, frame } => {
             let Body { time, number, fields, payload } = body_of(&frame);
@@ -55,7 +67,8 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             let from = Sender { name: PyString::new(py, "").unbind(), session: 0 };
             let (topic, frame, flags, fields) = (PyString::new(py, &topic).unbind(), kind::CALL, 0, None);
             let (topic, from, payload) = (&topic, &from, &payload);
-            let message = make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })?;
+            let parts = Parts { topic, from, time, number, frame, flags, fields, payload, place: None };
+            let message = make(py, parts)?;
             (event::CALL, conn, number, message).into_pyobject(py)
         }
         Event::Close { conn, code, text } => (event::CLOSE, conn, code, text).into_pyobject(py),
@@ -157,7 +170,9 @@ impl Engine {
 
     fn feed<'py>(&self, py: Python<'py>, conn: u32, data: &Bound<'py, PyAny>, size: usize) -> Events<'py> {
         with_buffer(data, Some(size), |bytes| {
-            self.core().feed(conn, bytes);
+            let mut core = self.core();
+            core.clock = now();
+            core.feed(conn, bytes);
             Ok(())
         })?;
         self.flush(py)
@@ -322,6 +337,112 @@ impl Engine {
 
     fn pending(&self, conn: u32) -> usize {
         self.core().outbox_bytes(conn)
+    }
+
+    /// Adds a stream, or gives it other topics; `patterns` None: everything that no other stream takes.
+    #[pyo3(signature = (stream, name, guid, log, patterns))]
+    fn add_stream(&self, stream: u32, name: &str, guid: [u8; 16], log: &Bound<'_, Log>, patterns: Option<Vec<String>>) {
+        self.core().add_stream(stream, name, guid, log.get().shared(), patterns);
+    }
+
+    fn remove_stream(&self, stream: u32) {
+        self.core().remove_stream(stream);
+    }
+
+    /// Whether `EVENT_STORED` tells that more of a stream is safe.
+    fn follow_stream(&self, stream: u32, yes: bool) {
+        self.core().follow_stream(stream, yes);
+    }
+
+    /// Delivers and answers what has become safe.
+    fn commit<'py>(&self, py: Python<'py>, stream: u32) -> Events<'py> {
+        {
+            let mut core = self.core();
+            core.clock = now();
+            core.commit(stream);
+        }
+        self.flush(py)
+    }
+
+    fn add_cursor(&self, conn: u32, sub: u32, stream: u32) {
+        self.core().add_cursor(conn, sub, stream);
+    }
+
+    /// Whether a subscription, or the consumer of a channel, may be given more of a log.
+    fn has_room(&self, conn: u32, sub: u32) -> bool {
+        self.core().has_room(conn, sub)
+    }
+
+    /// Gives a subscription what it asked for of a block; (where to read on, the record that is kept back, live now).
+    #[pyo3(signature = (conn, sub, stream, block, next, selection, held))]
+    #[allow(clippy::too_many_arguments)] // where to, and what
+    fn replay<'py>(
+        &self,
+        py: Python<'py>,
+        conn: u32,
+        sub: u32,
+        stream: u32,
+        block: &[u8],
+        next: u64,
+        selection: &Bound<'py, Selection>,
+        held: Option<Vec<u8>>,
+    ) -> (u64, Option<Bound<'py, PyBytes>>, bool) {
+        let mut core = self.core();
+        core.clock = now();
+        let done = core.replay((conn, sub, stream), block, next, &selection.get().0, held);
+        (done.next, done.held.map(|held| PyBytes::new(py, &held)), done.live)
+    }
+
+    /// Hands these records (first offset, how many) to the consumer of a channel; how many, and those that are not there.
+    fn hand_records(
+        &self,
+        conn: u32,
+        id: u32,
+        stream: u32,
+        block: &Bound<'_, Block>,
+        spans: Vec<(u64, u64)>,
+        deliveries: u32,
+    ) -> (u64, Vec<(u64, u64)>) {
+        let mut core = self.core();
+        core.clock = now();
+        core.hand_records((conn, id, stream), &block.get().0, &spans, deliveries)
+    }
+
+    /// Stores a message of the broker itself; `EVENT_OWN` says what became of it.
+    #[allow(clippy::too_many_arguments)] // a whole message
+    fn store(
+        &self,
+        py: Python<'_>,
+        ticket: u64,
+        topic: &str,
+        sender: &str,
+        time: i64,
+        session: u64,
+        fields: &[u8],
+        payload: &[u8],
+    ) -> PyResult<()> {
+        let (number, expires, due, fields) = (1, 0, 0, Some(fields));
+        let message = Stored { topic, sender, time, session, number, expires, due, fields, payload };
+        let mut core = self.core();
+        core.clock = now();
+        core.store_own(ticket, &message).map_err(|fault| raised(py, &fault))
+    }
+
+    /// Tells a client that a channel is gone.
+    fn tell_ended(&self, conn: u32, id: u32, code: u16, text: &str) {
+        self.core().tell_ended(conn, id, code, text);
+    }
+
+    /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.
+    fn release(&self, stream: u32, block: &[u8], skip: Vec<(u32, u32)>) {
+        let mut core = self.core();
+        core.clock = now();
+        core.release_record(stream, block, &skip);
+    }
+
+    /// Offsets that a subscription will never get.
+    fn tell_gap(&self, conn: u32, sub: u32, stream: u32, begin: u64, end: u64) {
+        self.core().tell_gap(conn, sub, stream, begin, end);
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

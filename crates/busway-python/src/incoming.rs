@@ -1,7 +1,10 @@
 //! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
 
-use busway_core::client::{read, Delivery, Incoming, Outgoing, Run};
+use std::sync::Arc;
+
+use busway_core::client::{read, Delivery, Incoming, Outgoing, Run, Stored};
 use busway_core::frame::{code, flag, kind, Body, Checked, Fault};
+use busway_core::log::record::Record;
 use busway_core::split::Flow;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
@@ -10,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::event;
 use crate::inbox::Shared;
 use crate::kept::Seen;
-use crate::message::{copy, is, make, unpacked, Message, Parts, Sender, NOTIFY};
+use crate::message::{copy, is, make, unpacked, Message, Parts, Place, Sender, NOTIFY};
 use crate::session::now;
 
 /// What a decoded chunk has for Python.
@@ -28,6 +31,9 @@ pub enum Event {
     Doubt(u32),
     Reply(u64, u16, u8, Message),
     Result(u64, u16, u64, String),
+    Stored(u64, u32, Py<PyAny>, u64, u64, bool),
+    Gap(u32, Py<PyAny>, u64, u64),
+    Ended(u32, u16, String),
 }
 
 impl Event {
@@ -50,6 +56,11 @@ impl Event {
             Self::Doubt(sub) => (event::DOUBT, sub).into_pyobject(py),
             Self::Ask(service, call, message) => (event::ASK, service, call, message).into_pyobject(py),
             Self::Reply(number, code, flags, message) => (event::REPLY, number, code, flags, message).into_pyobject(py),
+            Self::Stored(number, count, stream, offset, sequence, again) => {
+                (event::STORED, number, count, stream, offset, sequence, again).into_pyobject(py)
+            }
+            Self::Ended(id, code, text) => (event::ENDED, id, code, text).into_pyobject(py),
+            Self::Gap(sub, stream, from, to) => (event::GAP, sub, stream, from, to).into_pyobject(py),
             Self::Result(number, code, value, text) => (event::RESULT, number, code, value, text).into_pyobject(py),
         }
     }
@@ -57,6 +68,12 @@ impl Event {
 
 /// Longest frame before the broker told its limits.
 const FIRST: usize = 1 << 20;
+
+/// A stream, and the offset behind the last that came of it.
+type Reached = (Arc<Py<PyAny>>, u64);
+
+/// The stream of a stored message, and the channel that wants to hear what becomes of it.
+type Of = (Arc<Py<PyAny>>, Option<Arc<Py<PyAny>>>);
 
 /// What the broker told on this connection, and what waits for Python.
 pub struct Arrivals {
@@ -70,6 +87,15 @@ pub struct Arrivals {
     seen: FxHashMap<u32, Seen>,
     /// SUBSCRIBE frames that wait for their RESULT: subscription, and its pattern if the end of the kept messages is to be told.
     entering: FxHashMap<u64, (u32, Option<Py<PyString>>)>,
+    /// Streams by their number here: (broker, name).
+    streams: Vec<Option<Arc<Py<PyAny>>>>,
+    /// Channels by their ids, which want to hear what became of their messages.
+    pub channels: FxHashMap<u32, Arc<Py<PyAny>>>,
+    /// How far each subscription has come in each stream.
+    pub reached: FxHashMap<u32, Vec<Reached>>,
+    /// Topic and sender of the last stored message: mostly the next one has the same.
+    topic: Option<(String, Py<PyString>)>,
+    sender: Option<(String, Sender)>,
     /// Topics of the requests that wait for their reply.
     pub asked: FxHashMap<u64, Py<PyString>>,
     pub events: Vec<Event>,
@@ -83,6 +109,11 @@ impl Arrivals {
             senders: Vec::new(),
             nobody: Sender { name: PyString::new(py, "").unbind(), session },
             inboxes: FxHashMap::default(),
+            streams: Vec::new(),
+            channels: FxHashMap::default(),
+            reached: FxHashMap::default(),
+            topic: None,
+            sender: None,
             seen: FxHashMap::default(),
             entering: FxHashMap::default(),
             asked: FxHashMap::default(),
@@ -95,6 +126,7 @@ impl Arrivals {
         self.limit = FIRST;
         self.topics = Vec::new();
         self.senders = Vec::new();
+        self.streams = Vec::new();
         self.asked.clear();
         self.entering.clear();
     }
@@ -116,7 +148,7 @@ impl Arrivals {
         if let Some(topic) = notify {
             let (topic, from, time, frame) = (&topic, &self.nobody, now(), NOTIFY);
             let (number, flags, fields, payload) = (0, 0, None, &[][..]);
-            news.push(make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })?);
+            news.push(make(py, Parts { topic, from, time, number, frame, flags, fields, payload, place: None })?);
         }
         let mut messages = inbox.borrow_mut();
         if messages.is_empty() && !news.is_empty() {
@@ -141,6 +173,7 @@ impl Arrivals {
     }
 
     pub fn forget(&mut self, sub: u32) -> (Option<Shared>, Option<Seen>) {
+        self.reached.remove(&sub);
         (self.inboxes.remove(&sub), self.seen.remove(&sub))
     }
 
@@ -155,7 +188,7 @@ impl Arrivals {
         let Body { time, number, payload, fields } = delivery.body;
         let fields = (!fields.is_empty()).then(|| PyBytes::new(py, fields).into_any().unbind());
         let flags = delivery.flags;
-        make(py, &Parts { topic, from, time, number, frame, flags, fields, payload })
+        make(py, Parts { topic, from, time, number, frame, flags, fields, payload, place: None })
             .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
@@ -170,8 +203,9 @@ impl Arrivals {
         let (mut at, mut dropped) = (0, 0);
         let (frame, flags) = (kind::DELIVER, first.flags);
         while let Some(Run { size, time, number, payload }) = Run::next(head, &rest[at..], self.limit) {
-            let message = make(py, &Parts { topic, from, time, number, frame, flags, fields: None, payload })
-                .map_err(|_| Fault::protocol("no memory for a message"))?;
+            let message =
+                make(py, Parts { topic, from, time, number, frame, flags, fields: None, payload, place: None })
+                    .map_err(|_| Fault::protocol("no memory for a message"))?;
             dropped += u64::from(!messages.push(payload.len(), || message));
             at += size;
         }
@@ -211,6 +245,93 @@ impl Arrivals {
         Ok(())
     }
 
+    fn stream(&self, stream: u32) -> Checked<Arc<Py<PyAny>>> {
+        let named = self.streams.get(stream as usize).and_then(Option::as_ref);
+        named.cloned().ok_or_else(|| Fault::protocol("a stream that was not named"))
+    }
+
+    /// A stored message as one for Python; of a stream, and of a channel that wants to hear what becomes of it.
+    fn stored(&mut self, py: Python<'_>, of: &Of, flags: u8, deliveries: u32, record: &Record) -> Checked<Message> {
+        if self.topic.as_ref().is_none_or(|(text, _)| text != record.topic) {
+            self.topic = Some((record.topic.into(), PyString::new(py, record.topic).unbind()));
+        }
+        let session = record.session();
+        if self.sender.as_ref().is_none_or(|(text, from)| text != record.sender || from.session != session) {
+            let name = PyString::new(py, record.sender).unbind();
+            self.sender = Some((record.sender.into(), Sender { name, session }));
+        }
+        let at = (record.offset(), record.sequence(), record.stored(), deliveries);
+        let place = Some(Place::new(py, &of.0, of.1.as_deref(), at));
+        let (Some((_, topic)), Some((_, from))) = (&self.topic, &self.sender) else { unreachable!("set above") };
+        let fields = record.fields.map(|fields| PyBytes::new(py, fields).into_any().unbind());
+        let (time, number, payload) = (record.time(), record.number(), record.payload);
+        make(py, Parts { topic, from, time, number, frame: kind::RECORD, flags, fields, payload, place })
+            .map_err(|_| Fault::protocol("no memory for a message"))
+    }
+
+    fn of(&self, stored: &Stored) -> Checked<Of> {
+        let owner = if stored.flags & flag::CHANNEL == 0 { None } else { self.channels.get(&stored.id()) };
+        Ok((self.stream(stored.stream)?, owner.cloned()))
+    }
+
+    /// Puts the stored messages that come right behind one with the same head into the same inbox, without looking everything
+    /// up again. How many bytes that was.
+    fn follow_stored(&mut self, py: Python<'_>, first: &Stored, of: &Of, head: u128, rest: &[u8]) -> Checked<usize> {
+        let id = first.id();
+        let Some(inbox) = self.inboxes.get(&id).cloned() else { return Ok(0) };
+        let mut messages = inbox.borrow_mut();
+        let (waiting, full) = (!messages.is_empty(), messages.is_full());
+        let (mut at, mut dropped, mut last) = (0, 0, None);
+        while let Some((size, record)) = Stored::next(head, &rest[at..], self.limit) {
+            let message = self.stored(py, of, first.flags, first.deliveries, &record)?;
+            dropped += u64::from(!messages.push(record.payload.len(), || message));
+            last = Some(record.offset());
+            at += size;
+        }
+        if let Some(offset) = last {
+            self.reach(&of.0, [id].into_iter(), offset + 1);
+        }
+        if !waiting && !messages.is_empty() {
+            self.events.push(Event::Ready(id));
+        }
+        if dropped > 0 {
+            missed(&mut self.events, id, dropped);
+        }
+        if messages.is_full() && !full {
+            self.events.push(Event::Full(id));
+        }
+        Ok(at)
+    }
+
+    fn reach(&mut self, stream: &Arc<Py<PyAny>>, ids: impl Iterator<Item = u32>, next: u64) {
+        for id in ids {
+            let Some(all) = self.reached.get_mut(&id) else { continue };
+            match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, stream)) {
+                // One that was due later is behind where it was read.
+                Some((_, reached)) => *reached = next.max(*reached),
+                None => all.push((stream.clone(), next)),
+            }
+        }
+    }
+
+    /// Puts a message into the inboxes of these subscriptions.
+    fn put(&mut self, py: Python<'_>, ids: impl Iterator<Item = u32>, size: usize, message: &Message) {
+        for id in ids {
+            // A message may be on its way while its subscription ends.
+            let Some(inbox) = self.inboxes.get(&id) else { continue };
+            let mut messages = inbox.borrow_mut();
+            let (waiting, full) = (!messages.is_empty(), messages.is_full());
+            if !messages.push(size, || message.clone_ref(py)) {
+                missed(&mut self.events, id, 1);
+            } else if !waiting {
+                self.events.push(Event::Ready(id));
+            }
+            if messages.is_full() && !full {
+                self.events.push(Event::Full(id));
+            }
+        }
+    }
+
     /// A reply; the broker says in a field of its own who of several gave it.
     fn replied(
         &self,
@@ -232,7 +353,7 @@ impl Arrivals {
             made = Some(dict.into_any().unbind());
         }
         let (time, frame, from) = (now(), kind::REPLY, named.as_ref().unwrap_or(&self.nobody));
-        make(py, &Parts { topic, from, time, number, frame, flags, fields: made, payload })
+        make(py, Parts { topic, from, time, number, frame, flags, fields: made, payload, place: None })
     }
 
     fn offered(&mut self, py: Python<'_>, out: &mut Outgoing, delivery: &Delivery) -> Checked<()> {
@@ -291,6 +412,29 @@ impl Arrivals {
                 let name = PyString::new(py, name).unbind();
                 fill(&mut self.senders, slot, Sender { name, session })?;
             }
+            Incoming::Record(stored) => {
+                let of = self.of(&stored)?;
+                let message = self.stored(py, &of, stored.flags, stored.deliveries, &stored.record)?;
+                self.reach(&of.0, stored.ids(), stored.record.offset() + 1);
+                self.put(py, stored.ids(), stored.record.payload.len(), &message);
+                let head = Stored::head(frame);
+                let more = head.map(|head| self.follow_stored(py, &stored, &of, head, rest)).transpose()?;
+                return Ok((Flow::Go, size + more.unwrap_or(0)));
+            }
+            Incoming::Stream { stream, guid, name } => {
+                let guid = format!("{:032x}", u128::from_be_bytes(guid.try_into().unwrap_or_default()));
+                let named = (guid, name).into_pyobject(py).map_err(|_| Fault::protocol("no memory for a name"))?;
+                fill(&mut self.streams, stream, Arc::new(named.into_any().unbind()))?;
+            }
+            Incoming::Stored { stream, number, count, offset, sequence, again } => {
+                let stream = self.stream(stream)?.clone_ref(py);
+                self.events.push(Event::Stored(number, count, stream, offset, sequence, again));
+            }
+            Incoming::Gap { sub, stream, from, to } => {
+                let stream = self.stream(stream)?.clone_ref(py);
+                self.events.push(Event::Gap(sub, stream, from, to));
+            }
+            Incoming::Ended { id, code, text } => self.events.push(Event::Ended(id, code, text.into())),
             Incoming::Missed { sub, count } => {
                 if let Some(inbox) = self.inboxes.get(&sub) {
                     inbox.borrow_mut().miss(count);

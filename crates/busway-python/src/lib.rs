@@ -11,10 +11,12 @@ mod engine;
 mod inbox;
 mod incoming;
 mod kept;
+mod log;
 mod message;
 mod publisher;
 mod rules;
 mod session;
+mod stored;
 
 use busway_core::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::{pattern, topic};
@@ -50,8 +52,16 @@ pub(crate) mod event {
     pub const FLOW: u8 = 25;
     pub const WAIT: u8 = 26;
     pub const READ: u8 = 27;
-    pub const ROOM: u8 = 28;
-    pub const DOUBT: u8 = 29;
+    pub const UNSUBSCRIBE: u8 = 28;
+    pub const BEHIND: u8 = 29;
+    pub const ROOM: u8 = 30;
+    pub const STORED: u8 = 31;
+    pub const CHANNEL: u8 = 32;
+    pub const GAP: u8 = 33;
+    pub const LATER: u8 = 34;
+    pub const DOUBT: u8 = 35;
+    pub const OWN: u8 = 36;
+    pub const ENDED: u8 = 37;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -129,8 +139,16 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_YIELD", event::YIELD),
         ("EVENT_ASK", event::ASK),
         ("EVENT_UNSERVE", event::UNSERVE),
+        ("EVENT_UNSUBSCRIBE", event::UNSUBSCRIBE),
+        ("EVENT_BEHIND", event::BEHIND),
         ("EVENT_ROOM", event::ROOM),
+        ("EVENT_STORED", event::STORED),
+        ("EVENT_CHANNEL", event::CHANNEL),
+        ("EVENT_GAP", event::GAP),
+        ("EVENT_LATER", event::LATER),
         ("EVENT_DOUBT", event::DOUBT),
+        ("EVENT_OWN", event::OWN),
+        ("EVENT_ENDED", event::ENDED),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),
@@ -150,9 +168,21 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::Engine>()?;
     m.add_class::<rules::Rules>()?;
     m.add_class::<rules::Selection>()?;
+    m.add_class::<bytes::ColumnBuffer>()?;
+    m.add_class::<log::Log>()?;
+    m.add_class::<log::Block>()?;
+    m.add_class::<log::SimulatedFiles>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
+    m.add_function(wrap_pyfunction!(message::furthest, m)?)?;
+    m.add_function(wrap_pyfunction!(message::handed, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block_part, m)?)?;
+    m.add_function(wrap_pyfunction!(log::encode_records, m)?)?;
+    m.add_function(wrap_pyfunction!(log::columns, m)?)?;
+    m.add_function(wrap_pyfunction!(stored::block_messages, m)?)?;
+    m.add_function(wrap_pyfunction!(stored::select_records, m)?)?;
     Ok(())
 }

@@ -8,14 +8,15 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::hash::{Hash, Hasher};
 use std::ptr;
 
-use busway_core::frame::{flag, kind};
-use pyo3::exceptions::PyMemoryError;
+use busway_core::frame::{code, flag, kind, Fault};
+use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyType};
 
 use crate::bytes::Attached;
+use crate::raised;
 
 /// Longest payload that lies in the object.
 const INLINE: usize = 384;
@@ -47,6 +48,46 @@ pub struct Parts<'a> {
     /// Its fields, as bytes or as a dict.
     pub fields: Option<Py<PyAny>>,
     pub payload: &'a [u8],
+    /// Where it is stored.
+    pub place: Option<Box<Place>>,
+}
+
+/// Where a message is stored. It goes with its message, where nothing of `PyO3` may be dropped, so its references are plain ones.
+pub struct Place {
+    /// (broker, stream), shared by all messages of a stream.
+    stream: *mut ffi::PyObject,
+    pub offset: u64,
+    pub sequence: u64,
+    /// When, UTC, nanoseconds since 1970.
+    pub stored: i64,
+    /// How often a channel has handed it out.
+    pub deliveries: u32,
+    /// The channel that wants to hear what became of it, or null.
+    owner: *mut ffi::PyObject,
+}
+
+impl Place {
+    pub fn new(py: Python<'_>, stream: &Py<PyAny>, owner: Option<&Py<PyAny>>, at: (u64, u64, i64, u32)) -> Box<Self> {
+        let (offset, sequence, stored, deliveries) = at;
+        let owner = owner.map_or(ptr::null_mut(), |owner| owner.clone_ref(py).into_ptr());
+        Box::new(Self { stream: stream.clone_ref(py).into_ptr(), offset, sequence, stored, deliveries, owner })
+    }
+
+    fn copy(&self) -> Box<Self> {
+        // SAFETY: called attached; the copy gets references of its own.
+        let (stream, owner) = unsafe { (ffi::Py_NewRef(self.stream), ffi::Py_XNewRef(self.owner)) };
+        Box::new(Self { stream, owner, ..*self })
+    }
+
+    fn stream<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        // SAFETY: the field holds a reference.
+        unsafe { Bound::from_borrowed_ptr(py, self.stream) }
+    }
+
+    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        // SAFETY: the field holds a reference, or none.
+        unsafe { Bound::from_borrowed_ptr_or_opt(py, self.owner) }
+    }
 }
 
 #[repr(C)]
@@ -58,6 +99,8 @@ struct Object {
     payload: *mut ffi::PyObject,
     /// Null if it has none; bytes until they are asked for, then a dict.
     fields: *mut ffi::PyObject,
+    /// Null unless it is a stored one.
+    place: *mut Place,
     time: i64,
     session: u64,
     number: u64,
@@ -71,7 +114,7 @@ pub type Message = Py<PyAny>;
 
 /// Makes a message.
 #[inline]
-pub fn make(py: Python<'_>, parts: &Parts<'_>) -> PyResult<Message> {
+pub fn make(py: Python<'_>, parts: Parts<'_>) -> PyResult<Message> {
     let kind = class(py)?;
     let inline = if parts.payload.len() <= INLINE { parts.payload } else { &[] };
     // SAFETY: the block has room for `inline.len()` items or more, every field of it is written before anybody else sees
@@ -96,7 +139,8 @@ pub fn make(py: Python<'_>, parts: &Parts<'_>) -> PyResult<Message> {
         (*block).missed = 0;
         (*block).frame = parts.frame;
         (*block).flags = parts.flags;
-        (*block).fields = parts.fields.as_ref().map_or(ptr::null_mut(), |fields| fields.clone_ref(py).into_ptr());
+        (*block).place = parts.place.map_or(ptr::null_mut(), Box::into_raw);
+        (*block).fields = parts.fields.map_or(ptr::null_mut(), Py::into_ptr);
         ptr::copy_nonoverlapping(inline.as_ptr(), block.add(1).cast(), inline.len());
         Ok(Bound::from_owned_ptr(py, block.cast()).unbind())
     }
@@ -116,8 +160,10 @@ pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResu
     // SAFETY: the field holds a reference, or none.
     let fields = unsafe { Bound::from_borrowed_ptr_or_opt(py, object.fields) }.map(Bound::unbind);
     let (time, number) = (object.time, object.number);
-    let parts = Parts { topic: &topic, from: &from, time, number, frame, flags, fields, payload };
-    let copy = make(py, &parts)?;
+    // SAFETY: the field holds a place of its own, or none.
+    let place = unsafe { object.place.as_ref() }.map(Place::copy);
+    let parts = Parts { topic: &topic, from: &from, time, number, frame, flags, fields, payload, place };
+    let copy = make(py, parts)?;
     // SAFETY: made just now, nobody else has it.
     unsafe { (*copy.as_ptr().cast::<Object>()).missed = missed };
     Ok(copy)
@@ -145,6 +191,52 @@ pub fn is(message: &Message, session: u64, number: u64) -> bool {
     // SAFETY: only `make` makes what is a Message.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
     object.session == session && object.number == number
+}
+
+/// The place of what may be a message; None: it is no stored one.
+fn place_in<'a>(py: Python<'_>, object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a Place>> {
+    if object.get_type_ptr() != class(py)? {
+        return Ok(None);
+    }
+    // SAFETY: only `make` makes what is a Message, and it lives as long as the reference.
+    Ok(place_of(unsafe { &*object.as_ptr().cast::<Object>() }))
+}
+
+/// How far these messages go in each stream: (broker, stream) and the offset behind the last.
+#[pyfunction]
+pub fn furthest<'py>(py: Python<'py>, messages: &Bound<'py, PyList>) -> PyResult<Vec<(Bound<'py, PyAny>, u64)>> {
+    let mut found: Vec<(*mut ffi::PyObject, u64)> = Vec::new();
+    for message in messages {
+        let Some(place) = place_in(py, &message)? else { continue };
+        let next = place.offset + 1;
+        match found.iter_mut().rev().find(|(stream, _)| *stream == place.stream) {
+            Some((_, most)) => *most = next.max(*most),
+            None => found.push((place.stream, next)),
+        }
+    }
+    // SAFETY: the messages are alive, and so are their streams.
+    Ok(found.into_iter().map(|(stream, next)| (unsafe { Bound::from_borrowed_ptr(py, stream) }, next)).collect())
+}
+
+/// The offsets of messages that this channel handed out, as (first, how many) in their order; None: one is not of it.
+#[pyfunction]
+pub fn handed<'py>(
+    py: Python<'py>,
+    messages: &Bound<'py, PyAny>,
+    channel: &Bound<'py, PyAny>,
+) -> PyResult<Option<Vec<(u64, u64)>>> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for message in messages.try_iter()? {
+        let message = message?;
+        let Some(place) = place_in(py, &message)?.filter(|place| place.owner == channel.as_ptr()) else {
+            return Ok(None);
+        };
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == place.offset => *count += 1,
+            _ => runs.push((place.offset, 1)),
+        }
+    }
+    Ok(Some(runs))
 }
 
 fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
@@ -182,6 +274,11 @@ unsafe extern "C" fn dealloc(message: *mut ffi::PyObject) {
         ffi::Py_DecRef((*object).sender);
         ffi::Py_DecRef((*object).payload);
         ffi::Py_DecRef((*object).fields);
+        if !(*object).place.is_null() {
+            let place = Box::from_raw((*object).place);
+            ffi::Py_DecRef(place.stream);
+            ffi::Py_DecRef(place.owner);
+        }
         let kind = ffi::Py_TYPE(message);
         let steps = usize::try_from((*object).head.ob_size).unwrap_or(0).div_ceil(STEP);
         let free = &mut FREE.0.borrow_mut()[steps];
@@ -292,14 +389,111 @@ getters! {
         let kept = object.frame == kind::DELIVER && object.flags & (flag::KEPT | flag::WITHDRAWN) == flag::KEPT;
         Ok(PyBool::new(py, kept).to_owned().into_any().unbind())
     };
-    last, "Whether no more replies to the same request follow.", |py, object, _| {
-        let more = object.frame == kind::REPLY && object.flags & flag::PARTIAL != 0;
+    last, "Whether no more replies to the same request, or messages of the same backlog, follow.", |py, object, _| {
+        let more = match object.frame {
+            kind::REPLY => object.flags & flag::PARTIAL != 0,
+            kind::RECORD => object.flags & (flag::REPLAY | flag::LAST) == flag::REPLAY,
+            _ => false,
+        };
         Ok(PyBool::new(py, !more).to_owned().into_any().unbind())
+    };
+    replayed, "Whether it was stored before the subscription asked for it.", |py, object, _| {
+        let old = object.frame == kind::RECORD && object.flags & flag::REPLAY != 0;
+        Ok(PyBool::new(py, old).to_owned().into_any().unbind())
+    };
+    position, "Where it is stored, or None: broker, stream and offset.", |py, object, _| {
+        static POSITION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let Some(place) = place_of(object) else { return Ok(py.None()) };
+        let (broker, stream) = place.stream(py).extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+        let position = POSITION.import(py, "busway.positions", "Position")?;
+        Ok(position.call1((broker, stream, place.offset, place.sequence))?.unbind())
+    };
+    broker, "Guid of the broker that stored it, or None.", |py, object, _| {
+        place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream(py).get_item(0)?.unbind()))
+    };
+    stream, "Name of the stream that it is stored in, or None.", |py, object, _| {
+        place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream(py).get_item(1)?.unbind()))
+    };
+    offset, "Its place in its stream, or None.", |py, object, _| {
+        Ok(place_of(object).map(|place| place.offset).into_pyobject(py)?.into_any().unbind())
+    };
+    sequence, "Its place among the stored messages of its topic, from 1, or None.", |py, object, _| {
+        Ok(place_of(object).map(|place| place.sequence).into_pyobject(py)?.into_any().unbind())
+    };
+    stored_ns, "When it was stored: UTC, nanoseconds since 1970, or None.", |py, object, _| {
+        Ok(place_of(object).map(|place| place.stored).into_pyobject(py)?.into_any().unbind())
+    };
+    deliveries, "How often its channel has handed it out.", |py, object, _| {
+        Ok(place_of(object).map_or(0, |place| place.deliveries).into_pyobject(py)?.into_any().unbind())
+    };
+    channel, "The channel that handed it out, or None.", |py, object, _| {
+        Ok(place_of(object).and_then(|place| place.owner(py)).map_or_else(|| py.None(), Bound::unbind))
     };
     text, "The payload as text.", |py, _, message| {
         let bytes = PyBytes::new(py, bytes_of(py, message));
         Ok(bytes.call_method1("decode", ("utf-8",))?.unbind())
     };
+}
+
+fn place_of(object: &Object) -> Option<&Place> {
+    // SAFETY: the field holds a place of its own, or none.
+    unsafe { object.place.as_ref() }
+}
+
+/// Tells its channel what became of a message: calls `name` of it with the message and what else was given.
+fn settle(message: *mut ffi::PyObject, name: &str, delay: Option<Bound<'_, PyAny>>) -> PyResult<*mut ffi::PyObject> {
+    // SAFETY: called by the interpreter, attached, with a message.
+    let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
+    let Some(owner) = place_of(object).and_then(|place| place.owner(py)) else {
+        let text = "only a message that a channel handed out can be acknowledged";
+        return Err(raised(py, &Fault::new(code::NO_CHANNEL, text)));
+    };
+    // SAFETY: as above.
+    let message = unsafe { Bound::from_borrowed_ptr(py, message) };
+    let told = match delay {
+        Some(delay) => owner.call_method1(name, (message, delay)),
+        None => owner.call_method1(name, (message,)),
+    };
+    Ok(told?.into_ptr())
+}
+
+fn given(done: PyResult<*mut ffi::PyObject>) -> *mut ffi::PyObject {
+    done.unwrap_or_else(|error| {
+        // SAFETY: called by the interpreter, attached.
+        error.restore(unsafe { Python::assume_attached() });
+        ptr::null_mut()
+    })
+}
+
+unsafe extern "C" fn ack(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    given(settle(message, "_ack", None))
+}
+
+unsafe extern "C" fn nack(
+    message: *mut ffi::PyObject,
+    args: *mut ffi::PyObject,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter, attached, with a tuple and a dict or none.
+    let (py, args, names) = unsafe {
+        let py = Python::assume_attached();
+        (py, Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, names))
+    };
+    let delay = || -> PyResult<Bound<'_, PyAny>> {
+        let by_name = names.as_ref().and_then(|names| names.get_item("delay").ok());
+        let most = usize::from(by_name.is_none());
+        if args.len()? > most
+            || names.as_ref().is_some_and(|names| names.len().unwrap_or(0) > usize::from(by_name.is_some()))
+        {
+            return Err(PyTypeError::new_err("nack() takes one argument: delay, in seconds"));
+        }
+        match by_name {
+            Some(delay) => Ok(delay),
+            None if args.len()? == 1 => args.get_item(0),
+            None => Ok(0.0_f64.into_pyobject(py)?.into_any()),
+        }
+    };
+    given(delay().and_then(|delay| settle(message, "_nack", Some(delay))))
 }
 
 /// In place of a frame's kind: the word that everything kept has been handed over.
@@ -309,6 +503,7 @@ fn kind_name(object: &Object) -> &'static str {
     let flags = object.flags;
     match object.frame {
         NOTIFY => "notify",
+        kind::RECORD => "publish",
         kind::OFFER => "push",
         kind::CALL | kind::ASK => "request",
         kind::REPLY => "reply",
@@ -376,7 +571,21 @@ fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         ml_flags: ffi::METH_NOARGS,
         ml_doc: c"json($self, /)\n--\n\nThe payload read as JSON.".as_ptr(),
     };
-    let methods = vec![method, ffi::PyMethodDef::zeroed()];
+    let ack = ffi::PyMethodDef {
+        ml_name: c"ack".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: ack },
+        ml_flags: ffi::METH_NOARGS,
+        ml_doc: c"ack($self, /)\n--\n\nTell its channel that it is done; await it to know that this is stored."
+            .as_ptr(),
+    };
+    let nack = ffi::PyMethodDef {
+        ml_name: c"nack".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionWithKeywords: nack },
+        ml_flags: ffi::METH_VARARGS | ffi::METH_KEYWORDS,
+        ml_doc: c"nack($self, /, delay=0.0)\n--\n\nTell its channel to hand it out again, after a delay in seconds."
+            .as_ptr(),
+    };
+    let methods = vec![method, ack, nack, ffi::PyMethodDef::zeroed()];
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     // The class lives as long as the process, and so do the lists it points to.
     let (getters, methods) = (getters.leak(), methods.leak());

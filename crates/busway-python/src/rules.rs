@@ -3,10 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use busway_core::fields::Fields;
-use busway_core::frame::Checked;
-use busway_core::pattern::{Pattern, PREFIX};
 use busway_core::rules::{self, Outcome, Seen};
-use busway_core::topic;
+use busway_core::selection;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -61,46 +59,31 @@ pub fn check_fields(py: Python<'_>, fields: &[u8]) -> PyResult<()> {
 
 /// What a subscription asks for, to hold it against messages that are kept.
 #[pyclass(frozen, module = "busway._core")]
-pub struct Selection {
-    pattern: String,
-    expression: Option<Pattern>,
-    rules: rules::Rules,
-}
+pub struct Selection(pub selection::Selection);
 
 #[pymethods]
 impl Selection {
     #[new]
     #[pyo3(signature = (pattern, rules = &[][..]))]
     fn new(py: Python<'_>, pattern: &str, rules: &[u8]) -> PyResult<Self> {
-        let made = py.detach(|| {
-            let expression = pattern.strip_prefix(PREFIX).map(Pattern::new).transpose()?;
-            let pattern = if expression.is_some() { pattern } else { topic::check(pattern)? }.into();
-            Checked::Ok(Self { pattern, expression, rules: rules::Rules::compile(rules)? })
-        });
-        made.map_err(|fault| raised(py, &fault))
+        py.detach(|| selection::Selection::new(pattern, rules)).map(Self).map_err(|fault| raised(py, &fault))
     }
 
     /// The one topic it can mean, if it has no wildcards.
     #[getter]
     fn literal(&self) -> Option<&str> {
-        (self.expression.is_none() && !topic::has_wildcard(&self.pattern)).then_some(&*self.pattern)
+        self.0.literal()
     }
 
     /// Whether messages of this topic are asked for.
     fn covers(&self, topic: &str) -> bool {
-        match &self.expression {
-            Some(expression) => expression.matches(topic),
-            None => topic::meet(&self.pattern, topic),
-        }
+        self.0.covers(topic)
     }
 
     /// Whether this message is asked for.
     #[pyo3(signature = (topic, fields, payload, sender = "", session = 0, time = 0))]
     fn matches(&self, topic: &str, fields: &[u8], payload: &[u8], sender: &str, session: u64, time: i64) -> bool {
-        let holds = |fields: Fields<'_>| {
-            let seen = Seen { fields: &fields, topic, sender, session, time, payload };
-            self.rules.is_empty() || self.rules.hold(&seen) == Outcome::Holds
-        };
-        self.covers(topic) && Fields::read(fields).is_ok_and(holds)
+        let seen = Seen { fields: &Fields::default(), topic, sender, session, time, payload };
+        self.0.covers(topic) && self.0.holds(fields, &seen)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use busway_core::client::{Limits, More, Outgoing};
@@ -114,15 +115,21 @@ impl State {
 
     /// Encodes a PUBLISH with the fields it has, or those that all have.
     #[inline]
-    fn publish(&mut self, topic: &Bound<'_, PyString>, time: i64, fields: &[u8], payload: &[u8]) -> PyResult<()> {
+    fn publish(
+        &mut self,
+        topic: &Bound<'_, PyString>,
+        time: i64,
+        flags: u8,
+        fields: &[u8],
+        payload: &[u8],
+    ) -> PyResult<u64> {
         let State { out, defaults, .. } = self;
         let size = if fields.is_empty() { defaults.len() } else { fields.len() };
         out.fits(payload.len(), size).map_err(|fault| raised(topic.py(), &fault))?;
         let slot = self.slot(kind::PUBLISH, topic)?;
         let State { out, defaults, .. } = self;
         let fields = if fields.is_empty() { defaults } else { fields };
-        out.message(kind::PUBLISH, slot, More { time, fields, ..More::default() }, payload);
-        Ok(())
+        Ok(out.message(kind::PUBLISH, slot, More { flags, time, fields, ..More::default() }, payload))
     }
 
     fn closed(&self) -> Checked<()> {
@@ -174,7 +181,7 @@ impl Session {
             if !state.ready() {
                 return Ok(false);
             }
-            with_bytes(payload, |bytes| state.publish(topic, now(), fields, bytes))?;
+            with_bytes(payload, |bytes| state.publish(topic, now(), 0, fields, bytes))?;
             Ok(true)
         })
     }
@@ -246,7 +253,8 @@ impl Session {
         }
     }
 
-    #[pyo3(signature = (topic, payloads, start, fields = NOTHING))]
+    /// How many were taken, and the number of the first of them.
+    #[pyo3(signature = (topic, payloads, start, fields = NOTHING, flags = 0))]
     fn publish_many<'py>(
         &self,
         py: Python<'py>,
@@ -254,29 +262,33 @@ impl Session {
         payloads: &Bound<'py, PyAny>,
         start: usize,
         fields: &[u8],
-    ) -> PyResult<usize> {
+        flags: u8,
+    ) -> PyResult<(usize, u64)> {
         let list = payloads.cast::<PyList>().ok();
         let size = payloads.len()?;
         let time = now();
         self.write(py, |state| {
-            let mut at = start;
+            let (mut at, mut first) = (start, 0);
             while at < size && state.ready() {
                 let payload = match list {
                     Some(list) => list.get_item(at)?,
                     None => payloads.get_item(at)?,
                 };
-                match with_bytes(&payload, |bytes| state.publish(topic, time, fields, bytes)) {
-                    Ok(()) => at += 1,
+                match with_bytes(&payload, |bytes| state.publish(topic, time, flags, fields, bytes)) {
+                    Ok(number) => {
+                        first = if at == start { number } else { first };
+                        at += 1;
+                    }
                     // What was taken before it counts; the call that begins with it tells what is wrong.
                     Err(_) if at > start => break,
                     Err(error) => return Err(error),
                 }
             }
-            Ok(at)
+            Ok((at, first))
         })
     }
 
-    #[pyo3(signature = (kind, topic, payload, *, flags = 0, aux = 0, each = 0, fields = NOTHING, number = 0, time = 0))]
+    #[pyo3(signature = (kind, topic, payload, *, flags = 0, aux = 0, each = 0, fields = NOTHING, number = 0, time = 0, times = (0, 0)))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn send<'py>(
         &self,
@@ -290,6 +302,7 @@ impl Session {
         fields: &[u8],
         number: u64,
         time: i64,
+        times: (i64, i64),
     ) -> PyResult<u64> {
         if !(kind::PUBLISH..=kind::REQUEST).contains(&kind) {
             return Err(PyTypeError::new_err("kind must be PUBLISH, PUSH or REQUEST"));
@@ -297,10 +310,14 @@ impl Session {
         self.write(py, |state| {
             state.closed().map_err(|fault| raised(py, &fault))?;
             with_bytes(payload, |bytes| {
-                state.out.fits(bytes.len(), fields.len()).map_err(|fault| raised(py, &fault))?;
+                state
+                    .out
+                    .fits(bytes.len() + 16 * usize::from(times != (0, 0)), fields.len())
+                    .map_err(|fault| raised(py, &fault))?;
                 let slot = state.slot(kind, topic)?;
                 let time = if time == 0 { now() } else { time };
-                let number = state.out.message(kind, slot, More { flags, aux, each, time, fields, number }, bytes);
+                let number =
+                    state.out.message(kind, slot, More { flags, aux, each, time, fields, number, times }, bytes);
                 if kind == kind::REQUEST {
                     state.arrivals.asked.insert(number, topic.clone().unbind());
                 }
@@ -348,7 +365,7 @@ impl Session {
         })
     }
 
-    #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0, rules = NOTHING, notify = false))]
+    #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0, rules = NOTHING, notify = false, since = NOTHING))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn subscribe(
         &self,
@@ -360,11 +377,15 @@ impl Session {
         policy: u8,
         rules: &[u8],
         notify: bool,
+        since: &[u8],
     ) -> PyResult<u64> {
         self.checked(py, |state| {
-            let number = state.out.subscribe(sub, pattern, group, flags, policy, rules)?;
+            let number = state.out.subscribe(sub, pattern, group, flags, policy, rules, since)?;
             let notify = notify.then(|| PyString::new(py, pattern).unbind());
             state.arrivals.entering(number, sub, flags & flag::WATCH != 0, notify);
+            if flags & flag::SINCE != 0 {
+                state.arrivals.reached.entry(sub).or_default();
+            }
             Ok(number)
         })
     }
@@ -380,6 +401,34 @@ impl Session {
 
     fn unserve(&self, py: Python<'_>, service: u32) -> PyResult<u64> {
         self.checked(py, |state| Ok(state.out.end(kind::UNSERVE, service)))
+    }
+
+    /// How far a subscription has come: ((broker, stream), next offset).
+    fn reached(&self, py: Python<'_>, sub: u32) -> Vec<(Py<PyAny>, u64)> {
+        let state = self.state();
+        let all = state.arrivals.reached.get(&sub);
+        all.map_or_else(Vec::new, |all| all.iter().map(|(stream, next)| (stream.clone_ref(py), *next)).collect())
+    }
+
+    /// Sends a frame about a channel: CHANNEL, UNCHANNEL, TAKE or ACK.
+    fn channel(&self, py: Python<'_>, kind: u8, id: u32, rest: &[u8]) -> PyResult<u64> {
+        if !(kind::CHANNEL..=kind::ACK).contains(&kind) {
+            return Err(PyTypeError::new_err("kind must be CHANNEL, UNCHANNEL, TAKE or ACK"));
+        }
+        self.checked(py, |state| {
+            state.closed()?;
+            Ok(state.out.channel(kind, id, rest))
+        })
+    }
+
+    /// Who hears what became of the messages of a channel; None: nobody any more.
+    #[pyo3(signature = (id, owner))]
+    fn own(&self, id: u32, owner: Option<Py<PyAny>>) {
+        let gone = match owner {
+            Some(owner) => self.state().arrivals.channels.insert(id, Arc::new(owner)),
+            None => self.state().arrivals.channels.remove(&id),
+        };
+        drop(gone);
     }
 
     fn hold(&self, py: Python<'_>, sub: u32, full: bool, taken: u64) -> PyResult<()> {

@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
             out.message(kind::PUBLISH, slot, More { time: 7, fields, ..More::default() }, part);
         }
         let _refused_or_written = (
-            out.subscribe(i as u32, text, "g", 0, 0, part),
+            out.subscribe(i as u32, text, "g", 8 * (i as u8 % 2), 0, part, part),
             out.serve(i as u32, text, 0),
             out.reply(1, 0, 0, &[], part),
         );

@@ -1,12 +1,22 @@
 //! A broker's driver in its shortest form, for fuzzing: three clients that were let in and one that was not.
 //!
 //! Input is a script of steps `action u8, size u8, data`. It checks what must hold whatever the clients send: outboxes are
-//! bounded, and what the broker writes is a stream of frames that a client understands.
+//! bounded, what the broker writes is a stream of frames that a client understands, and who reads a stream gets no record
+//! twice and none out of order. There are two streams: one in memory, and one on a disk that may be full.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use busway_core::client::{read, Incoming};
 use busway_core::engine::copies::Kept;
+use busway_core::engine::streams::Shared;
 use busway_core::engine::{Engine, Event, Limits};
 use busway_core::frame::{code, flag, kind, Writer, HEAD, MAGIC};
+use busway_core::log::append::Log;
+use busway_core::log::scan::Reader as Records;
+use busway_core::log::simulated::{Faults, Simulated};
+use busway_core::log::{Safety, Settings};
+use busway_core::selection::Selection;
 use busway_core::split::{Flow, Splitter};
 
 const LIMITS: Limits = Limits {
@@ -23,6 +33,7 @@ const LIMITS: Limits = Limits {
     stall: 50,
 };
 const CLIENTS: usize = 4;
+const STREAMS: usize = 2;
 
 /// What a client would know by what the broker told it.
 #[derive(Default)]
@@ -30,6 +41,20 @@ struct Reader {
     splitter: Splitter,
     topics: [bool; LIMITS.topics],
     senders: [bool; LIMITS.senders],
+    streams: [bool; STREAMS],
+    /// The offset that may come next, by subscription and stream, of those that were told where they begin.
+    next: HashMap<(u32, u32), u64>,
+}
+
+/// A subscription that reads a stream.
+struct Cursor {
+    conn: u32,
+    sub: u32,
+    stream: u32,
+    next: u64,
+    held: Option<Vec<u8>>,
+    behind: bool,
+    selection: Selection,
 }
 
 struct Client {
@@ -48,6 +73,10 @@ pub struct Driver {
     shared: Vec<(u32, u32)>,
     calls: u64,
     asked: Option<(u32, u64)>,
+    logs: [Shared; STREAMS],
+    readers: [Records; STREAMS],
+    disk: Simulated,
+    cursors: Vec<Cursor>,
 }
 
 fn hello(map: &[u8]) -> Vec<u8> {
@@ -58,6 +87,17 @@ fn hello(map: &[u8]) -> Vec<u8> {
 
 impl Driver {
     pub fn new() -> Self {
+        let settings = Settings {
+            safety: Safety::Written,
+            bucket_bytes: 600,
+            max_count: 12,
+            pending_bytes: 1500,
+            ..Settings::default()
+        };
+        let disk = Simulated::new(false);
+        let stored = Log::open(Arc::new(disk.clone()), settings, None, 0).expect("an empty disk");
+        let logs = [Log::memory(settings, 0), stored];
+        let readers = [logs[0].reader(), logs[1].reader()];
         let mut driver = Self {
             engine: Engine::new(LIMITS),
             clients: Vec::new(),
@@ -67,8 +107,15 @@ impl Driver {
             shared: Vec::new(),
             calls: 0,
             asked: None,
+            logs: logs.map(|log| Arc::new(Mutex::new(Some(log)))),
+            readers,
+            disk,
+            cursors: Vec::new(),
         };
         driver.engine.internal("$bus/info");
+        for (at, patterns) in [None, Some(vec!["a/**".into()])].into_iter().enumerate() {
+            driver.engine.add_stream(at as u32, "name", [7; 16], driver.logs[at].clone(), patterns);
+        }
         for i in 0..CLIENTS {
             let conn = driver.engine.connect();
             driver.clients.push(Client { conn, reader: Reader::default(), writable: true });
@@ -106,7 +153,7 @@ impl Driver {
 
     fn step(&mut self, action: u8, data: &[u8]) {
         let i = usize::from(action) % CLIENTS;
-        match action / 4 % 8 {
+        match action / 4 % 12 {
             0 | 1 => self.feed(i, data),
             2 | 3 => {
                 // A frame whose length is right, however the rest was mutated.
@@ -126,8 +173,51 @@ impl Driver {
                 self.engine.set_writable(client.conn, client.writable);
                 self.work();
             }
-            _ => self.replace(i),
+            7 => self.replace(i),
+            8 => {
+                self.engine.clock += data.len() as i64 * 1_000_000_000;
+                for (at, log) in self.logs.iter().enumerate() {
+                    if let Some(log) = log.lock().expect("nobody panicked").as_mut() {
+                        log.trim(self.engine.clock, u64::MAX).expect("no files to remove that could fail");
+                    }
+                    self.engine.commit(at as u32);
+                }
+                self.work();
+            }
+            9 => {
+                let room = data.first().map(|&room| usize::from(room) * 8);
+                self.disk.set(Faults { room, ..Faults::default() });
+                self.work();
+            }
+            10 => self.read(usize::from(data.first().copied().unwrap_or(9))),
+            _ => {
+                self.engine.commit(1);
+                self.work();
+            }
         }
+    }
+
+    /// Who is behind gets some blocks of this size.
+    fn read(&mut self, most: usize) {
+        let (engine, readers) = (&mut self.engine, &self.readers);
+        for cursor in self.cursors.iter_mut().filter(|cursor| cursor.behind) {
+            for _ in 0..4 {
+                if !engine.has_room(cursor.conn, cursor.sub) {
+                    break;
+                }
+                let Ok(block) = readers[cursor.stream as usize].read(cursor.next, most) else { break };
+                if block.first > cursor.next {
+                    engine.tell_gap(cursor.conn, cursor.sub, cursor.stream, cursor.next, block.first);
+                }
+                let to = (cursor.conn, cursor.sub, cursor.stream);
+                let got = engine.replay(to, &block.bytes, block.next, &cursor.selection, cursor.held.take());
+                (cursor.next, cursor.held, cursor.behind) = (got.next, got.held, !got.live);
+                if got.live {
+                    break;
+                }
+            }
+        }
+        self.work();
     }
 
     fn feed(&mut self, i: usize, data: &[u8]) {
@@ -140,6 +230,7 @@ impl Driver {
         let conn = self.clients[i].conn;
         self.shared.retain(|&(other, _)| other != conn);
         self.asked = self.asked.filter(|&(other, _)| other != conn);
+        self.cursors.retain(|cursor| cursor.conn != conn);
         self.engine.disconnect(conn);
         self.work();
         self.clients[i] = Client { conn: self.engine.connect(), reader: Reader::default(), writable: true };
@@ -177,7 +268,7 @@ impl Driver {
                     engine.close(old, code::SESSION_TAKEN, "taken");
                 }
             }
-            Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules } => {
+            Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, since } => {
                 let kept = self.kept.as_ref().map(|(client, flags, topic, body)| Kept {
                     client: *client,
                     session: 9,
@@ -187,8 +278,25 @@ impl Driver {
                     body,
                 });
                 let kept: Vec<_> = kept.into_iter().collect();
-                engine.subscribe(conn, sub, number, flags, policy, &pattern, &group, &rules, &kept);
+                let code = engine.subscribe(conn, sub, number, flags, policy, &pattern, &group, &rules, &kept);
+                if code == code::OK && flags & flag::SINCE != 0 && group.is_empty() {
+                    for stream in 0..STREAMS as u32 {
+                        let selection = Selection::new(&pattern, &rules).expect("the engine has taken it");
+                        let first = self.readers[stream as usize].first();
+                        let next = if since.is_empty() { first } else { self.readers[stream as usize].safe() };
+                        engine.add_cursor(conn, sub, stream);
+                        engine.tell_gap(conn, sub, stream, next, next);
+                        self.cursors.push(Cursor { conn, sub, stream, next, held: None, behind: true, selection });
+                    }
+                }
             }
+            Event::Behind { conn, sub, stream, offset } => {
+                let mut all = self.cursors.iter_mut();
+                let found = all.find(|one| (one.conn, one.sub, one.stream) == (conn, sub, stream));
+                let cursor = found.expect("nobody else can fall behind");
+                (cursor.next, cursor.behind, cursor.held) = (offset, true, None);
+            }
+            Event::Unsubscribe { conn, sub } => self.cursors.retain(|one| (one.conn, one.sub) != (conn, sub)),
             Event::Serve { conn, service, number, topic, flags } => {
                 if engine.serve(conn, service, number, &topic, flags) == code::OK && flags & flag::SHARED != 0 {
                     self.shared.push((conn, service));
@@ -221,7 +329,13 @@ impl Driver {
                     engine.answer(conn, number, frame[5] & flag::PARTIAL, 0, &[], b"reply");
                 }
             }
-            Event::Cancel { .. } | Event::Accept { .. } | Event::Room(_) => {}
+            Event::Cancel { .. }
+            | Event::Accept { .. }
+            | Event::Room(_)
+            | Event::Later { .. }
+            | Event::Stored(_)
+            | Event::Own { .. }
+            | Event::Channel { .. } => {}
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
             Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Read(_) | Event::Pause(_) => {}
@@ -238,6 +352,7 @@ impl Default for Driver {
 impl Reader {
     fn check(&mut self, bytes: &[u8]) {
         let (topics, senders) = (&mut self.topics, &mut self.senders);
+        let (streams, next) = (&mut self.streams, &mut self.next);
         // The ids in front of a delivery may make it longer than the frame it came in.
         let longest = LIMITS.frame + 4 * LIMITS.subscriptions + 64;
         let understood = self.splitter.feed(bytes, longest, &mut |data, size| {
@@ -253,6 +368,22 @@ impl Reader {
                     assert!(delivery.ids().count() <= LIMITS.subscriptions);
                 }
                 Incoming::Missed { count, .. } => assert!(count > 0),
+                Incoming::Stream { stream, .. } => streams[stream as usize] = true,
+                Incoming::Stored { stream, count, .. } => assert!(streams[stream as usize] && count > 0),
+                Incoming::Gap { sub, stream, from, to } => {
+                    assert!(streams[stream as usize] && from <= to);
+                    next.insert((sub, stream), to);
+                }
+                Incoming::Record(stored) => {
+                    assert!(streams[stored.stream as usize], "a stream that was not told");
+                    for id in stored.ids() {
+                        if let Some(next) = next.get_mut(&(id, stored.stream)) {
+                            let offset = stored.record.offset();
+                            assert!(offset >= *next, "offset {offset} of subscription {id} comes after {next}");
+                            *next = offset + 1;
+                        }
+                    }
+                }
                 _ => {}
             }
             Ok((Flow::Go, size))

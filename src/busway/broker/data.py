@@ -7,8 +7,9 @@ starts and stops.
 import fcntl
 import logging
 import os
+import zlib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,9 +18,12 @@ from busway.errors import DataFailed
 log = logging.getLogger("busway.broker")
 
 IDENTITY: Final = "broker.json"
+_SUM: Final = "checksum"
+
+T = TypeVar("T")
 
 
-class _Identity(msgspec.Struct):
+class _Identity(msgspec.Struct, forbid_unknown_fields=True):
     guid: str
 
 
@@ -57,7 +61,7 @@ class DataFolder:
         """The one that is remembered."""
         file = self.path / IDENTITY
         try:
-            found = msgspec.json.decode(file.read_bytes(), type=_Identity).guid
+            found = unsealed(file.read_bytes(), _Identity).guid
             if len(bytes.fromhex(found)) == 16:
                 return found
             log.warning("%s holds no guid; the broker gets a new one", file)
@@ -72,15 +76,37 @@ class DataFolder:
     def remember(self, guid: str) -> None:
         file = self.path / IDENTITY
         try:
-            replace(file, msgspec.json.encode(_Identity(guid)) + b"\n")
+            replace(file, sealed(_Identity(guid)))
         except OSError as error:
             log.warning("%s can't be written (%s); after a restart the broker is another one", file, error.strerror)
 
 
-def replace(file: Path, content: bytes) -> None:
+def sealed(value: msgspec.Struct) -> bytes:
+    """A value as JSON for people, with a checksum of it, so that a digit that has become another one is noticed."""
+    plain = msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
+    return msgspec.json.format(msgspec.json.encode(plain | {_SUM: _sum(plain)}), indent=2) + b"\n"
+
+
+def unsealed(content: bytes, kind: type[T]) -> T:
+    """The value again. Without a checksum (somebody wrote it by hand) it is taken as it is. Raises MsgspecError."""
+    plain = msgspec.json.decode(content, type=dict[str, Any])
+    told = plain.pop(_SUM, None)
+    if told is not None and told != _sum(plain):
+        raise msgspec.ValidationError(
+            f"the checksum is not that of the rest; if it was changed by hand, remove {_SUM!r}"
+        )
+    return msgspec.convert(plain, kind)
+
+
+def _sum(plain: dict[str, Any]) -> str:
+    return f"{zlib.crc32(msgspec.json.encode(plain, order='sorted')):08x}"
+
+
+def replace(file: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file so that after a crash either the old or the new one is there."""
     new = file.with_name(file.name + ".new")
-    with new.open("wb") as out:
+    new.unlink(missing_ok=True)  # it would keep its own mode
+    with open(new, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())

@@ -17,6 +17,7 @@ WITHDRAWN: Final = 0x04
 # SUBSCRIBE
 NO_ECHO: Final = 0x01
 WATCH: Final = 0x02
+SINCE: Final = 0x08
 # REQUEST
 GATHER: Final = 0x02
 # REPLY

@@ -7,16 +7,21 @@ through it: an unexpected error ends that client's connection, is logged with it
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
 from busway._core import Engine
-from busway.broker import admission, keeping, services, sharing
+from busway.broker import admission, delivering, keeping, replaying, services, sharing, streaming
+from busway.broker.delivering import Delivering
 from busway.broker.keeping import Keeping
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
+from busway.broker.replaying import Replaying
+from busway.broker.services import Answering
 from busway.broker.sharing import Sharing
+from busway.broker.streaming import Streaming
 from busway.errors import Code
 from busway.settings import MiB, Settings
 from busway.transport.flow import HIGH_WATER
@@ -45,6 +50,7 @@ class Hub:
         fields: bytes = b"",
         pins: Pins | None = None,
         found: Iterable[Pin] = (),
+        folder: Path | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -79,11 +85,21 @@ class Hub:
         self.pulse = Pulse(self)
         self.keeping = Keeping(self, pins, found, fields)
         self.sharing = Sharing(self)
+        self.replaying = Replaying(self)
+        self.streaming = Streaming(self, folder)
+        self.delivering = Delivering(self)
+        self.answering = Answering(self)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
             _core.EVENT_SUBSCRIBE: admission.subscribe,
-            _core.EVENT_ROOM: keeping.room,
+            _core.EVENT_UNSUBSCRIBE: _unsubscribed,
+            _core.EVENT_BEHIND: replaying.behind,
+            _core.EVENT_ROOM: _room,
+            _core.EVENT_LATER: streaming.later,
+            _core.EVENT_STORED: delivering.stored,
+            _core.EVENT_CHANNEL: delivering.frame,
+            _core.EVENT_OWN: delivering.own,
             _core.EVENT_SERVE: admission.serve,
             _core.EVENT_UNSERVE: sharing.unserve,
             _core.EVENT_KEEP: keeping.keep,
@@ -146,6 +162,8 @@ class Hub:
         self.engine.disconnect(conn)
         self.keeping.forget(conn)
         self.sharing.forget(conn)
+        self.replaying.forget(conn)
+        self.delivering.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
             self.keeping.lost(session.session, self.loop.time())
@@ -172,6 +190,18 @@ class Hub:
         log.error("unexpected error in %s; the connection is closed", what, exc_info=error)
         if session is not None:
             session.abort()
+
+
+def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
+    hub.replaying.end(*event[1:])
+    return None
+
+
+def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
+    hub.keeping.room(event[1])
+    hub.replaying.plan(event[1])
+    hub.delivering.room(event[1])
+    return None
 
 
 def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:

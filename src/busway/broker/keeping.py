@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway import _core
-from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, UNKEEP, WATCH, WITHDRAWN
+from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, SINCE, UNKEEP, WATCH, WITHDRAWN
 from busway.broker.pinlog import Pin, Unpin
 from busway.broker.pins import Pins
 from busway.broker.retained import Kept, Retained
@@ -79,7 +79,9 @@ class Keeping:
 
     def subscribe(self, event: tuple[Any, ...]) -> None:
         """Let a SUBSCRIBE through, with what is kept for it. Raises for a bad pattern or rule."""
-        _, conn, _, _, flags, _, pattern, _, rules = event
+        _, conn, _, _, flags, _, pattern, group, rules, since = event
+        if flags & SINCE:
+            self._hub.replaying.check(since, group)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
         handed = self.box.select(pattern, rules, without=without) if self.box else []
@@ -90,9 +92,11 @@ class Keeping:
             self._enter(event, handed)
 
     def _enter(self, event: tuple[Any, ...], handed: list[Kept]) -> None:
-        _, conn, sub, number, flags, policy, pattern, group, rules = event
+        _, conn, sub, number, flags, policy, pattern, group, rules, since = event
         kept = [_parts(one, KEPT) for one in handed] or None
-        self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
+        code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
+        if code == Code.OK and flags & SINCE:
+            self._hub.replaying.begin(conn, sub, pattern, rules, since)
 
     def room(self, conn: int) -> None:
         """Little waits for a connection that is being handed what is kept: a portion more, and at the end the subscription.
@@ -264,7 +268,3 @@ def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:
 
 def keep(hub: "Hub", event: tuple[Any, ...]) -> None:
     hub.keeping.keep(event)
-
-
-def room(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.keeping.room(event[1])

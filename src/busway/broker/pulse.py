@@ -36,7 +36,9 @@ class Pulse:
 
     def arm(self) -> None:
         """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
-        due = [when for when in (self._hub.keeping.deadline(), self._hub.sharing.deadline()) if when is not None]
+        hub = self._hub
+        parts = (hub.keeping, hub.sharing, hub.streaming, hub.delivering)
+        due = [when for part in parts if (when := part.deadline()) is not None]
         if not due or self._stopped:
             return
         when = min(due)
@@ -63,6 +65,8 @@ class Pulse:
             now = self._hub.loop.time()
             self._hub.keeping.expire(now)
             self._hub.sharing.expire(now)
+            self._hub.streaming.expire(now)
+            self._hub.delivering.expire(now)
             self._hub.flush()
         finally:
             self.arm()

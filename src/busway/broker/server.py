@@ -76,8 +76,19 @@ class Server:
         self._begun = True
         try:
             found = await self._open_data()
-            hub = Hub(self.settings, self.name, self.guid, fields=self._fields, pins=self._pins, found=found)
+            hub = Hub(
+                self.settings,
+                self.name,
+                self.guid,
+                fields=self._fields,
+                pins=self._pins,
+                found=found,
+                folder=None if self._data is None else self._data.path,
+            )
             self._hub = hub
+            await hub.streaming.open()
+            for stream in hub.streaming.streams.values():
+                await hub.delivering.added(stream)
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -88,6 +99,7 @@ class Server:
             raise
         hub.addresses = self.addresses
         hub.pulse.start()
+        hub.pulse.arm()
         log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(self.addresses) or "memory")
         return self
 
@@ -161,6 +173,7 @@ class Server:
             await self._wait_until_empty(hub, min(1.0, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
             hub.pulse.stop()
+            hub.answering.stop()
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
@@ -180,6 +193,9 @@ class Server:
         return await self._pins.start()
 
     async def _close_data(self) -> None:
+        if self._hub is not None:
+            await self._hub.delivering.close()
+            await self._hub.streaming.close()
         if self._pins is not None:
             await self._pins.stop()
         if self._data is not None:

@@ -1,5 +1,6 @@
 """The broker's own services, on topics below `$bus`: requests to them are answered here instead of by a client."""
 
+import asyncio
 import base64
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, Engine, Message
+from busway.broker import channel_services, stream_services
 from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
 from busway.broker.retained import Kept
@@ -40,22 +42,62 @@ class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def register(engine: Engine) -> None:
     """Have the engine hand over the requests on these topics."""
-    for topic in _SERVICES:
+    for topic in (*_SERVICES, *_LATER):
         engine.internal(topic)
 
 
 def call(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Answer one request."""
+    """Answer one request, at once or when it is done."""
     _, conn, number, message = event
+    if (later := _LATER.get(message.topic)) is not None:
+        hub.answering.begin(conn, number, message, later)
+        return
     try:
         payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
-    except msgspec.MsgspecError as error:
-        hub.engine.reply(conn, number, Code.HANDLER_ERROR, f"{message.topic}: {error}".encode())
-        return
-    except BusError as error:
-        hub.engine.reply(conn, number, error.code, error.reason.encode())
+    except (msgspec.MsgspecError, BusError) as error:
+        hub.engine.reply(conn, number, *refusal(message, error))
         return
     hub.engine.reply(conn, number, Code.OK, payload)
+
+
+def refusal(message: Message, error: BusError | msgspec.MsgspecError) -> tuple[int, bytes]:
+    """Code and text for who asked."""
+    if isinstance(error, BusError):
+        return error.code or Code.STORE_FAILED, error.reason.encode()  # what has no code is of the broker's disk
+    return Code.HANDLER_ERROR, f"{message.topic}: {error}".encode()
+
+
+class Answering:
+    """Requests to the broker itself whose answers take more than a moment, such as those that wait for a disk."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, conn: int, number: int, message: Message, service: stream_services.Service) -> None:
+        task = self._hub.loop.create_task(self._answer(conn, number, message, service), name=f"busway {message.topic}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, conn: int, number: int, message: Message, service: stream_services.Service) -> None:
+        hub = self._hub
+        session = hub.sessions.get(conn)
+        try:
+            made = await service(hub, message)
+            code, payload = int(Code.OK), made if isinstance(made, bytes) else msgspec.json.encode(made)
+        except (msgspec.MsgspecError, BusError) as error:
+            code, payload = refusal(message, error)
+        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+            hub.unexpected(error, session, message.topic)
+            return
+        # Meanwhile another client may have the number of a connection that has ended.
+        if session is not None and hub.sessions.get(conn) is session:
+            hub.engine.reply(conn, number, code, payload)
+            hub.flush()
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
 
 def info(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -76,6 +118,7 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
         "stats": stats(hub),
         "kept": hub.keeping.figures(),
         "shared": hub.sharing.figures(),
+        "streams": [stream.figures() for stream in hub.streaming.streams.values()],
         "connections": [_connection(hub, conn) for conn, _ in listed],
     }
 
@@ -166,3 +209,4 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
 
 
 _SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}
+_LATER: Final = stream_services.SERVICES | channel_services.SERVICES

@@ -32,6 +32,8 @@ def advice(error: BaseException, *, timed: bool = False) -> str:
             return "choose another topic"
         case errors.Forbidden():
             return "check --credentials and the topic"
+        case errors.Rejected(code=errors.Code.NO_STREAM):
+            return "'busway stream list' shows what there is"
         case errors.LimitExceeded():
             return "'busway info' shows the broker's limits; 'busway serve' has a flag for each"
         case _:

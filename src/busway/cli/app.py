@@ -7,15 +7,28 @@ import typer
 import busway
 from busway.cli import flags
 from busway.cli.bench import bench
+from busway.cli.channel import (
+    channel_create,
+    channel_info,
+    channel_list,
+    channel_pause,
+    channel_remove,
+    channel_resume,
+    channel_seek,
+    channel_update,
+)
 from busway.cli.doctor import doctor
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
 from busway.cli.pub import pub
 from busway.cli.push import push
+from busway.cli.replay import replay
 from busway.cli.reply import reply
 from busway.cli.req import req
 from busway.cli.serve import serve
+from busway.cli.stream import stream_create, stream_info, stream_list, stream_remove, stream_update
 from busway.cli.sub import sub
+from busway.cli.take import take
 
 app = typer.Typer(
     name="busway",
@@ -42,5 +55,24 @@ def root(
     del version  # its callback has done the work
 
 
-for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, info, bench, doctor):
+for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, take, replay, info, bench, doctor):
     app.command(verb.__name__)(flags.with_environment(verb))
+
+stream = typer.Typer(name="stream", help="Streams: what the broker stores.", no_args_is_help=True)
+for verb in (stream_list, stream_info, stream_create, stream_update, stream_remove):
+    stream.command(verb.__name__.removeprefix("stream_"))(flags.with_environment(verb))
+app.add_typer(stream)
+
+channel = typer.Typer(name="channel", help="Channels: positions in streams, shared by consumers.", no_args_is_help=True)
+for verb in (
+    channel_list,
+    channel_info,
+    channel_create,
+    channel_update,
+    channel_seek,
+    channel_pause,
+    channel_resume,
+    channel_remove,
+):
+    channel.command(verb.__name__.removeprefix("channel_"))(flags.with_environment(verb))
+app.add_typer(channel)

@@ -4,12 +4,14 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.models import OptionInfo
 
 from busway.cli import values
+
+T = TypeVar("T")
 
 Topic = Annotated[str, typer.Argument(help="Topic, such as price/eth/eur.", show_default=False)]
 Body = Annotated[str | None, typer.Argument(help="Payload; - reads it from stdin, absent = empty.", show_default=False)]
@@ -62,6 +64,14 @@ Timeout = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object, or one per line for streams.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr; errors are still told.")]
+
+
+def checked(make: Callable[[], T]) -> T:
+    """What was made of flags; one that can't be meant is a mistake of usage."""
+    try:
+        return make()
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def with_environment(verb: Callable[..., None]) -> Callable[..., None]:

@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from busway.cli import flags, terminal
+from busway.cli import channel, flags, terminal
 from busway.cli.link import Link, linked
+from busway.cli.stream import row
+from busway.cli.tables import pairs, rows
 
 _SHORT = {
     "client": "client",
@@ -66,50 +67,23 @@ def _show(found: dict[str, Any], url: str) -> None:
     kept = found.pop("kept", {})
     store = kept.pop("store", None)
     shared = found.pop("shared", [])
+    streams = found.pop("streams", [])
     found["uptime"] = str(timedelta(seconds=round(found["uptime"])))
     found["time"] = datetime.fromtimestamp(found["time"], UTC).isoformat(" ", "seconds")
     found["asked at"] = url
-    terminal.out.print(_pairs("broker", found))
-    terminal.out.print(_pairs("limits", limits))
-    terminal.out.print(_pairs("counters", stats))
-    terminal.out.print(_pairs("kept messages", kept))
+    terminal.out.print(pairs("broker", found))
+    terminal.out.print(pairs("limits", limits))
+    terminal.out.print(pairs("counters", stats))
+    terminal.out.print(pairs("kept messages", kept))
     if store:
-        terminal.out.print(_pairs("pins on disk", store))
+        terminal.out.print(pairs("pins on disk", store))
     if shared:
-        terminal.out.print(_rows("shared services", shared))
+        terminal.out.print(rows("shared services", shared))
+    if streams:
+        terminal.out.print(rows("streams", [row(one) for one in streams]))
+    if channels := [one for stream in streams for one in stream.get("channels", ())]:
+        terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
     if listed:
         terminal.out.print(
-            _rows("connections", [{short: row.get(name) for name, short in _SHORT.items()} for row in listed])
+            rows("connections", [{short: row.get(name) for name, short in _SHORT.items()} for row in listed])
         )
-
-
-def _pairs(title: str, values: dict[str, Any]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="cyan")
-    table.add_column()
-    for name, value in values.items():
-        table.add_row(name, _text(value))
-    return table
-
-
-def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
-    """Columns in which every row is empty are left out."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan")
-    names = [name for name in rows[0] if any(row.get(name) not in ("", None) for row in rows)]
-    for name in names:
-        table.add_column(name, justify="right" if isinstance(rows[0].get(name), int) else "left")
-    for row in rows:
-        table.add_row(*(_text(row.get(name)) for name in names))
-    return table
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return " ".join(str(one) for one in value)
-    return str(value)

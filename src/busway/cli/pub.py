@@ -1,12 +1,17 @@
 """`busway pub`: publish a payload, repeat it, or publish lines as they come."""
 
-from typing import Annotated
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
+import busway
 from busway.cli import address, flags, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
+from busway.streams import seconds as read_seconds
 
 
 @linked
@@ -23,6 +28,24 @@ def pub(
     confirm: Annotated[
         bool, typer.Option("--confirm", "-c", help="Print how many connections received each message.")
     ] = False,
+    durable: Annotated[
+        bool, typer.Option("--durable", "-d", help="Store each message in the stream of its topic; print its position.")
+    ] = False,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", help="With --durable: nobody gets it after this time.", metavar="TIME", show_default=False
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            "--delay",
+            help="With --durable: nobody gets it before this time is over.",
+            metavar="TIME",
+            show_default=False,
+        ),
+    ] = None,
     json: flags.Json = False,
 ) -> None:
     """Publish a message to everybody whose subscription matches.
@@ -30,9 +53,32 @@ def pub(
     busway pub price/eth/eur 3012.5 -f venue=krk
     tail -f app.log | busway pub --lines log/app
     busway pub load/test x --count 1m --rate 50000
+    busway pub orders/eu '{"id": 7}' --durable --expires 7d
     """
     fields = address.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
+    times: dict[str, Any] = {}
+    for name, text in (("expires", expires), ("delay", delay)):
+        if text is not None:
+            times[name] = flags.checked(partial(read_seconds, name, text))
+    if times and not durable:
+        raise typer.BadParameter("--expires and --delay are for stored messages: give --durable too")
+    if durable and confirm:
+        raise typer.BadParameter("--durable prints positions; leave --confirm out")
+
+    async def store() -> None:
+        async with link.connect(reconnect=True) as bus:  # what was not answered is sent again, and stored once
+            async for run in source.runs():
+                if times:
+                    each = (bus.publish(topic, payload, fields=fields, durable=True, **times) for payload in run)
+                    placed: Sequence[busway.Position] = await asyncio.gather(*each)
+                else:
+                    placed = await bus.publish_many(topic, run, fields=fields, durable=True)
+                for position in placed:
+                    if json:
+                        terminal.record({"topic": topic, "position": str(position), **position._asdict()})
+                    else:
+                        terminal.data(f"{position}\n".encode())
 
     async def publish() -> None:
         async with link.connect(reconnect=False) as bus:
@@ -52,4 +98,4 @@ def pub(
             if json and not confirm:
                 terminal.record({"topic": topic, "messages": sent})
 
-    terminal.run(publish)
+    terminal.run(store if durable else publish)

@@ -1,10 +1,6 @@
 """`busway reply`: serve a topic from the command line: echo, a fixed text, or the output of a command."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -12,6 +8,7 @@ import typer
 
 import busway
 from busway.cli import flags, terminal, values
+from busway.cli.commands import Command
 from busway.cli.link import Link, linked, watch
 from busway.client.events import EventStream
 from busway.message import Message
@@ -61,7 +58,7 @@ def reply(
         raise typer.BadParameter("give one of --echo, --body and --exec")
     if ask is not None and not shared:
         raise typer.BadParameter("--ask needs --shared: who serves alone is not asked")
-    commands = _Command(command or "")
+    commands = Command(command or "")
     asking = None if ask is None else _Ask(ask)
     answer = _echo if echo else _text(body) if body is not None else commands
     note = (lambda _text: None) if quiet else terminal.note
@@ -145,58 +142,11 @@ def _text(text: str) -> Answer:
     return answer
 
 
-class _Command:
-    """Answers with the output of a shell command, which runs in a process group of its own."""
-
-    def __init__(self, command: str) -> None:
-        self._command = command
-        self._running: set[int] = set()
-
-    async def __call__(self, message: Message) -> bytes:
-        # A file instead of a pipe: a command may end without reading its input, and that is no error.
-        with tempfile.TemporaryFile() as given:
-            given.write(message.payload)
-            given.seek(0)
-            starting = asyncio.ensure_future(
-                asyncio.create_subprocess_shell(
-                    self._command,
-                    stdin=given,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    env=os.environ | {"BUSWAY_TOPIC": message.topic},
-                    start_new_session=True,
-                )
-            )
-            try:
-                process = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                starting.add_done_callback(_end_started)
-                raise
-        self._running.add(process.pid)
-        try:
-            output, errors = await process.communicate()
-        except asyncio.CancelledError:  # the time to drain is over, or that to say whether it is willing
-            _end_group(process.pid, signal.SIGKILL)
-            raise
-        finally:
-            self._running.discard(process.pid)
-        if process.returncode:
-            last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-            status = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
-            raise busway.HandlerError(f"{status}: {last}" if last else status)
-        return output
-
-    def interrupt(self) -> None:
-        """Ask every command that runs to end, with all that it started; the terminal's Ctrl-C doesn't reach them."""
-        for group in self._running:
-            _end_group(group, signal.SIGTERM)
-
-
 class _Ask:
     """Whether this service would take a request: yes if the command ends well."""
 
     def __init__(self, command: str) -> None:
-        self._run = _Command(command)
+        self._run = Command(command)
         self.interrupt = self._run.interrupt
 
     async def __call__(self, message: Message) -> bool:
@@ -205,14 +155,3 @@ class _Ask:
         except busway.HandlerError:
             return False
         return True
-
-
-def _end_started(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None:
-    """For a command that nobody wanted any more before it had started."""
-    if not starting.cancelled() and starting.exception() is None:
-        _end_group(starting.result().pid, signal.SIGKILL)
-
-
-def _end_group(group: int, how: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
-        os.killpg(group, how)

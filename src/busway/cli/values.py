@@ -2,11 +2,14 @@
 
 import base64
 import re
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
 from busway.cli.address import shown
 from busway.message import Message
+from busway.positions import Position
+from busway.since import encode_since
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
 _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -14,6 +17,7 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kmg])?(?:i?b)?", re.IGNO
 _BYTES = {None: 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _COUNTS = {None: 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _FIELD = re.compile(r"\{(\w+)\}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SCHEMES = ("unix", "tcp", "tls", "memory")
 
@@ -49,6 +53,50 @@ def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> Fract
     if found is None:
         raise ValueError(f"{text!r} is not {wanted}")
     return Fraction(found["number"]) * units[found["unit"] and found["unit"].lower()]
+
+
+def place(text: str) -> int | datetime | str:
+    """A place in a stream: an offset, a time, or text that the library reads (all, 1h, a position)."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return since(text)
+
+
+def one_place(text: str) -> "int | datetime | str | Position":
+    """A place in one stream: an offset, a time, a position, or a length of time back."""
+    found = place(text)
+    return Position.parse(found) if isinstance(found, str) and ":" in found else found
+
+
+def since(text: str) -> datetime | str:
+    """From where stored messages are wanted; a time without a zone is a local one."""
+    text = text.strip()
+    if _DATE.match(text):
+        try:
+            return datetime.fromisoformat(text).astimezone()
+        except ValueError:
+            raise ValueError(f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00 or 2026-01-31T12:00Z") from None
+    encode_since(text)
+    return text
+
+
+def shown_size(number: int) -> str:
+    """Bytes as people read them: 62.1m; k is 1024."""
+    for unit, factor in (("g", 1024**3), ("m", 1024**2), ("k", 1024)):
+        if number >= factor:
+            return f"{number / factor:.1f}{unit}"
+    return str(number)
+
+
+def shown_duration(seconds: float | None) -> str:
+    """A length of time in its largest whole unit: 7d, 90s; for ever if there is none."""
+    if seconds is None:
+        return "for ever"
+    for unit in ("d", "h", "m", "s"):
+        if seconds >= _SECONDS[unit] and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:g}{unit}"
+    return f"{seconds:g}s"
 
 
 def listen_address(scheme: str, text: str) -> str:
@@ -105,6 +153,11 @@ def as_object(message: Message) -> dict[str, Any]:
         made["fields"] = fields
     if message.kept:
         made["kept"] = True
+    if (position := message.position) is not None:
+        made |= {"position": str(position), "stream": position.stream, "offset": position.offset}
+        made["sequence"] = position.sequence
+    if message.deliveries:
+        made["deliveries"] = message.deliveries
     if message.missed:
         made["missed"] = message.missed
     return made
@@ -113,7 +166,10 @@ def as_object(message: Message) -> dict[str, Any]:
 class Format:
     """A --format text such as `{time} {topic} {payload}`. Backslash n and t are a new line and a tab; other braces stay."""
 
-    FIELDS = ("topic", "payload", "fields", "id", "time", "sender", "kind", "missed", "size", "number")
+    FIELDS = (
+        *("topic", "payload", "fields", "id", "time", "sender", "kind", "missed", "size", "number"),
+        *("position", "stream", "offset", "sequence", "deliveries"),
+    )
 
     def __init__(self, text: str) -> None:
         for name in _FIELD.findall(text):
@@ -137,4 +193,5 @@ class Format:
             return str(number)
         if name == "time":
             return message.time.isoformat()
-        return str(getattr(message, name))
+        value = getattr(message, name)
+        return "" if value is None else str(value)

@@ -7,12 +7,14 @@ connection, an answer to wait for) is a coroutine beside it.
 import asyncio
 import os
 from collections.abc import Coroutine, Generator, Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, overload
+from typing import Any, Final, Literal, Self, TypeAlias, overload
 
 from busway._core import Publisher
 from busway.checks import check_callable, check_seconds, check_timeout
 from busway.client.asking import Asking
+from busway.client.channels import Channels
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
 from busway.client.keeping import Keeping, Posts
@@ -20,9 +22,12 @@ from busway.client.receiving import Receiving
 from busway.client.resume import Credentials, Life
 from busway.client.schedule import JITTER
 from busway.client.sending import CONFIRM, PUBLISH, Sender
+from busway.client.storing import Lasting, Unstored, times_of
+from busway.client.streams import Streams
 from busway.client.typed import outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
+from busway.positions import Placed
 from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Offline, check_offline
 
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
@@ -33,7 +38,7 @@ RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
 
 
-class Bus(Publisher, Asking, Keeping, Receiving):
+class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
     """A client. Use it with `async with`, or await it and close() it."""
 
     def __init__(
@@ -68,6 +73,7 @@ class Bus(Publisher, Asking, Keeping, Receiving):
             credentials=credentials,
         )
         self._sender = Sender(self._core, offline)
+        self._unstored = self._core.unstored = Unstored(self._core)
         self._drain = drain
         self._bind(self._core.session)
         self._opened = False
@@ -114,7 +120,11 @@ class Bus(Publisher, Asking, Keeping, Receiving):
         fields: Fields | None,
         confirm: bool | None,  # noqa: FBT001, the engine calls it
         offline: Offline | None,
-    ) -> Coroutine[Any, Any, int | None]:
+        durable: bool | None,  # noqa: FBT001
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         """What publish() can't do at once: other payloads, an answer to wait for, no room, no connection."""
         if offline is not None:
             check_offline(offline)
@@ -123,22 +133,59 @@ class Bus(Publisher, Asking, Keeping, Receiving):
         else:
             topic, data = outgoing(topic, payload)
         packed = self._core.pack(fields)
+        timed = expires is not None or delay is not None or deliver_at is not None
+        if durable:
+            times = (0, 0)
+            if timed:
+                times = times_of(expires, delay, deliver_at)
+            if confirm or offline is not None:
+                raise ValueError("a durable publish is always answered; leave confirm and offline out")
+            return self._unstored.one(topic, data, packed, times)
+        if timed:
+            raise ValueError("expires, delay and deliver_at are for stored messages: give durable=True too")
         if confirm:
             return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)
         return self._core.session.publish(topic, data, packed) or self._sender.publish(topic, data, offline, packed)
 
     @overload
-    async def publish_many(self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None) -> int: ...
+    async def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: Literal[False] = False,
+    ) -> int: ...
+
+    @overload
+    async def publish_many(
+        self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None, durable: Literal[True]
+    ) -> Placed: ...
 
     @overload
     async def publish_many(self, messages: _Pairs, /, *, fields: Fields | None = None) -> int: ...
 
     async def publish_many(
-        self, topic: str | _Pairs, payloads: Iterable[object] = (), /, *, fields: Fields | None = None
-    ) -> int:
-        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many."""
+        self,
+        topic: str | _Pairs,
+        payloads: Iterable[object] = (),
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: bool = False,
+    ) -> int | Placed:
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
+
+        With `durable` they are stored, and their positions are returned when all are as safe as their stream promises.
+        """
         if isinstance(topic, str):
-            return await self._sender.publish_many(topic, payloads, self._core.pack(fields))
+            packed = self._core.pack(fields)
+            if durable:
+                return await self._unstored.many(topic, payloads, packed)
+            return await self._sender.publish_many(topic, payloads, packed)
+        if durable:
+            raise TypeError("publish_many(durable=True) takes one topic and many payloads")
         count = 0
         for one, payload in topic:
             await self.publish(one, payload, fields=fields)

@@ -31,12 +31,14 @@ from busway.errors import (
     from_code,
 )
 from busway.fields import Fields, encode_fields
+from busway.positions import Position
 
 if TYPE_CHECKING:
     from busway.client.part import Part
     from busway.client.replies import Gathering
     from busway.client.service import Service
-    from busway.client.subscription import Subscription
+    from busway.client.storing import Unstored
+    from busway.client.taking import Taking
 
 log = logging.getLogger("busway.client")
 
@@ -74,8 +76,10 @@ class Core:
         self.events = Announcer()
         self.waiting = Waiting()
         self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, Taking] = {}
+        """Subscriptions and channels."""
         self.services: dict[int, Service] = {}
+        self.unstored: Unstored | None = None
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
         """Requests with several replies; one that nobody holds any more is not waited for."""
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
@@ -100,6 +104,9 @@ class Core:
             _core.EVENT_CALL: self._call,
             _core.EVENT_ASK: self._ask,
             _core.EVENT_MISSED: self._missed,
+            _core.EVENT_STORED: self._stored,
+            _core.EVENT_GAP: self._gap,
+            _core.EVENT_ENDED: self._ended,
             _core.EVENT_PONG: self._pong,
             _core.EVENT_WELCOME: self._welcome,
             _core.EVENT_CLOSE: self._close,
@@ -275,6 +282,8 @@ class Core:
                     future.set_result(value)
                 else:
                     future.set_exception(from_code(code, text))
+        elif self.unstored is not None and self.unstored.refused(number, code, text):
+            return
         elif code not in {Code.OK, Code.UNKNOWN}:  # UNKNOWN answers the withdrawal of what was refused anyway
             error = from_code(code, text)
             log.warning("the broker refused a message: %s", error)
@@ -297,9 +306,25 @@ class Core:
     def _missed(self, event: Row) -> None:
         _, sub, count = event
         subscription = self.subscriptions.get(sub)
-        pattern = subscription.pattern if subscription is not None else ""
+        pattern = subscription.label if subscription is not None else ""
         log.debug("missed %d messages of %r", count, pattern)
         self.events.tell(Event(kind="missed", topic=pattern, count=count))
+
+    def _stored(self, event: Row) -> None:
+        if self.unstored is not None:
+            self.unstored.stored(*event[1:6])
+
+    def _gap(self, event: Row) -> None:
+        _, sub, (broker, stream), begin, end = event
+        if (subscription := self.subscriptions.get(sub)) is not None:
+            subscription.gap(Position(broker, stream, begin), end - begin)
+
+    def _ended(self, event: Row) -> None:
+        _, number, code, text = event
+        if (channel := self.subscriptions.get(number)) is not None:
+            error = from_code(code, text)
+            self.events.tell(Event(kind="rejected", topic=channel.label, error=error))
+            channel.ended(error)
 
     def _pong(self, event: Row) -> None:
         future = self._pongs.pop(event[1], None)

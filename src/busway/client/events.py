@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 from weakref import WeakSet
 
-EventKind: TypeAlias = Literal["connected", "lost", "resumed", "closed", "missed", "rejected", "error"]
+EventKind: TypeAlias = Literal["connected", "lost", "resumed", "closed", "missed", "gap", "rejected", "error"]
 
 _KEPT: Final = 1024
 
@@ -19,7 +19,8 @@ _KEPT: Final = 1024
 class Event:
     """One thing that happened; what doesn't apply to its kind is left empty.
 
-    `missed`: `count` messages were dropped for the subscription `topic`. `rejected`: the broker refused `topic` with
+    `missed`: `count` messages were dropped for the subscription `topic`. `gap`: `count` stored messages that it asked for
+    are gone for good. `rejected`: the broker refused `topic` with
     `error`. `error`: a handler raised, or `count` buffered messages grew too old. `resumed`: after `downtime` seconds
     and `attempts` attempts; `unsent` is how many bytes at most had been encoded and not been given to the system when the
     connection was lost.

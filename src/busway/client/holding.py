@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from busway._core import Session
-    from busway.client.subscription import Subscription
+    from busway.client.taking import Taking
 
 REPEAT: Final = 0.1
 """Seconds between two words; well below the stall time of a broker."""
@@ -19,7 +19,7 @@ REPEAT: Final = 0.1
 class _Hold:
     """One full subscription, and when its consumer was last seen to take something."""
 
-    def __init__(self, subscription: "Subscription", now: float) -> None:
+    def __init__(self, subscription: "Taking", now: float) -> None:
         self.subscription = subscription
         self.taken = subscription.taken
         self.since = now
@@ -44,7 +44,7 @@ class Holding:
     def __len__(self) -> int:
         return len(self._holds)
 
-    def begin(self, number: int, subscription: "Subscription") -> None:
+    def begin(self, number: int, subscription: "Taking") -> None:
         """This subscription has no room."""
         self._holds[number] = _Hold(subscription, asyncio.get_running_loop().time())
         self._session.hold(number, True, subscription.taken)

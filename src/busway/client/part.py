@@ -91,6 +91,10 @@ class Part(ABC):
         self._leave()
         self._wake()
 
+    def restored(self) -> None:
+        """There is a new connection, and the broker knows it again."""
+        return
+
     @abstractmethod
     def announce(self) -> int:
         """Encode the frame that registers it; its number."""

@@ -6,11 +6,13 @@ from typing import Any, TypeVar, overload
 from busway.checks import check_callable
 from busway.client.core import Core
 from busway.client.service import Responder, Service
-from busway.client.subscription import Handler, Subscription
+from busway.client.subscription import Subscription
+from busway.client.taking import Handler
 from busway.client.typed import Received, TypedService, TypedSubscription, kind_for
 from busway.client.willing import Willing
 from busway.fields import Extra, Where, compile_where
 from busway.settings import MiB, Policy
+from busway.since import Since, encode_since
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ class Receiving:
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,
@@ -49,6 +52,7 @@ class Receiving:
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,
@@ -69,6 +73,7 @@ class Receiving:
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,
@@ -94,6 +99,10 @@ class Receiving:
         for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
         gives the messages of a protocol, on topics below its prefix.
 
+        With `since` stored messages come first: "all", those of a time back ("1h", a timedelta), from a time on, or behind a
+        position; then live ones without gap or repeat. The last of the backlog is marked, and nothing stored is missed
+        later: a subscription that can't keep up falls behind and catches up.
+
         `where` are rules on the fields, one for each name, and `extra` says which names there may be beside them; callables
         are asked here, all else by the broker. What is kept comes first; with `notify` a message of the kind "notify"
         tells that all of it was handed over, with `watch` one of the kind "withdrawn" that something kept is gone. With
@@ -105,6 +114,7 @@ class Receiving:
             self._core,
             pattern if isinstance(pattern, str) else kind_for(pattern).pattern(below),
             rules=compile_where(where, extra),
+            since=encode_since(since),
             notify=notify,
             watch=watch,
             listen=listen,

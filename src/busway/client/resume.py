@@ -130,6 +130,8 @@ class Life:
         for part in core.parts():
             part.ended(error)
         self._posts.end(core.why_not())
+        if core.unstored is not None:
+            core.unstored.end(core.why_not())
         core.holding.stop()
         core.events.tell(Event(kind="closed", url=self.url, error=error))
         core.events.end()
@@ -295,7 +297,11 @@ class Life:
                 log.error("%r was refused after the reconnect: %s", part.label, error)
                 core.events.tell(Event(kind="rejected", topic=part.label, error=error))
                 part.ended(error)
+            else:
+                part.restored()
         await self._posts.restore()
+        if core.unstored is not None:
+            core.unstored.restore()
         if core.connection is not connection:
             raise Disconnected("the connection was lost again")
 

@@ -58,7 +58,7 @@ class Sender:
         done, count = 0, len(items)
         while done < count:
             try:
-                done = take(topic, items, done, fields)
+                done, _ = take(topic, items, done, fields)
             except (TypeError, BufferError):  # one that has to be encoded first
                 await self.publish(*outgoing(topic, items[done]), None, fields)
                 done += 1

@@ -1,8 +1,10 @@
 """What wrappers show of what they are around: a message's parts, a subscription's name and figures."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from busway.message import Message
+from busway.positions import Positions
 from busway.settings import Policy
 
 
@@ -41,6 +43,10 @@ class Figures(Protocol):
     def missed(self) -> int: ...
     @property
     def received(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def position(self) -> Positions: ...
 
 
 class ShowsFigures:
@@ -67,3 +73,17 @@ class ShowsFigures:
     @property
     def received(self) -> int:
         return self._inner.received
+
+    @property
+    def lost(self) -> int:
+        return self._inner.lost
+
+
+def before(reached: Positions, held: Iterable[Message]) -> Positions:
+    """How far a consumer has come if it did not get these."""
+    found = dict(reached)
+    for message in held:
+        if (place := message.position) is not None:
+            key = place.broker, place.stream
+            found[key] = min(found.get(key, place.offset), place.offset)
+    return Positions(found)

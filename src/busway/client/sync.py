@@ -4,35 +4,36 @@ A driver. Nothing here knows the protocol: each call is handed to the asyncio fa
 public name.
 """
 
-import asyncio
 import atexit
-import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
-from busway.checks import check_callable
 from busway.client import bus as asynchronous
 from busway.client.core import State
 from busway.client.events import EventStream
 from busway.client.portal import Portal
+from busway.client.storing import Lasting
 from busway.client.sync_asking import Asking
+from busway.client.sync_channels import Channels
 from busway.client.sync_parts import Closing, Events, Request, Service, Subscription, TypedRequest
+from busway.client.sync_streams import Streams
+from busway.client.threads import in_threads
 from busway.client.typed import Received
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
+from busway.positions import Placed, Position
 from busway.settings import MiB, Offline, Policy
+from busway.since import Since
 
 T = TypeVar("T")
 
 _ASKING: Final = 4
 """Threads in which a service is asked whether it is willing: not those of its handler, which may all be at work."""
-_OVER: Final = object()
 
 
-class Bus(Asking, Closing):
+class Bus(Asking, Streams, Channels, Closing):
     """A client; made by busway.sync.connect() or a blocking server's connect()."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
@@ -115,9 +116,12 @@ class Bus(Asking, Closing):
         payload: object = b"",
         *,
         fields: Fields | None = None,
-        confirm: bool,
-        offline: Offline | None = None,
-    ) -> int | None: ...
+        durable: Literal[True],
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Position: ...
+    @overload
     def publish(
         self,
         topic: str,
@@ -126,29 +130,80 @@ class Bus(Asking, Closing):
         fields: Fields | None = None,
         confirm: bool = False,
         offline: Offline | None = None,
-    ) -> int | None:
-        """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it."""
-        return self._portal.call(
-            lambda: self._inner.publish(topic, payload, fields=fields, confirm=confirm, offline=offline)
+        durable: bool = False,
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> int | Position | None: ...
+    def publish(
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        confirm: bool = False,
+        offline: Offline | None = None,
+        durable: bool = False,
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
+    ) -> int | Position | None:
+        """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it.
+
+        With `durable` it is stored, and its position is returned once it is as safe as its stream promises.
+        """
+        answer: int | Position | None = self._portal.call(
+            lambda: self._inner.publish(
+                topic,
+                payload,
+                fields=fields,
+                confirm=confirm,
+                offline=offline,
+                durable=durable,
+                expires=expires,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
         )
+        return answer
 
     send = publish
     """Another name of publish(), beside post() and pin()."""
 
     @overload
-    def publish_many(self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None) -> int: ...
+    def publish_many(
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: Literal[False] = False,
+    ) -> int: ...
+    @overload
+    def publish_many(
+        self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None, durable: Literal[True]
+    ) -> Placed: ...
     @overload
     def publish_many(self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None) -> int: ...
     def publish_many(
-        self, topic: Any, payloads: Iterable[object] | None = None, /, *, fields: Fields | None = None
-    ) -> int:
-        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many."""
+        self,
+        topic: Any,
+        payloads: Iterable[object] | None = None,
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: bool = False,
+    ) -> int | Placed:
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
+
+        With `durable` they are stored, and their positions are returned.
+        """
         # A generator of the caller's runs in the caller's thread, not on the loop.
-        if payloads is None:
-            pairs = list(topic)
-            return self._portal.call(lambda: self._inner.publish_many(pairs, fields=fields))
-        items = list(payloads)
-        return self._portal.call(lambda: self._inner.publish_many(topic, items, fields=fields))
+        given = [list(topic)] if payloads is None else [topic, list(payloads)]
+        many: Any = self._inner.publish_many
+        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable))
+        return answer
 
     # Receiving and serving.
 
@@ -159,6 +214,7 @@ class Bus(Asking, Closing):
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,
@@ -179,6 +235,7 @@ class Bus(Asking, Closing):
         *,
         where: Where | None = None,
         extra: Extra | None = None,
+        since: Since | None = None,
         notify: bool = False,
         watch: bool = False,
         listen: bool = False,
@@ -198,7 +255,7 @@ class Bus(Asking, Closing):
 
         Callables among the rules are asked in the bus's own thread and must not use the bus.
         """
-        called, pool = _in_threads("handler", handler, concurrency)
+        called, pool = in_threads("handler", handler, concurrency)
 
         async def subscribed() -> Any:
             return await self._inner.subscribe(pattern, *below, handler=called, concurrency=concurrency, **more)
@@ -241,8 +298,8 @@ class Bus(Asking, Closing):
         A handler that is a generator replies with each item. `ask` has threads of its own.
         """
         below, given = ((), more) if isinstance(topic, str) else (more[:1], more[1:])
-        called, pool = _in_threads("handler", given[0] if given else handler, concurrency)
-        willing, asking = _in_threads("ask", ask, _ASKING)
+        called, pool = in_threads("handler", given[0] if given else handler, concurrency)
+        willing, asking = in_threads("ask", ask, _ASKING)
 
         async def serving() -> Any:
             serve: Any = self._inner.serve
@@ -302,27 +359,3 @@ def _close_all() -> None:
     """What a script published before it ended without closing its bus still goes out."""
     for bus in list(_open):
         bus.close()
-
-
-def _in_threads(
-    name: str, function: Callable[[Any], object] | None, concurrency: int
-) -> tuple[Callable[[Any], object] | None, ThreadPoolExecutor | None]:
-    """A function that may block, made into one for the loop; what is asynchronous runs on the loop as it is."""
-    check_callable(name, function)
-    if function is None or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return function, None
-    pool = ThreadPoolExecutor(concurrency, thread_name_prefix=f"busway-{name}")
-    if inspect.isgeneratorfunction(function):
-        return lambda argument: _pulled(pool, function(argument)), pool
-    return lambda argument: asyncio.get_running_loop().run_in_executor(pool, function, argument), pool
-
-
-async def _pulled(pool: ThreadPoolExecutor, items: Generator[object, Any, Any]) -> AsyncGenerator[object, None]:
-    """The items of a generator that runs in threads."""
-    loop = asyncio.get_running_loop()
-    try:
-        while (item := await loop.run_in_executor(pool, next, items, _OVER)) is not _OVER:
-            yield item
-    finally:
-        with suppress(RuntimeError):  # the threads are gone already
-            pool.submit(items.close)

@@ -15,10 +15,11 @@ from busway.client.events import Event, EventStream
 from busway.client.portal import Portal
 from busway.client.replies import Gathering as AsyncGathering
 from busway.client.service import Request as AsyncRequest
-from busway.client.shown import Figures, ShowsFigures, ShowsMessage
-from busway.client.typed import TypedRequest as AsyncTypedRequest
+from busway.client.shown import Figures, ShowsFigures, ShowsMessage, before
+from busway.client.typed import Received, TypedRequest as AsyncTypedRequest
 from busway.errors import Closed
 from busway.message import Failed, Replies
+from busway.positions import Positions
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -66,10 +67,16 @@ class Closing(ABC):
         self.close()
 
 
-class _Part(Closing):
-    """A subscription or service, and the threads of its handler."""
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
 
-    _inner: "_AsyncSubscription[Any] | _AsyncService[Any]"
+
+class Part(Closing):
+    """A subscription, channel or service, and the threads of its handler."""
+
+    _inner: _Closable
 
     def __init__(self, portal: Portal, *pools: ThreadPoolExecutor | None) -> None:
         self._portal = portal
@@ -88,7 +95,7 @@ class _Part(Closing):
         return self._inner.closed
 
 
-class Subscription(_Part, ShowsFigures, Generic[M]):
+class Subscription(Part, ShowsFigures, Generic[M]):
     """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
 
     _inner: _AsyncSubscription[M]
@@ -157,6 +164,16 @@ class Subscription(_Part, ShowsFigures, Generic[M]):
     def pending(self) -> int:
         return self._inner.pending + len(self._ahead)
 
+    @property
+    def position(self) -> Positions:
+        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+
+        async def reached() -> Positions:
+            held: list[Any] = list(self._ahead)
+            return before(self._inner.position, (one.message if isinstance(one, Received) else one for one in held))
+
+        return self._portal.call(reached)
+
 
 class _Answerable:
     """Waits for reply() or fail()."""
@@ -193,7 +210,7 @@ class TypedRequest(_Answerable, Generic[T]):
         self.value: T = inner.value
 
 
-class Service(_Part, Generic[Q]):
+class Service(Part, Generic[Q]):
     """Answers requests, in the threads of its handler or by iterating over them."""
 
     _inner: _AsyncService[Any]

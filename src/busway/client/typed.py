@@ -27,9 +27,10 @@ import msgspec
 
 from busway import _core
 from busway.client.codec import Codec, Encoding, encode_any
-from busway.client.shown import ShowsFigures
+from busway.client.shown import ShowsFigures, before
 from busway.errors import PayloadError
 from busway.message import Message
+from busway.positions import Positions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -295,6 +296,11 @@ class TypedSubscription(_Around, ShowsFigures, Generic[T]):
             yield self._fitting(batch)
             while rest := self._rest(most):
                 yield self._fitting(rest)
+
+    @property
+    def position(self) -> Positions:
+        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+        return before(self._inner.position, self._ahead)
 
     def _rest(self, most: int) -> list[Message]:
         """What is left of a batch that was cut."""

@@ -82,7 +82,7 @@ impl Engine {
         };
         let (from, topic) = (*origin, *topic);
         let route = self.topics.route(topic, &mut self.index);
-        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
+        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body, place: None };
         let narrowed = self.narrow(From::Conn(from), &passing, &route);
         let way = narrowed.as_ref().unwrap_or(&route);
         let (takers, too_complex): (Vec<_>, _) = (way.takers().collect(), route.too_complex);
@@ -122,7 +122,7 @@ impl Engine {
         };
         (*consumer, *sub) = (taker.conn, taker.id);
         tried.push(taker.conn);
-        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body };
+        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body, place: None };
         self.deliver(From::Conn(from), taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
         if let Some(this) = self.conn(taker.conn) {
             this.owed.insert(id);
@@ -233,7 +233,7 @@ impl Engine {
         }
         let id = self.pending.next_id();
         let flags = frame[5] & flag::FIELDS;
-        let passing = Passing { kind: kind::CALL, flags, topic, answer: Some(id), body: &frame[HEAD..] };
+        let passing = Passing { kind: kind::CALL, flags, topic, answer: Some(id), body: &frame[HEAD..], place: None };
         if !self.deliver(From::Conn(conn), server, passing, &[service], 0, &mut u32::MAX.clone()) {
             return Ok(Err(Fault::new(code::SERVICE_GONE, "the service is leaving")));
         }

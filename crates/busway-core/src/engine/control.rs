@@ -79,7 +79,7 @@ impl Engine {
         let mut parts = Parts::of(frame);
         let allowed = match kind {
             kind::PUSH | kind::REQUEST | kind::REPLY => !0,
-            kind::SUBSCRIBE => flag::NO_ECHO | flag::WATCH | flag::LISTEN,
+            kind::SUBSCRIBE => flag::NO_ECHO | flag::WATCH | flag::LISTEN | flag::SINCE,
             kind::SERVE => flag::SHARED | flag::ASKS,
             kind::HOLD => flag::FULL,
             _ => 0,
@@ -123,7 +123,8 @@ impl Engine {
                 let (sub, number) = (parts.u32()?, parts.u64()?);
                 let (pattern, group) = (parts.str16()?.into(), parts.str16()?.into());
                 let rules = parts.bin32()?.into();
-                self.hold(conn, Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules });
+                let since = if flags & flag::SINCE == 0 { Vec::new() } else { parts.bin32()?.into() };
+                self.hold(conn, Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, since });
                 return Ok(Flow::Stop);
             }
             kind::SERVE => {
@@ -141,6 +142,11 @@ impl Engine {
                 parts.u16()?;
                 let (service, number) = (parts.u32()?, parts.u64()?);
                 self.unserve(conn, service, number);
+            }
+            kind::CHANNEL | kind::UNCHANNEL | kind::TAKE | kind::ACK => {
+                parts.u16()?;
+                let (id, number, rest) = (parts.u32()?, parts.u64()?, parts.rest().into());
+                self.events.push(Event::Channel { conn, kind, id, number, rest });
             }
             kind::HOLD => {
                 parts.u16()?;
@@ -343,6 +349,11 @@ impl Engine {
                 let expression = self.index.get(key).expression;
                 if let Some(this) = self.conn(conn) {
                     this.expressions -= usize::from(expression);
+                    let before = this.cursors.len();
+                    this.cursors.retain(|&(other, _), _| other != sub);
+                    if this.cursors.len() < before {
+                        self.events.push(Event::Unsubscribe { conn, sub });
+                    }
                 }
                 self.drop_subscription(key);
                 self.result(conn, number, code::OK, 0, "");
@@ -439,6 +450,7 @@ impl Engine {
         if self.sessions.get(&gone.who.session) == Some(&conn) {
             self.sessions.remove(&gone.who.session);
         }
+        self.forget_runs(conn);
         for (_, key) in gone.subs.drain() {
             self.drop_subscription(key);
         }

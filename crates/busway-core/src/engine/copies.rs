@@ -39,7 +39,7 @@ impl Engine {
         let topic = self.topics.use_text(topic);
         let mut route = self.topics.route(topic, &mut self.index);
         let flags = frame[5] & (flag::FIELDS | LIVES);
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
         self.widen(topic, route, narrowed);
@@ -58,7 +58,8 @@ impl Engine {
             return false;
         }
         let topic = self.topics.use_text(kept.topic);
-        let passing = Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body };
+        let passing =
+            Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body, place: None };
         let from = From::Kept(kept.client, kept.session, kept.name);
         let taken = self.append(from, conn, passing, subs, policy::BLOCK, &mut u32::MAX.clone());
         self.topics.unuse(topic);
@@ -71,7 +72,7 @@ impl Engine {
             return;
         }
         let (from, flags) = (From::Conn(conn), frame[5] & flag::FIELDS | mark);
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let (mut to, teams) = self.chosen(from, &passing, |member| member.listen);
         for (group, members) in teams {
             to.extend(self.pick(from, group, &members));
@@ -89,7 +90,7 @@ impl Engine {
         }
         let topic = self.topics.use_text(kept.topic);
         let flags = kept.flags | flag::WITHDRAWN;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: kept.body };
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: kept.body, place: None };
         let from = match self.sessions.get(&kept.session) {
             Some(&conn) => From::Conn(conn),
             None => From::Kept(kept.client, kept.session, kept.name),
@@ -129,8 +130,14 @@ impl Engine {
         }
         let topic = self.topics.use_text(topic);
         let kind = if ask { kind::ASK } else { kind::CALL };
-        let passing =
-            Passing { kind, flags: frame[5] & flag::FIELDS, topic, answer: Some(call | DRIVEN), body: &frame[HEAD..] };
+        let passing = Passing {
+            kind,
+            flags: frame[5] & flag::FIELDS,
+            topic,
+            answer: Some(call | DRIVEN),
+            body: &frame[HEAD..],
+            place: None,
+        };
         let taken = self.deliver(From::Conn(origin), conn, passing, &[service], 0, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken

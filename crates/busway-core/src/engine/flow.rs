@@ -53,13 +53,16 @@ impl Engine {
 
     /// A connection that must have room before a message of this route may pass. Nobody waits for a full subscription of
     /// its own: who should empty it, may be the one who publishes.
-    pub(super) fn obstacle(&self, from: u32, route: &Route) -> Option<(u32, bool)> {
+    /// A subscription that misses nothing of the message's stream falls behind instead.
+    pub(super) fn obstacle(&self, from: u32, route: &Route, stream: Option<u32>) -> Option<(u32, bool)> {
         let open = |to: u32| self.conns.get(to as usize).and_then(Option::as_ref).filter(|to| to.state == State::Open);
         let holds = |to: u32, policy: u8, ids: &[u32]| {
             let this = open(to)?;
+            let waits = |id: &&u32| stream.is_none_or(|stream| !this.cursors.contains_key(&(**id, stream)));
             let blocks = |id: &u32| this.held.get(id).is_some_and(Hold::blocks);
-            let held = to != from && !this.held.is_empty() && ids.iter().any(blocks);
-            (held || (policy == policy::BLOCK && this.crowded && !this.stuck)).then_some((to, held))
+            let held = to != from && !this.held.is_empty() && ids.iter().filter(waits).any(blocks);
+            let crowded = policy == policy::BLOCK && this.crowded && !this.stuck && ids.iter().any(|id| waits(&id));
+            (held || crowded).then_some((to, held))
         };
         let wants = |to: u32, echo: bool| to != from || echo;
         let alone = route.targets.iter().find_map(|target| {
@@ -110,6 +113,7 @@ impl Engine {
             self.holding.retain(|&other| other != conn);
         }
         self.release(conn);
+        self.tell_room(conn);
     }
 
     /// Those of a delivery's subscriptions that can be served although some of the connection are held.
@@ -237,8 +241,11 @@ impl Engine {
         self.tell_room(conn);
     }
 
-    fn tell_room(&mut self, conn: u32) {
-        let wants = |this: &&mut Connection| this.wants_room && this.outbox.bytes() < PORTION;
+    pub(super) fn tell_room(&mut self, conn: u32) {
+        let portion = self.limits.portion();
+        let wants = |this: &&mut Connection| {
+            (this.wants_room || this.cursors.values().any(|behind| *behind)) && this.outbox.bytes() < portion
+        };
         if let Some(this) = self.conn(conn).filter(wants) {
             this.wants_room = false;
             self.events.push(Event::Room(conn));

@@ -11,9 +11,11 @@ mod control;
 pub mod copies;
 mod flow;
 mod publish;
+pub mod streams;
 
 use rustc_hash::FxHashMap;
 
+use self::streams::Stream;
 use crate::connection::{Connection, Counters, State};
 use crate::expressions::ENOUGH;
 use crate::fields::Pair;
@@ -48,6 +50,11 @@ impl Limits {
     fn mark(&self) -> usize {
         self.outbox.min(1 << 20)
     }
+
+    /// Bytes in an outbox up to which the driver may add of a backlog.
+    fn portion(&self) -> usize {
+        self.outbox.min(flow::PORTION)
+    }
 }
 
 /// What the driver has to do something about.
@@ -67,8 +74,10 @@ pub enum Event {
         pattern: String,
         group: String,
         rules: Vec<u8>,
+        /// From where it wants stored messages, as `MessagePack`.
+        since: Vec<u8>,
     },
-    /// There is room again in the outbox of a connection for which that was asked.
+    /// There is room again in the outbox of a connection that is behind, or for which that was asked.
     Room(u32),
     Serve {
         conn: u32,
@@ -88,6 +97,40 @@ pub enum Event {
         conn: u32,
         topic: String,
         frame: Vec<u8>,
+    },
+    /// A subscription fell behind on a stream, from this record on.
+    Behind {
+        conn: u32,
+        sub: u32,
+        stream: u32,
+        offset: u64,
+    },
+    /// A record that is to be delivered later is safe.
+    Later {
+        stream: u32,
+        due: i64,
+        offset: u64,
+    },
+    /// A subscription that misses nothing of streams has ended.
+    Unsubscribe {
+        conn: u32,
+        sub: u32,
+    },
+    /// More of a stream is safe; for a stream that the driver follows.
+    Stored(u32),
+    /// Frames about channels: kind, id, number, the rest.
+    Channel {
+        conn: u32,
+        kind: u8,
+        id: u32,
+        number: u64,
+        rest: Vec<u8>,
+    },
+    /// What became of a message of the driver.
+    Own {
+        ticket: u64,
+        code: u16,
+        text: String,
     },
     /// A request to a shared service.
     Request {
@@ -219,6 +262,15 @@ pub struct Engine {
     narrowed: Box<Route>,
     /// Fields that every message gets.
     pub defaults: Vec<Pair>,
+    streams: Vec<Option<Box<Stream>>>,
+    /// What a client is told of each stream: the broker's guid and its name.
+    stream_names: Vec<Box<[u8]>>,
+    /// Streams with records that were not handed to their writer.
+    touched: Vec<u32>,
+    /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
+    pub clock: i64,
+    /// A record is released, but not to these.
+    released: Option<Box<[(u32, u32)]>>,
 }
 
 impl Engine {
@@ -249,6 +301,11 @@ impl Engine {
             wanted: Vec::new(),
             narrowed: Box::default(),
             defaults: Vec::new(),
+            streams: Vec::new(),
+            stream_names: Vec::new(),
+            touched: Vec::new(),
+            clock: 0,
+            released: None,
         }
     }
 
@@ -289,6 +346,7 @@ impl Engine {
             return;
         }
         self.run(conn, Some(data));
+        self.flush_streams();
     }
 
     /// Goes on with what a connection had sent when it was stopped.
@@ -302,6 +360,7 @@ impl Engine {
                 self.run(conn, None);
             }
         }
+        self.flush_streams();
     }
 
     fn run(&mut self, conn: u32, data: Option<&[u8]>) {

@@ -1,9 +1,11 @@
 //! The way of a published message: which topic, who matches, one copy into each outbox.
 
 use super::Engine;
+use crate::choice::Asked;
 use crate::connection::{Named, State};
 use crate::fields::{merge, Fields};
 use crate::frame::{code, flag, kind, policy, Body, Checked, Fault, Writer, HEAD};
+use crate::index::Subscription;
 use crate::numbers::Slot;
 use crate::route::{Member, Route};
 use crate::rules::Seen;
@@ -21,6 +23,8 @@ pub(super) struct Passing<'a> {
     /// Number of the offer or call.
     pub answer: Option<u64>,
     pub body: &'a [u8],
+    /// Stream and offset of a stored one.
+    pub place: Option<(u32, u64)>,
 }
 
 /// Who a message comes from.
@@ -105,7 +109,13 @@ impl Engine {
         if self.set_aside(conn, frame) {
             return Ok((Flow::Go, size));
         }
-        let topic = match self.admit(conn, frame, flag::FIELDS | flag::CONFIRM | LIVES)? {
+        let allowed = match frame[5] & (flag::DURABLE | flag::TIMES) {
+            0 => flag::FIELDS | flag::CONFIRM | LIVES,
+            // Stored messages are answered anyway and are never kept; times are theirs alone.
+            flag::TIMES => return Err(Fault::protocol("times of a message that is not stored")),
+            _ => flag::FIELDS | flag::DURABLE | flag::TIMES,
+        };
+        let topic = match self.admit(conn, frame, allowed)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
                 let fault =
@@ -117,6 +127,10 @@ impl Engine {
         if frame[5] & LIVES != 0 {
             return self.keep(conn, topic, frame).map(|flow| (flow, size));
         }
+        let durable = frame[5] & flag::DURABLE != 0;
+        if durable && self.crowded.is_empty() && self.holding.is_empty() {
+            return self.store(conn, topic, frame).map(|flow| (flow, if flow == Flow::Wait { 0 } else { size }));
+        }
         let mut route = self.topics.route(topic, &mut self.index);
         if route.too_complex {
             self.topics.keep(topic, route);
@@ -125,10 +139,11 @@ impl Engine {
             return Ok((Flow::Go, size));
         }
         let flags = frame[5] & flag::FIELDS;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..] };
+        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
         let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route)) {
+            let stream = durable.then(|| self.stream_of(topic));
+            if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route), stream) {
                 self.widen(topic, route, narrowed);
                 if let Some(this) = self.conn(conn) {
                     // Looked at again, so not counted twice.
@@ -138,6 +153,10 @@ impl Engine {
                 let aside = !self.late && self.set_aside(conn, frame);
                 return Ok(if aside { (Flow::Go, size) } else { (Flow::Wait, 0) });
             }
+        }
+        if durable {
+            self.widen(topic, route, narrowed);
+            return self.store(conn, topic, frame).map(|flow| (flow, if flow == Flow::Wait { 0 } else { size }));
         }
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
         let plain = frame[5] == 0 && narrowed.is_none() && self.defaults.is_empty();
@@ -163,13 +182,20 @@ impl Engine {
         };
         let (time, payload) = (body.time, body.payload);
         let seen = Seen { fields: &fields, topic: self.topics.text(passing.topic), sender, session, time, payload };
-        self.wanted.clear();
-        let asked = choice.select(&self.index, &seen, &mut self.wanted);
+        let mut wanted = std::mem::take(&mut self.wanted);
+        let asked = choice.select(&self.index, &seen, &mut wanted);
+        Some(self.narrowed_to(wanted, asked))
+    }
+
+    /// The way to these.
+    pub(super) fn narrowed_to(&mut self, mut wanted: Vec<Subscription>, asked: Asked) -> Box<Route> {
         self.stats.rule_errors += asked.errors;
         self.index.expressions.steps += asked.steps;
         let mut narrowed = std::mem::take(&mut self.narrowed);
-        narrowed.fill(&mut self.wanted);
-        Some(narrowed)
+        narrowed.fill(&mut wanted);
+        wanted.clear();
+        self.wanted = wanted;
+        narrowed
     }
 
     pub(super) fn widen(&mut self, topic: u32, route: Box<Route>, narrowed: Option<Box<Route>>) {
@@ -355,8 +381,11 @@ impl Engine {
         if this.state != State::Open {
             return false;
         }
-        let plain = passing.kind == kind::DELIVER;
-        let open = if plain && !this.held.is_empty() { Some(self.unheld(from.is(to), to, ids)) } else { None };
+        let (held, cursors) = (!this.held.is_empty(), !this.cursors.is_empty());
+        let current = passing.place.filter(|_| cursors).map(|place| self.current(to, place, ids));
+        let ids = current.as_deref().unwrap_or(ids);
+        let plain = passing.kind == kind::DELIVER || passing.kind == kind::RECORD;
+        let open = if plain && held { Some(self.unheld(from.is(to), to, ids)) } else { None };
         let ids = open.as_deref().unwrap_or(ids);
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
@@ -372,15 +401,21 @@ impl Engine {
     ) -> bool {
         let mark = self.limits.mark();
         let crowded = self.conns[to as usize].as_deref().is_some_and(|this| this.crowded);
-        if crowded && passing.kind == kind::DELIVER && !self.make_room(to, ids, policy) {
+        let plain = passing.kind == kind::DELIVER || passing.kind == kind::RECORD;
+        if crowded && plain && !self.make_room(to, ids, policy) {
             return false;
         }
-        if !self.conns[to as usize].as_ref().is_some_and(|this| this.topics_out.is(*slot, &passing.topic)) {
-            *slot = self.topic_slot(to, passing.topic);
-        }
-        let sender = self.sender_slot(to, from);
+        let (first, second) = if let Some((stream, _)) = passing.place {
+            self.tell_stream(to, stream);
+            (stream, 0)
+        } else {
+            if !self.conns[to as usize].as_ref().is_some_and(|this| this.topics_out.is(*slot, &passing.topic)) {
+                *slot = self.topic_slot(to, passing.topic);
+            }
+            (*slot, self.sender_slot(to, from))
+        };
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
-        let keep = if policy == policy::DROP_OLDEST || passing.kind != kind::DELIVER { 0 } else { flag::KEEP };
+        let keep = if policy == policy::DROP_OLDEST || !plain { 0 } else { flag::KEEP };
         let before = this.outbox.bytes();
         // More ids than one frame can name go out in several.
         for ids in ids.chunks(usize::from(u16::MAX)) {
@@ -392,8 +427,8 @@ impl Engine {
             head[4] = passing.kind;
             head[5] = passing.flags | keep;
             head[6..8].copy_from_slice(&(ids.len() as u16).to_le_bytes());
-            head[8..12].copy_from_slice(&slot.to_le_bytes());
-            head[12..16].copy_from_slice(&sender.to_le_bytes());
+            head[8..12].copy_from_slice(&first.to_le_bytes());
+            head[12..16].copy_from_slice(&second.to_le_bytes());
             head[16..].copy_from_slice(&ids[0].to_le_bytes());
             this.outbox.push(&mut self.pool, size, |out| {
                 out.reserve(size);

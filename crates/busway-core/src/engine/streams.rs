@@ -1,0 +1,530 @@
+//! Streams: what is published durably is stored first; it is answered and delivered when it is as safe as its stream promises.
+//!
+//! A stored message goes out as a RECORD, which carries the record as it lies in the log: live ones and those of a backlog
+//! are copied alike. A subscription that is to miss nothing has a cursor for each stream. While it is behind, the driver
+//! gives it blocks of the log by `replay`; when that has reached what was delivered last, it is live, and falls behind
+//! again rather than being given up when its connection or its consumer has no room.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::publish::{number_of, From, Passing};
+use super::{Engine, Event};
+use crate::connection::State;
+use crate::fields::Fields;
+use crate::frame::{code, flag, kind, Body, Checked, Fault, Writer, HEAD};
+use crate::log::append::Log;
+use crate::log::block::Block;
+use crate::log::columns::Asking;
+use crate::log::record::{records, Message, Record};
+use crate::log::Refused;
+use crate::rules::Seen;
+use crate::selection::Selection;
+use crate::split::Flow;
+use crate::topic::meet;
+
+/// Bytes of a log that are read at once.
+const BLOCK: usize = 256 << 10;
+/// No stream, or no connection.
+const NONE: u32 = u32::MAX;
+/// The connection of a run whose client has left; the broker's own have none.
+const GONE: u32 = u32::MAX - 1;
+
+/// A log that tools may look at beside the engine; None: it was closed.
+pub type Shared = Arc<Mutex<Option<Log>>>;
+
+fn lock(log: &Shared) -> MutexGuard<'_, Option<Log>> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Messages of one connection that were stored one after the other, and are not answered yet.
+struct Waiting {
+    conn: u32,
+    session: u64,
+    number: u64,
+    count: u32,
+    offset: u64,
+    sequence: u64,
+    again: bool,
+}
+
+pub struct Stream {
+    log: Shared,
+    /// None: everything that no other stream takes.
+    patterns: Option<Vec<String>>,
+    waiting: VecDeque<Waiting>,
+    /// Records below it were delivered to who subscribed.
+    done: u64,
+    /// When and where: records that are to be delivered later, not told to the driver yet.
+    later: Vec<(i64, u64)>,
+    /// Connections that wait for room in the log.
+    full: Vec<u32>,
+    touched: bool,
+    /// The driver wants to hear when more is safe.
+    pub followed: bool,
+}
+
+/// How far a backlog got.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Replayed {
+    pub next: u64,
+    /// The last record that was not written: only what comes behind it tells whether it is the last of the backlog.
+    pub held: Option<Vec<u8>>,
+    /// It is live from now on.
+    pub live: bool,
+}
+
+impl Engine {
+    /// Adds a stream, or gives it other topics.
+    pub fn add_stream(&mut self, at: u32, name: &str, guid: [u8; 16], log: Shared, patterns: Option<Vec<String>>) {
+        if self.streams.len() <= at as usize {
+            self.streams.resize_with(at as usize + 1, || None);
+        }
+        self.topics.forget_streams();
+        if let Some(stream) = self.streams[at as usize].as_mut() {
+            stream.patterns = patterns;
+            return;
+        }
+        let done = lock(&log).as_ref().map_or(0, Log::safe);
+        let (waiting, full, later) = (VecDeque::new(), Vec::new(), Vec::new());
+        self.stream_names.resize_with(self.streams.len(), Box::default);
+        self.stream_names[at as usize] = [&guid[..], name.as_bytes()].concat().into();
+        let new = Stream { log, patterns, waiting, done, later, full, touched: false, followed: false };
+        self.streams[at as usize] = Some(Box::new(new));
+    }
+
+    /// Takes a stream away; who waits for it hears so.
+    pub fn remove_stream(&mut self, at: u32) {
+        let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::take) else { return };
+        self.topics.forget_streams();
+        self.touched.retain(|&other| other != at);
+        for waiting in stream.waiting {
+            self.refuse_run(&waiting, code::NO_STREAM, "the stream was removed");
+        }
+        for conn in stream.full {
+            self.events.push(Event::Resume(conn));
+        }
+    }
+
+    pub fn follow_stream(&mut self, at: u32, yes: bool) {
+        if let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) {
+            stream.followed = yes;
+        }
+    }
+
+    pub(super) fn stream_of(&mut self, topic: u32) -> u32 {
+        let all = || self.streams.iter().enumerate().filter_map(|(at, stream)| Some((at as u32, stream.as_ref()?)));
+        self.topics.stream(topic, |text| {
+            let takes = |patterns: &Vec<String>| patterns.iter().any(|pattern| meet(pattern, text));
+            let named = all().find(|(_, stream)| stream.patterns.as_ref().is_some_and(takes));
+            named.or_else(|| all().find(|(_, stream)| stream.patterns.is_none())).map_or(NONE, |(at, _)| at)
+        })
+    }
+
+    /// A durable PUBLISH: appends it to the log of its stream.
+    pub(super) fn store(&mut self, conn: u32, topic: u32, frame: &[u8]) -> Checked<Flow> {
+        let number = number_of(frame);
+        let (mut body, mut expires, mut due) = (&frame[HEAD..], 0, 0);
+        if frame[5] & flag::TIMES != 0 {
+            let Some((rest, times)) = body.split_last_chunk::<16>().filter(|(rest, _)| rest.len() >= 16) else {
+                return Err(Fault::protocol("a message without its times"));
+            };
+            let time = |at: usize| i64::from_le_bytes(times[at..at + 8].try_into().unwrap_or_default());
+            (body, expires, due) = (rest, time(0), time(8));
+        }
+        let Body { time, fields, payload, .. } = Body::of(body, frame[5])?;
+        if self.topics.is_wild(topic) {
+            self.reject(conn, number, &Fault::new(code::WILDCARD, "a stored message has one topic"));
+            return Ok(Flow::Go);
+        }
+        let at = self.stream_of(topic);
+        let (clock, text) = (self.clock, self.topics.text(topic));
+        let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) else {
+            let fault = Fault::new(code::NO_STREAM, format!("no stream takes {text:?}"));
+            self.reject(conn, number, &fault);
+            return Ok(Flow::Go);
+        };
+        let Some(this) = self.conns[conn as usize].as_deref() else { return Ok(Flow::Go) };
+        let (sender, session) = (&*this.who.name, this.who.session);
+        let fields = (frame[5] & flag::FIELDS != 0).then_some(fields);
+        let message = Message { topic: text, sender, time, session, number, expires, due, fields, payload };
+        let closed = || Err(Refused::Failed("the stream is closed".into()));
+        let stored = lock(&stream.log).as_mut().map_or_else(closed, |log| log.append(clock, &message));
+        match stored {
+            Ok(place) => {
+                let (offset, sequence, again) = (place.offset, place.sequence, place.again);
+                if due > clock && !again {
+                    stream.later.push((due, offset));
+                }
+                match stream.waiting.back_mut() {
+                    Some(run) if run.follows(conn, session, number, offset, sequence, again) => run.count += 1,
+                    _ => stream.waiting.push_back(Waiting { conn, session, number, count: 1, offset, sequence, again }),
+                }
+                if !std::mem::replace(&mut stream.touched, true) {
+                    self.touched.push(at);
+                }
+            }
+            Err(Refused::Full) => {
+                stream.full.push(conn);
+                if let Some(this) = self.conn(conn) {
+                    // Looked at again, so not counted twice.
+                    this.count.received -= 1;
+                    this.blocked_by = Some(conn);
+                }
+                self.events.push(Event::Pause(conn));
+                return Ok(Flow::Wait);
+            }
+            Err(refused) => {
+                let (code, text) = match refused {
+                    Refused::Failed(error) => (code::STORE_FAILED, format!("it could not be stored: {error}")),
+                    Refused::TooLarge => (code::TOPIC_TOO_LONG, "topic or sender are too long to be stored".into()),
+                    _ => (code::TOO_OLD, "sent again so late that nobody knows whether it was stored before".into()),
+                };
+                self.reject(conn, number, &Fault::new(code, text));
+            }
+        }
+        Ok(Flow::Go)
+    }
+
+    /// Hands what was appended to the writers; what is safe at once is delivered at once.
+    pub fn flush_streams(&mut self) {
+        while let Some(at) = self.touched.pop() {
+            let Some(stream) = self.streams[at as usize].as_mut() else { continue };
+            stream.touched = false;
+            let safe = lock(&stream.log).as_mut().map_or(0, |log| {
+                log.flush();
+                log.safe()
+            });
+            if safe > stream.done || stream.waiting.iter().any(|run| run.again) {
+                self.commit(at);
+            }
+        }
+    }
+
+    /// Delivers and answers what has become safe, and says what could not be stored.
+    pub fn commit(&mut self, at: u32) {
+        let Some(mut stream) = self.streams.get_mut(at as usize).and_then(Option::take) else { return };
+        let look = |log: &mut Log| (log.settle(), log.safe(), log.reader());
+        let Some((lost, safe, reader)) = lock(&stream.log).as_mut().map(look) else {
+            self.streams[at as usize] = Some(stream);
+            return;
+        };
+        if let Some(lost) = lost {
+            let text = format!("it could not be stored: {}", lost.error);
+            stream.later.retain(|&(_, offset)| offset < lost.from);
+            for mut run in std::mem::take(&mut stream.waiting) {
+                // A run may go over several writes, of which some were done.
+                let kept = lost.from.saturating_sub(run.offset).min(u64::from(run.count)) as u32;
+                if kept < run.count {
+                    self.refuse_run(&run.split(kept), code::STORE_FAILED, &text);
+                }
+                if kept > 0 {
+                    stream.waiting.push_back(run);
+                }
+            }
+        }
+        let before = stream.done;
+        while stream.done < safe {
+            let block = if self.index.is_empty() { None } else { reader.read(stream.done, BLOCK).ok() };
+            let Some(block) = block.filter(|block| block.next > stream.done) else {
+                stream.done = safe;
+                break;
+            };
+            for record in records(&block.bytes) {
+                self.spread(at, &record);
+            }
+            stream.done = block.next;
+        }
+        while stream.waiting.front().is_some_and(|run| run.offset < safe) {
+            let Some(mut run) = stream.waiting.pop_front() else { break };
+            let ready = u64::from(run.count).min(safe - run.offset) as u32;
+            if ready < run.count && !run.again {
+                let rest = run.split(ready);
+                stream.waiting.push_front(rest);
+            }
+            self.tell_stored(at, &run);
+        }
+        stream.later.retain(|&(due, offset)| {
+            if offset < safe {
+                self.events.push(Event::Later { stream: at, due, offset });
+            }
+            offset >= safe
+        });
+        for conn in std::mem::take(&mut stream.full) {
+            if self.conn(conn).is_some_and(|this| this.blocked_by == Some(conn)) {
+                self.events.push(Event::Resume(conn));
+            }
+        }
+        if stream.followed && stream.done > before {
+            self.events.push(Event::Stored(at));
+        }
+        self.streams[at as usize] = Some(stream);
+    }
+
+    fn here(&self, run: &Waiting) -> bool {
+        self.sessions.get(&run.session) == Some(&run.conn)
+    }
+
+    /// A connection is over: who comes next under its number must not get its answers.
+    pub(super) fn forget_runs(&mut self, conn: u32) {
+        for stream in self.streams.iter_mut().flatten() {
+            for run in stream.waiting.iter_mut().filter(|run| run.conn == conn) {
+                run.conn = GONE;
+            }
+        }
+    }
+
+    fn refuse_run(&mut self, run: &Waiting, code: u16, text: &str) {
+        if run.conn == NONE {
+            self.events.push(Event::Own { ticket: run.number, code, text: text.into() });
+        }
+        if self.here(run) {
+            for more in 0..u64::from(run.count) {
+                self.reject(run.conn, run.number + more, &Fault::new(code, text));
+            }
+        }
+    }
+
+    fn tell_stored(&mut self, at: u32, run: &Waiting) {
+        if run.conn == NONE {
+            self.events.push(Event::Own { ticket: run.number, code: code::OK, text: String::new() });
+        }
+        if self.here(run) {
+            self.tell_stream(run.conn, at);
+            let flags = if run.again { flag::AGAIN } else { 0 };
+            self.put(run.conn, |out| {
+                let frame = Writer::new(out, kind::STORED, flags).u16(0).u32(at).u64(run.number).u32(run.count);
+                frame.u64(run.offset).u64(run.sequence).end();
+            });
+        }
+    }
+
+    /// A number for a stream means something to a client once it has heard its name.
+    pub(super) fn tell_stream(&mut self, conn: u32, at: u32) {
+        let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
+        if !this.streams.contains(&at) {
+            this.streams.push(at);
+            let name = &self.stream_names[at as usize];
+            this.outbox.push(&mut self.pool, 64, |out| {
+                Writer::new(out, kind::STREAM, 0).u16(0).u32(at).bytes(name).end();
+            });
+        }
+    }
+
+    /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.
+    pub fn release_record(&mut self, at: u32, block: &[u8], but: &[(u32, u32)]) {
+        for record in records(block) {
+            self.clock = self.clock.max(record.due());
+            self.released = Some(but.into());
+            self.spread(at, &record);
+            self.released = None;
+        }
+    }
+
+    /// Delivers a stored message to those who subscribed to it now.
+    fn spread(&mut self, at: u32, record: &Record) {
+        if record.due() > self.clock || (record.expires() != 0 && record.expires() <= self.clock) {
+            return;
+        }
+        let topic = self.topics.use_text(record.topic);
+        let mut route = self.topics.route(topic, &mut self.index);
+        let narrowed = route.choice.as_ref().map(|choice| {
+            let fields = Fields::read(record.fields.unwrap_or_default()).unwrap_or_default();
+            let (sender, session, time, payload) = (record.sender, record.session(), record.time(), record.payload);
+            let seen = Seen { fields: &fields, topic: record.topic, sender, session, time, payload };
+            let mut wanted = std::mem::take(&mut self.wanted);
+            let asked = choice.select(&self.index, &seen, &mut wanted);
+            (wanted, asked)
+        });
+        let mut narrowed = narrowed.map(|(wanted, asked)| self.narrowed_to(wanted, asked));
+        if !route.too_complex {
+            let from = match self.sessions.get(&record.session()) {
+                Some(&conn) => From::Conn(conn),
+                None => From::Kept(0, record.session(), record.sender),
+            };
+            let place = Some((at, record.offset()));
+            let passing = Passing { kind: kind::RECORD, flags: 0, topic, answer: None, body: record.bytes, place };
+            if self.fan_out(from, passing, narrowed.as_mut().unwrap_or(&mut route)) == 0 {
+                self.stats.unroutable += 1;
+            }
+        }
+        self.widen(topic, route, narrowed);
+        self.topics.unuse(topic);
+    }
+
+    /// Those of a record's subscriptions that get it now. Others are behind, or are from now on.
+    pub(super) fn current(&mut self, to: u32, place: (u32, u64), ids: &[u32]) -> Vec<u32> {
+        let (stream, offset) = place;
+        let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
+        if let Some(but) = &self.released {
+            return ids.iter().copied().filter(|&sub| !but.contains(&(to, sub))).collect();
+        }
+        let events = &mut self.events;
+        let crowded = this.crowded;
+        let now = |&sub: &u32| match this.cursors.get_mut(&(sub, stream)) {
+            None => true,
+            Some(true) => false,
+            Some(behind) => {
+                if crowded || this.held.contains_key(&sub) {
+                    *behind = true;
+                    events.push(Event::Behind { conn: to, sub, stream, offset });
+                }
+                !*behind
+            }
+        };
+        ids.iter().copied().filter(now).collect()
+    }
+
+    /// A subscription that misses nothing of a stream; it is behind until `replay` says that it isn't.
+    pub fn add_cursor(&mut self, conn: u32, sub: u32, stream: u32) {
+        if let Some(this) = self.conn(conn) {
+            this.cursors.insert((sub, stream), true);
+        }
+    }
+
+    /// Whether a backlog of this subscription may be written now.
+    pub fn has_room(&self, conn: u32, sub: u32) -> bool {
+        let this = self.conns.get(conn as usize).and_then(Option::as_deref);
+        this.is_some_and(|this| {
+            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < self.limits.portion()
+        })
+    }
+
+    /// The session whose messages a subscription does not want: its own, if it wants no echo.
+    fn unwanted(&self, conn: u32, sub: u32) -> Option<u64> {
+        let this = self.conns.get(conn as usize).and_then(Option::as_deref)?;
+        let key = *this.subs.get(&sub)?;
+        (!self.index.get(key).echo).then_some(this.who.session)
+    }
+
+    /// Gives a subscription what it asked for of a block of the log; `next` is the offset behind the block.
+    pub fn replay(
+        &mut self,
+        to: (u32, u32, u32),
+        block: &[u8],
+        next: u64,
+        selection: &Selection,
+        held: Option<Vec<u8>>,
+    ) -> Replayed {
+        let (conn, sub, at) = to;
+        let mut held: Option<Cow<'_, [u8]>> = held.map(Cow::Owned);
+        let mut asking = Asking::new(selection);
+        let own = self.unwanted(conn, sub);
+        // What is safe and was not delivered yet comes live.
+        let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
+        for record in records(block).take_while(|record| record.offset() < done) {
+            let gone = record.expires() != 0 && record.expires() <= self.clock;
+            if gone || own == Some(record.session()) || record.due() > self.clock || !asking.asked(&record) {
+                continue;
+            }
+            if let Some(one) = held.take() {
+                if !self.has_room(conn, sub) {
+                    return Replayed { next: record.offset(), held: Some(one.into_owned()), live: false };
+                }
+                self.write_record((conn, sub, at), &one, flag::REPLAY, 0);
+            }
+            held = Some(Cow::Borrowed(record.bytes));
+        }
+        let live = next >= done && (held.is_none() || self.has_room(conn, sub));
+        if live {
+            if let Some(one) = held.take() {
+                self.write_record((conn, sub, at), &one, flag::REPLAY | flag::LAST, 0);
+            }
+            if let Some(behind) = self.conn(conn).and_then(|this| this.cursors.get_mut(&(sub, at))) {
+                *behind = false;
+            }
+        }
+        Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }
+    }
+
+    /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.
+    pub fn hand_records(
+        &mut self,
+        to: (u32, u32, u32),
+        block: &Block,
+        spans: &[(u64, u64)],
+        deliveries: u32,
+    ) -> (u64, Vec<(u64, u64)>) {
+        let (mut count, mut left) = (0, Vec::<(u64, u64)>::new());
+        for offset in spans.iter().flat_map(|&(first, count)| first..first + count) {
+            let record = block.get(offset).filter(|one| one.expires() == 0 || one.expires() > self.clock);
+            if let Some(record) = record {
+                self.write_record(to, record.bytes, flag::CHANNEL, deliveries);
+                count += 1;
+            } else {
+                match left.last_mut() {
+                    Some((first, many)) if *first + *many == offset => *many += 1,
+                    _ => left.push((offset, 1)),
+                }
+            }
+        }
+        (count, left)
+    }
+
+    /// Stores a message of the driver, which hears what became of it by its ticket.
+    pub fn store_own(&mut self, ticket: u64, message: &Message) -> Checked<()> {
+        let topic = self.topics.use_text(message.topic);
+        let at = self.stream_of(topic);
+        self.topics.unuse(topic);
+        let clock = self.clock;
+        let none = || Fault::new(code::NO_STREAM, format!("no stream takes {:?}", message.topic));
+        let stream = self.streams.get_mut(at as usize).and_then(Option::as_mut).ok_or_else(none)?;
+        let closed = || Err(Refused::Failed("the stream is closed".into()));
+        let stored = lock(&stream.log).as_mut().map_or_else(closed, |log| log.append(clock, message));
+        let place =
+            stored.map_err(|refused| Fault::new(code::STORE_FAILED, format!("it could not be stored: {refused:?}")))?;
+        let (offset, sequence, again) = (place.offset, place.sequence, place.again);
+        let run = Waiting { conn: NONE, session: 0, number: ticket, count: 1, offset, sequence, again };
+        stream.waiting.push_back(run);
+        if !std::mem::replace(&mut stream.touched, true) {
+            self.touched.push(at);
+        }
+        self.flush_streams();
+        Ok(())
+    }
+
+    /// Tells a client that a channel is gone.
+    pub fn tell_ended(&mut self, conn: u32, id: u32, code: u16, text: &str) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::UNCHANNEL, 0).u16(code).u32(id).bytes(text.as_bytes()).end();
+        });
+    }
+
+    fn write_record(&mut self, (conn, sub, at): (u32, u32, u32), record: &[u8], flags: u8, deliveries: u32) {
+        self.tell_stream(conn, at);
+        self.put(conn, |out| {
+            let frame = Writer::new(out, kind::RECORD, flags | flag::KEEP).u16(1).u32(at).u32(deliveries).u32(sub);
+            frame.bytes(record).end();
+        });
+        if let Some(this) = self.conn(conn) {
+            this.count.delivered += 1;
+            this.count.delivered_bytes += record.len() as u64;
+        }
+    }
+
+    /// Offsets that a subscription will never get.
+    pub fn tell_gap(&mut self, conn: u32, sub: u32, stream: u32, from: u64, to: u64) {
+        self.tell_stream(conn, stream);
+        self.put(conn, |out| {
+            Writer::new(out, kind::GAP, 0).u16(0).u32(sub).u32(stream).u64(from).u64(to).end();
+        });
+    }
+}
+
+impl Waiting {
+    fn follows(&self, conn: u32, session: u64, number: u64, offset: u64, sequence: u64, again: bool) -> bool {
+        let count = u64::from(self.count);
+        (self.conn, self.session, self.again, again) == (conn, session, false, false)
+            && (self.number.checked_add(count), self.offset + count, self.sequence + count)
+                == (Some(number), offset, sequence)
+    }
+
+    /// Keeps the first so many; the others.
+    fn split(&mut self, first: u32) -> Self {
+        let by = u64::from(first);
+        let count = std::mem::replace(&mut self.count, first) - first;
+        let (number, offset, sequence) = (self.number.wrapping_add(by), self.offset + by, self.sequence + by);
+        Self { conn: self.conn, session: self.session, number, count, offset, sequence, again: false }
+    }
+}

@@ -1,0 +1,452 @@
+//! The appending side of a log: gives offsets and sequences, encodes records, hands them to the writer, and removes old buckets.
+//!
+//! One thread appends. `append` only encodes into memory; `flush` hands all that to the writer. What the writer could not store
+//! is taken back by `settle`, which makes offsets and sequences go on behind the last safe record.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::bucket::{index_name, log_name, Building, Topic, Topics};
+use super::files::{replace, rest, Files};
+use super::front::Front;
+use super::once::{Known, Once};
+use super::open::{self, Scan};
+use super::record::{records, Message};
+use super::scan::Reader;
+use super::shared::{Bell, Bucket, Data, Piece, Shared, State, Writer, RETRY};
+use super::simulated::Simulated;
+use super::{Error, Position, Refused, Safety, Settings};
+
+/// Records that were not stored, from the first offset to before the second; both will be given again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    pub from: u64,
+    pub to: u64,
+    pub error: String,
+}
+
+/// What `trim` removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    pub records: u64,
+    pub bytes: u64,
+    pub buckets: usize,
+}
+
+pub struct Log {
+    pub(super) shared: Arc<Shared>,
+    pub(super) settings: Settings,
+    topics: Topics,
+    once: Once,
+    bucket: Building,
+    /// Records that were not flushed, and where in the bucket they begin.
+    tail: Vec<u8>,
+    tail_from: u64,
+    tail_at: u64,
+    /// Marks of the bucket that the writer has.
+    marked: usize,
+    next: u64,
+    stored: i64,
+    /// A bucket that is gone, whose index is still needed for the sequences.
+    carry: Option<u64>,
+    failed: Option<(Instant, String)>,
+    /// Without a thread.
+    pub(super) writer: Option<Writer>,
+    thread: Option<JoinHandle<()>>,
+    /// Somebody else stores what is appended, and says so.
+    pub(super) front: Option<Front>,
+    closed: bool,
+}
+
+impl Log {
+    /// Opens or makes a log; with a `bell` a thread writes and rings it, without one `flush` writes.
+    ///
+    /// One that is made begins with the offset `begin`.
+    pub fn open(files: Arc<dyn Files>, settings: Settings, bell: Option<Bell>, begin: u64) -> Result<Self, Error> {
+        if !files.lock()? {
+            return Err(Error::InUse);
+        }
+        let found = open::open(&*files, begin).inspect_err(|_| files.unlock())?;
+        Ok(Self::start(files, settings, bell, found, true))
+    }
+
+    /// A log in memory.
+    pub fn memory(settings: Settings, begin: u64) -> Self {
+        let settings = Settings { bucket_bytes: settings.bucket_bytes.min(1 << 20), ..settings };
+        let found = open::Found { next: begin, bucket: Building::new(begin), ..open::Found::default() };
+        Self::start(Arc::new(Simulated::new(false)), settings, None, found, false)
+    }
+
+    pub(super) fn start(
+        files: Arc<dyn Files>,
+        settings: Settings,
+        bell: Option<Bell>,
+        found: open::Found,
+        indexed: bool,
+    ) -> Self {
+        let open::Found { buckets, bucket, topics, once, next, stored, damage, carry } = found;
+        let threaded = bell.is_some();
+        let shared = Arc::new(Shared {
+            files,
+            indexed,
+            state: Mutex::new(State { settings, buckets, damage, written: next, ..State::default() }),
+            work: Condvar::new(),
+            safe: next.into(),
+            waiting: 0.into(),
+            failed: false.into(),
+            bell: bell.unwrap_or_else(|| Box::new(|| {})),
+        });
+        let thread = threaded.then(|| {
+            let shared = shared.clone();
+            std::thread::spawn(move || Writer::default().run(&shared))
+        });
+        Self {
+            shared,
+            settings,
+            topics,
+            once,
+            tail: Vec::new(),
+            tail_from: next,
+            tail_at: bucket.summary.length,
+            marked: bucket.marks.len(),
+            bucket,
+            next,
+            stored,
+            carry,
+            failed: None,
+            writer: (!threaded).then(Writer::default),
+            thread,
+            front: None,
+            closed: false,
+        }
+    }
+
+    /// For reading, from any thread.
+    pub fn reader(&self) -> Reader {
+        Reader { shared: self.shared.clone() }
+    }
+
+    /// Settings may change at any time.
+    pub fn set(&mut self, settings: Settings) {
+        self.flush();
+        self.settings = settings;
+        self.shared.state().settings = settings;
+    }
+
+    /// The offset that is given next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Offset behind the last record that is as safe as promised.
+    pub fn safe(&self) -> u64 {
+        self.shared.safe.load(SeqCst)
+    }
+
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// Topics that are there: first and last sequence, number of records.
+    pub fn topics(&self) -> io::Result<Vec<(String, u64, u64, u64)>> {
+        self.reader().topics(&self.topics, self.bucket.summary.base)
+    }
+
+    /// Every topic that was ever stored: its last sequence.
+    pub fn sequences(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.topics.all.iter().map(|topic| (&*topic.text, topic.last))
+    }
+
+    /// Takes a message; it is stored when `safe` is above its offset.
+    #[inline]
+    pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
+        if self.failed.is_some() || self.shared.failed.load(Relaxed) {
+            self.try_again()?;
+        }
+        let size = message.size().ok_or(Refused::TooLarge)?;
+        if message.session != 0 {
+            match self.once.find(message.session, message.number) {
+                Known::New => {}
+                Known::At(offset) => return self.again(offset),
+                Known::TooOld => return Err(Refused::TooOld),
+            }
+        }
+        let waiting = self.shared.waiting.load(Relaxed) + self.tail.len();
+        if waiting > 0 && waiting + size > self.settings.pending_bytes {
+            return Err(Refused::Full);
+        }
+        let stored = now.max(self.stored);
+        let (own, (bytes, count)) = (&self.bucket.summary, self.settings.bucket());
+        let full = own.length + size as u64 > bytes || own.count >= count;
+        if own.count > 0 && (full || stored - own.first > self.settings.bucket_age) {
+            self.roll(stored);
+        }
+        let offset = self.next;
+        let topic = self.topics.get(message.topic);
+        let sequence = topic.last + 1;
+        topic.add(sequence, offset);
+        message.encode(offset, sequence, stored, &mut self.tail);
+        self.bucket.add(offset, stored, message.due, size);
+        if message.session != 0 {
+            self.once.add(message.session, message.number, offset, stored);
+        }
+        (self.next, self.stored) = (offset + 1, stored);
+        Ok(Position { offset, sequence, again: false })
+    }
+
+    /// The position of a message that was sent again; its sequence is 0 if the record is gone.
+    fn again(&mut self, offset: u64) -> Result<Position, Refused> {
+        self.flush();
+        let found = self.reader().sequence_at(offset).map_err(|error| Refused::Failed(error.to_string()))?;
+        let known = found.or_else(|| self.front.as_ref().and_then(|front| front.sequence_at(offset)));
+        Ok(Position { offset, sequence: known.unwrap_or(0), again: true })
+    }
+
+    #[cold]
+    fn try_again(&mut self) -> Result<(), Refused> {
+        // The owner has to hear of what was lost before anything new is taken.
+        let told = |error: &str| Err(Refused::Failed(error.into()));
+        if let Some(failure) = &self.shared.state().failure {
+            return told(&failure.error);
+        }
+        match &self.failed {
+            Some((until, error)) if Instant::now() < *until => told(error),
+            _ => {
+                self.failed = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands what was appended to the writer.
+    pub fn flush(&mut self) {
+        if !self.tail.is_empty() {
+            let bytes = std::mem::take(&mut self.tail);
+            let size = bytes.len();
+            self.shared.waiting.fetch_add(size, SeqCst);
+            let mut state = self.shared.state();
+            let (summary, marks) = (self.bucket.summary, &self.bucket.marks[self.marked..]);
+            match state.pending.back_mut() {
+                // What was handed over must not change.
+                Some(Piece::Data(data)) if data.base == summary.base && self.front.is_none() => {
+                    Arc::make_mut(&mut data.bytes).extend_from_slice(&bytes);
+                    data.marks.extend_from_slice(marks);
+                    data.summary = summary;
+                    self.tail = bytes;
+                    self.tail.clear();
+                }
+                _ => {
+                    let marks = marks.to_vec();
+                    let (base, position, from) = (summary.base, self.tail_at, self.tail_from);
+                    state.pending.push_back(Piece::Data(Data {
+                        base,
+                        position,
+                        from,
+                        summary,
+                        marks,
+                        bytes: Arc::new(bytes),
+                    }));
+                    self.tail = Vec::with_capacity(size);
+                }
+            }
+            drop(state);
+            self.marked = self.bucket.marks.len();
+            (self.tail_from, self.tail_at) = (self.next, summary.length);
+            if self.settings.safety == Safety::Memory {
+                self.shared.safe.fetch_max(self.next, SeqCst);
+            }
+        }
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        match (&self.front, &mut self.writer) {
+            (Some(front), _) => front.wake(&self.shared),
+            (None, Some(writer)) => while writer.step(&self.shared) {},
+            (None, None) => self.shared.work.notify_one(),
+        }
+    }
+
+    /// Begins a new bucket.
+    fn roll(&mut self, now: i64) {
+        self.flush();
+        self.once.forget(now - self.settings.once_age);
+        let index = if self.shared.indexed { self.bucket.index(&self.topics, &self.once) } else { Vec::new() };
+        self.shared.state().pending.push_back(Piece::Seal(self.bucket.summary.base, index));
+        self.fresh();
+        self.wake();
+        if !self.shared.indexed {
+            // A log in memory keeps its bounds by itself; there are no files whose removal could fail.
+            let _ = self.trim(now, u64::MAX);
+        }
+    }
+
+    fn fresh(&mut self) {
+        self.topics.roll();
+        self.bucket = Building::new(self.next);
+        (self.tail_from, self.tail_at, self.marked) = (self.next, 0, 0);
+    }
+
+    /// Takes back what could not be written; to be called when the bell has rung.
+    pub fn settle(&mut self) -> Option<Lost> {
+        if !self.shared.failed.load(SeqCst) {
+            return None;
+        }
+        let mut state = self.shared.state();
+        let mut failure = state.failure.take()?;
+        let mut sealed = failure.poisoned;
+        // Of a front those that wait still are not lost: what is, was said when it failed.
+        let lost = if self.front.is_some() { VecDeque::new() } else { std::mem::take(&mut state.pending) };
+        for piece in lost {
+            match piece {
+                Piece::Data(data) => failure.refused.push(data),
+                Piece::Seal(..) => sealed = true,
+            }
+        }
+        let Data { base, position: length, from, .. } = failure.refused[0];
+        let to = self.next;
+        self.shared.waiting.store(state.pending.iter().map(Piece::size).sum(), SeqCst);
+        self.shared.failed.store(false, SeqCst);
+        drop(state);
+        let tail = std::mem::take(&mut self.tail);
+        let blocks = failure.refused.iter().map(|data| data.bytes.as_slice()).chain([&tail[..]]);
+        let all: Vec<_> = blocks.flat_map(records).collect();
+        for record in all.iter().rev() {
+            self.topics.get(record.topic).retract(record.sequence());
+            if record.session() != 0 {
+                self.once.retract(record.session(), record.number());
+            }
+        }
+        self.next = from;
+        if sealed || length == 0 {
+            let indexed = self.shared.indexed;
+            let index = if indexed { self.index_again(base, length) } else { (length > 0).then(Vec::new) };
+            if let Some(index) = index {
+                self.shared.state().pending.push_back(Piece::Seal(base, index));
+            }
+            self.fresh();
+        } else {
+            self.bucket.retract(from, length, all.len() as u64);
+            (self.tail_from, self.tail_at, self.marked) = (from, length, self.bucket.marks.len());
+        }
+        self.failed = Some((Instant::now() + RETRY, failure.error.clone()));
+        Some(Lost { from, to, error: failure.error })
+    }
+
+    /// The index of a bucket that ends earlier than it was to; None: nothing is in it, or it can't be read now.
+    fn index_again(&mut self, base: u64, length: u64) -> Option<Vec<u8>> {
+        let bytes = rest(&*self.shared.files.open(&log_name(base)).ok()?, 0, length).ok()?;
+        let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
+        let mut scan = Scan { building, topics, once, limit: Some(self.next) };
+        scan.run(&bytes, &mut Vec::new());
+        self.topics.roll();
+        for Topic { text, first, count, offset, .. } in scan.topics.all {
+            let topic = self.topics.get(&text);
+            (topic.first, topic.count, topic.offset) = (first, count, offset);
+        }
+        (length > 0).then(|| scan.building.index(&self.topics, &self.once))
+    }
+
+    /// Removes whole buckets by age, bytes and count; none with an offset of `hold` or above.
+    pub fn trim(&mut self, now: i64, hold: u64) -> io::Result<Trimmed> {
+        let settings = self.settings;
+        self.once.forget(now - settings.once_age);
+        let old = |last: i64| settings.max_age > 0 && last < now - settings.max_age;
+        let own = self.bucket.summary;
+        if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last)) {
+            self.roll(now);
+        }
+        let state = self.shared.state();
+        let mut bytes: u64 = state.buckets.iter().map(|bucket| bucket.summary.length).sum();
+        let mut count: u64 = state.buckets.iter().map(|bucket| bucket.summary.count).sum();
+        let mut gone = Trimmed::default();
+        for Bucket { summary, sealed, .. } in &state.buckets {
+            let over = |is: u64, most: u64| most > 0 && is > most;
+            let goes = old(summary.last)
+                || over(bytes, settings.max_bytes) && over(bytes, settings.max_bytes + summary.length - 1)
+                || over(count, settings.max_count) && over(count, settings.max_count + summary.count - 1);
+            if !sealed || !goes || summary.end > hold {
+                break;
+            }
+            (bytes, count) = (bytes - summary.length, count - summary.count);
+            gone.records += summary.count;
+            gone.bytes += summary.length;
+            gone.buckets += 1;
+        }
+        let first = state.buckets.get(gone.buckets).map_or(state.written, |bucket| bucket.summary.base);
+        let newest = state.buckets.iter().rev().find(|bucket| bucket.sealed).map(|bucket| bucket.summary.base);
+        drop(state);
+        if gone.buckets > 0 {
+            self.remove(first, gone.buckets, newest)?;
+        }
+        Ok(gone)
+    }
+
+    fn remove(&mut self, first: u64, buckets: usize, newest: Option<u64>) -> io::Result<()> {
+        let files = &*self.shared.files;
+        if self.shared.indexed {
+            // From here on they are gone, even if there is no time to remove them.
+            open::begin_with(files, first)?;
+        }
+        let mut state = self.shared.state();
+        let gone: Vec<u64> = state.buckets.drain(..buckets).map(|bucket| bucket.summary.base).collect();
+        state.loaded.retain(|known| !gone.contains(&known.0));
+        drop(state);
+        for base in &gone {
+            files.remove(&log_name(*base))?;
+        }
+        if self.shared.indexed {
+            // The newest index knows the last sequences, also of topics that have no record left.
+            let old = self.carry.take().into_iter().chain(gone.iter().copied());
+            for base in old {
+                if Some(base) == newest {
+                    self.carry = Some(base);
+                } else {
+                    match files.remove(&index_name(base)) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all that waits and lets go of the folder; an error tells what of it could not be stored.
+    pub fn close(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        self.flush();
+        self.shared.state().closing = true;
+        self.wake();
+        let ended =
+            self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| io::Error::other("the writer ended")));
+        let stuck = self.shared.state().stuck.clone();
+        let lost = self.settle().map(|lost| lost.error).or(stuck).map_or(Ok(()), |error| Err(io::Error::other(error)));
+        let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };
+        self.shared.files.unlock();
+        ended.and(lost).and(kept)
+    }
+
+    /// The index of the bucket so far, so that the next one to open it need not read it.
+    fn checkpoint(&mut self) -> io::Result<()> {
+        let own = self.bucket.summary;
+        if own.count == 0 {
+            return Ok(());
+        }
+        self.shared.files.open(&log_name(own.base))?.sync()?;
+        replace(&*self.shared.files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Who wants to know calls close.
+        let _ = self.close();
+    }
+}

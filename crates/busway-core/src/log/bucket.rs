@@ -1,0 +1,330 @@
+//! What a bucket holds, kept while it grows, and its index file once it is sealed.
+//!
+//! A bucket is `<offset of its first record, 20 digits>.log`; its index has the same name with `.idx`:
+//!
+//! ```text
+//! offset  size  what
+//! 0       8     "BWAYIDX1"
+//! 8       8     base u64      offset of the first record
+//! 16      8     end u64       offset behind the last record
+//! 24      8     length u64    bytes of the .log that this describes
+//! 32      8     count u64     records (fewer than end - base: some were lost)
+//! 40      8     first i64     when the first was stored
+//! 48      8     last i64      when the last was stored
+//! 56      8     due i64       the latest due time of its records that was in the future when they were stored, 0: none
+//! 64      8     size u64      bytes of the body
+//! 72      4     crc u32       of the body
+//! 76      4     crc u32       of the first 76 bytes
+//! 80      …     body: marks (offset, position, stored), due (time, offset), publishers (see `once`), topics
+//! ```
+//! The lists of the body begin with their number. A topic has its last sequence, then what is in this bucket: first sequence,
+//! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted, and those without a record in
+//! this bucket are there, too: so the newest index knows the last sequence of every topic that ever was.
+
+use std::hash::{Hash, Hasher};
+
+use crc32c::crc32c;
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
+
+use super::once::Once;
+use super::record::Record;
+use super::wire::{Reader, Writer};
+
+const MAGIC: &[u8; 8] = b"BWAYIDX1";
+pub const HEAD: usize = 80;
+/// Bytes between two marks.
+const STEP: u64 = 64 << 10;
+
+pub fn log_name(base: u64) -> String {
+    format!("{base:020}.log")
+}
+
+pub fn index_name(base: u64) -> String {
+    format!("{base:020}.idx")
+}
+
+/// Where a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub offset: u64,
+    pub position: u64,
+    pub stored: i64,
+}
+
+/// A bucket in few words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub base: u64,
+    pub end: u64,
+    pub length: u64,
+    pub count: u64,
+    pub first: i64,
+    pub last: i64,
+    pub due: i64,
+}
+
+impl Summary {
+    pub fn new(base: u64) -> Self {
+        Self { base, end: base, ..Self::default() }
+    }
+
+    /// From the head of an index; the size of the body and its checksum.
+    pub fn read(head: &[u8]) -> Option<(Self, usize, u32)> {
+        let (words, crc) = head.get(..HEAD)?.split_at(76);
+        if &words[..8] != MAGIC || crc32c(words).to_le_bytes() != crc {
+            return None;
+        }
+        let rest = &mut &words[8..];
+        let (base, end, length, count) = (rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?);
+        let (first, last, due, size) = (rest.i64()?, rest.i64()?, rest.i64()?, rest.u64()?);
+        let crc = u32::from_le_bytes(rest.bytes(4)?.try_into().ok()?);
+        Some((Self { base, end, length, count, first, last, due }, usize::try_from(size).ok()?, crc))
+    }
+
+    fn write(&self, body: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(MAGIC);
+        for word in [self.base, self.end, self.length, self.count] {
+            out.u64(word);
+        }
+        for word in [self.first, self.last, self.due] {
+            out.i64(word);
+        }
+        out.u64(body.len() as u64);
+        out.extend_from_slice(&crc32c(body).to_le_bytes());
+        out.extend_from_slice(&crc32c(out).to_le_bytes());
+        out.extend_from_slice(body);
+    }
+}
+
+/// The bucket that is written to.
+#[derive(Debug, Default)]
+pub struct Building {
+    pub summary: Summary,
+    pub marks: Vec<Mark>,
+    /// Records that were due in the future when they were stored: when, and their offset.
+    pub due: Vec<(i64, u64)>,
+}
+
+impl Building {
+    pub fn new(base: u64) -> Self {
+        Self { summary: Summary::new(base), ..Self::default() }
+    }
+
+    #[inline]
+    pub fn add(&mut self, offset: u64, stored: i64, due: i64, size: usize) {
+        let own = &mut self.summary;
+        if own.count == 0 {
+            own.first = stored;
+        }
+        if self.marks.last().is_none_or(|mark| own.length - mark.position >= STEP) {
+            self.marks.push(Mark { offset, position: own.length, stored });
+        }
+        if due > stored {
+            self.due.push((due, offset));
+            own.due = own.due.max(due);
+        }
+        (own.end, own.last) = (offset + 1, stored);
+        own.length += size as u64;
+        own.count += 1;
+    }
+
+    /// Takes back what was added from this offset on.
+    pub fn retract(&mut self, offset: u64, length: u64, count: u64) {
+        self.marks.retain(|mark| mark.offset < offset);
+        self.due.retain(|due| due.1 < offset);
+        (self.summary.end, self.summary.length) = (offset, length);
+        self.summary.count -= count;
+    }
+
+    pub fn index(&self, topics: &Topics, once: &Once) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.u64(self.marks.len() as u64);
+        for mark in &self.marks {
+            body.u64(mark.offset);
+            body.u64(mark.position);
+            body.i64(mark.stored);
+        }
+        body.u64(self.due.len() as u64);
+        for (due, offset) in &self.due {
+            body.i64(*due);
+            body.u64(*offset);
+        }
+        once.write(&mut body);
+        let mut sorted: Vec<&Topic> = topics.all.iter().filter(|topic| topic.last > 0).collect();
+        sorted.sort_unstable_by(|a, b| a.text.cmp(&b.text));
+        body.u64(sorted.len() as u64);
+        for topic in sorted {
+            for word in [topic.last, topic.first, topic.count, topic.offset, topic.text.len() as u64] {
+                body.u64(word);
+            }
+            body.extend_from_slice(topic.text.as_bytes());
+        }
+        let mut out = Vec::with_capacity(HEAD + body.len());
+        self.summary.write(&body, &mut out);
+        out
+    }
+}
+
+/// A topic that has been stored, with its place in the bucket that is written to.
+#[derive(Debug, Clone, Default)]
+pub struct Topic {
+    pub text: Box<str>,
+    /// The last sequence that was given.
+    pub last: u64,
+    /// In this bucket: the first sequence, the number of records, the offset of the first.
+    pub first: u64,
+    pub count: u64,
+    pub offset: u64,
+}
+
+/// All topics that ever were stored.
+#[derive(Debug, Default)]
+pub struct Topics {
+    pub all: Vec<Topic>,
+    table: HashTable<u32>,
+    recent: usize,
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = FxHasher::default();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Topics {
+    #[inline]
+    pub fn get(&mut self, text: &str) -> &mut Topic {
+        if self.all.get(self.recent).is_none_or(|recent| *recent.text != *text) {
+            let hashed = hash(text);
+            let known = self.table.find(hashed, |&slot| *self.all[slot as usize].text == *text).copied();
+            let slot = known.unwrap_or(self.all.len() as u32);
+            if known.is_none() {
+                self.all.push(Topic { text: text.into(), ..Topic::default() });
+                let all = &self.all;
+                self.table.insert_unique(hashed, slot, |&slot| hash(&all[slot as usize].text));
+            }
+            self.recent = slot as usize;
+        }
+        &mut self.all[self.recent]
+    }
+
+    /// A new bucket begins.
+    pub fn roll(&mut self) {
+        for topic in &mut self.all {
+            (topic.first, topic.count, topic.offset) = (0, 0, 0);
+        }
+    }
+
+    /// So many records were lost of which nobody knows the topic: no sequence of theirs may be given again.
+    pub fn skip(&mut self, lost: u64) {
+        for topic in &mut self.all {
+            topic.last += lost;
+        }
+    }
+}
+
+impl Topic {
+    #[inline]
+    pub fn add(&mut self, sequence: u64, offset: u64) {
+        if self.count == 0 {
+            (self.first, self.offset) = (sequence, offset);
+        }
+        self.last = sequence;
+        self.count += 1;
+    }
+
+    pub fn retract(&mut self, sequence: u64) {
+        self.last = sequence - 1;
+        self.count = self.count.saturating_sub(1);
+    }
+}
+
+/// A sound index, as bytes that are looked through where they are.
+#[derive(Debug, Default)]
+pub struct Index {
+    pub summary: Summary,
+    pub marks: Vec<Mark>,
+    pub due: Vec<(i64, u64)>,
+    bytes: Vec<u8>,
+    once: usize,
+    /// Where each topic begins.
+    topics: Vec<u32>,
+}
+
+impl Index {
+    pub fn read(bytes: Vec<u8>) -> Option<Self> {
+        let (summary, size, crc) = Summary::read(&bytes)?;
+        let mut rest = &bytes[HEAD..];
+        if rest.len() != size || crc32c(rest) != crc {
+            return None;
+        }
+        let read = &mut rest;
+        let (mut marks, mut due) = (Vec::new(), Vec::new());
+        for _ in 0..read.count(24)? {
+            marks.push(Mark { offset: read.u64()?, position: read.u64()?, stored: read.i64()? });
+        }
+        for _ in 0..read.count(16)? {
+            due.push((read.i64()?, read.u64()?));
+        }
+        let once = bytes.len() - read.len();
+        Once::read(read)?;
+        let mut topics = Vec::new();
+        for _ in 0..read.count(40)? {
+            topics.push(u32::try_from(bytes.len() - read.len()).ok()?);
+            read.bytes(32)?;
+            let size = read.u64()?;
+            std::str::from_utf8(read.bytes(usize::try_from(size).ok()?)?).ok()?;
+        }
+        rest.is_empty().then_some(Self { summary, marks, due, bytes, once, topics })
+    }
+
+    pub fn once(&self) -> Once {
+        Once::read(&mut &self.bytes[self.once..]).unwrap_or_default()
+    }
+
+    fn row(&self, at: u32) -> Option<(&str, [u64; 4])> {
+        let mut rest = &self.bytes[at as usize..];
+        let words = [rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?];
+        let size = rest.u64()?;
+        Some((std::str::from_utf8(rest.bytes(usize::try_from(size).ok()?)?).ok()?, words))
+    }
+
+    /// Every topic: its last sequence, and what of it is in this bucket (first sequence, number, first offset).
+    pub fn topics(&self) -> impl Iterator<Item = (&str, [u64; 4])> {
+        self.topics.iter().filter_map(|at| self.row(*at))
+    }
+
+    pub fn topic(&self, text: &str) -> Option<[u64; 4]> {
+        let name = |at: &u32| self.row(*at).map_or("", |row| row.0);
+        let at = self.topics.binary_search_by(|at| name(at).cmp(text)).ok()?;
+        self.row(self.topics[at]).map(|row| row.1)
+    }
+
+    /// All topics as they were behind this bucket; with `inside` what is in it, too.
+    pub fn carry(&self, inside: bool) -> Topics {
+        let mut topics = Topics::default();
+        for (text, [last, first, count, offset]) in self.topics() {
+            let topic = topics.get(text);
+            topic.last = last;
+            if inside {
+                (topic.first, topic.count, topic.offset) = (first, count, offset);
+            }
+        }
+        topics
+    }
+
+    pub fn building(&self) -> Building {
+        Building { summary: self.summary, marks: self.marks.clone(), due: self.due.clone() }
+    }
+}
+
+/// Puts a record that was found into everything that is known of its bucket.
+pub fn learn(record: &Record<'_>, building: &mut Building, topics: &mut Topics, once: &mut Once) {
+    let (offset, stored) = (record.offset(), record.stored());
+    building.add(offset, stored, record.due(), record.bytes.len());
+    topics.get(record.topic).add(record.sequence(), offset);
+    if record.session() != 0 {
+        once.add(record.session(), record.number(), offset, stored);
+    }
+}

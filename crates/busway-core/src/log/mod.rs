@@ -1,0 +1,128 @@
+//! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without gaps.
+//!
+//! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once` and `wire` (one file
+//! of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
+//! writer), `open` (what is found when a log is opened), `append` (the appending side), `scan` (reading), `columns` (blocks
+//! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
+//! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
+
+pub mod append;
+pub mod block;
+pub mod bucket;
+pub mod columns;
+pub mod files;
+pub mod front;
+pub mod once;
+mod open;
+pub mod record;
+pub mod scan;
+mod shared;
+pub mod simulated;
+mod wire;
+
+/// When a record is as safe as the stream promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Safety {
+    /// As soon as the broker has it.
+    Memory,
+    /// When the operating system has it: it survives the end of the broker.
+    #[default]
+    Written,
+    /// When the disk has it: it survives a power cut.
+    Synced,
+}
+
+/// Ages are nanoseconds; 0 of what begins with `max` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    pub safety: Safety,
+    pub bucket_bytes: u64,
+    pub bucket_age: i64,
+    pub max_age: i64,
+    pub max_bytes: u64,
+    pub max_count: u64,
+    /// How long a publisher's messages are remembered, to know them when they are sent again.
+    pub once_age: i64,
+    /// Bytes that may wait to be written.
+    pub pending_bytes: usize,
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            safety: Safety::default(),
+            bucket_bytes: 64 << 20,
+            bucket_age: 3600 * SECOND,
+            max_age: 24 * 3600 * SECOND,
+            max_bytes: 0,
+            max_count: 0,
+            once_age: 15 * 60 * SECOND,
+            pending_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Settings {
+    /// The size a bucket is cut at: whole buckets are removed, so there should be several within the limits.
+    fn bucket(&self) -> (u64, u64) {
+        let part = |most: u64, least: u64| if most == 0 { u64::MAX } else { (most / 8).max(least) };
+        (self.bucket_bytes.min(part(self.max_bytes, 64 << 10)), part(self.max_count, 256))
+    }
+}
+
+/// Something that should be there and isn't, or is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    pub file: String,
+    pub position: u64,
+    /// Records that are lost; None: nobody knows how many behind the first.
+    pub from: u64,
+    pub to: Option<u64>,
+    pub what: &'static str,
+}
+
+#[derive(Debug)]
+pub enum Error {
+    /// Somebody else has opened it.
+    InUse,
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InUse => out.write_str("it is in use by another broker; give each its own folder"),
+            Self::Io(error) => error.fmt(out),
+        }
+    }
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// Too much waits to be written: try again when `safe` has moved on.
+    Full,
+    /// A resend of which is not known any more whether it was stored.
+    TooOld,
+    /// A topic, a name or all of it is longer than a record can be.
+    TooLarge,
+    /// The last write failed; another one is tried before long.
+    Failed(String),
+}
+
+/// Where a message is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    pub offset: u64,
+    pub sequence: u64,
+    /// It was stored before, and is not stored again.
+    pub again: bool,
+}

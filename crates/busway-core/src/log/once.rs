@@ -1,0 +1,196 @@
+//! Which messages a publisher has stored already, so that one that is sent again is not stored again.
+//!
+//! For each session the runs of numbers that lie one after the other in the stream. Bounded by the number of sessions, the
+//! runs of each, the runs of all, and by age; whoever was stored longest ago is forgotten first.
+
+use hashbrown::HashMap;
+
+use super::wire::{Reader, Writer};
+
+const SESSIONS: usize = 65_536;
+const RUNS: usize = 1024;
+const ALL_RUNS: usize = 1 << 20;
+
+/// Numbers that follow each other and are stored at offsets that do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    number: u64,
+    offset: u64,
+    count: u64,
+}
+
+impl Run {
+    /// The number that would go on with it.
+    fn next(&self) -> u64 {
+        self.number.saturating_add(self.count)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Session {
+    id: u64,
+    /// Numbers below are no longer known.
+    floor: u64,
+    /// When the last one was stored.
+    stored: i64,
+    /// Sorted.
+    runs: Vec<Run>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    New,
+    /// It is stored at this offset.
+    At(u64),
+    /// It is not known any more whether it was stored.
+    TooOld,
+}
+
+#[derive(Debug, Default)]
+pub struct Once {
+    all: Vec<Session>,
+    slots: HashMap<u64, u32>,
+    recent: usize,
+    runs: usize,
+}
+
+impl Once {
+    #[inline]
+    fn slot(&mut self, session: u64) -> Option<usize> {
+        if self.all.get(self.recent).is_none_or(|recent| recent.id != session) {
+            self.recent = *self.slots.get(&session)? as usize;
+        }
+        Some(self.recent)
+    }
+
+    #[inline]
+    pub fn find(&mut self, session: u64, number: u64) -> Known {
+        let Some(slot) = self.slot(session) else { return Known::New };
+        let Session { floor, runs, .. } = &self.all[slot];
+        if number < *floor {
+            return Known::TooOld;
+        }
+        match runs.last() {
+            Some(last) if number >= last.number && number - last.number >= last.count => return Known::New,
+            _ => {}
+        }
+        let at = runs.partition_point(|run| run.number <= number);
+        match at.checked_sub(1).map(|at| runs[at]) {
+            Some(run) if number - run.number < run.count => Known::At(run.offset + (number - run.number)),
+            _ => Known::New,
+        }
+    }
+
+    #[inline]
+    pub fn add(&mut self, session: u64, number: u64, offset: u64, stored: i64) {
+        let slot = self.slot(session).unwrap_or_else(|| self.new_slot(session));
+        let known = &mut self.all[slot];
+        known.stored = stored;
+        match known.runs.last_mut() {
+            Some(run) if run.next() == number && run.offset + run.count == offset => run.count += 1,
+            _ => {
+                let at = known.runs.partition_point(|run| run.number < number);
+                known.runs.insert(at, Run { number, offset, count: 1 });
+                self.runs += 1;
+                if known.runs.len() > RUNS {
+                    let gone = known.runs.drain(..RUNS / 2).next_back();
+                    known.floor = gone.map_or(0, |run| run.next());
+                    self.runs -= RUNS / 2;
+                }
+                if self.runs > ALL_RUNS {
+                    self.halve();
+                }
+            }
+        }
+    }
+
+    /// So many numbers that follow each other, stored at offsets that do.
+    pub fn add_run(&mut self, session: u64, number: u64, offset: u64, count: u64, stored: i64) {
+        if count == 0 {
+            return;
+        }
+        self.add(session, number, offset, stored);
+        let Some(slot) = self.slot(session) else { return };
+        let runs = &mut self.all[slot].runs;
+        let at = runs.partition_point(|run| run.number <= number);
+        if let Some(run) = at.checked_sub(1).map(|at| &mut runs[at]) {
+            run.count = run.count.max(number - run.number + count);
+        }
+    }
+
+    fn new_slot(&mut self, session: u64) -> usize {
+        if self.all.len() >= SESSIONS {
+            self.halve();
+        }
+        self.recent = self.all.len();
+        self.all.push(Session { id: session, floor: 0, stored: 0, runs: Vec::new() });
+        self.slots.insert(session, self.recent as u32);
+        self.recent
+    }
+
+    /// Forgets those who were stored longest ago.
+    fn halve(&mut self) {
+        let mut times: Vec<_> = self.all.iter().map(|known| known.stored).collect();
+        let middle = times.len() / 2;
+        let middle = *times.select_nth_unstable(middle).1;
+        self.keep(|known| known.stored > middle);
+    }
+
+    /// Forgets who was last stored before this time.
+    pub fn forget(&mut self, before: i64) {
+        self.keep(|known| known.stored >= before);
+    }
+
+    fn keep(&mut self, kept: impl Fn(&Session) -> bool) {
+        self.all.retain(kept);
+        self.index();
+    }
+
+    fn index(&mut self) {
+        self.recent = 0;
+        self.slots = self.all.iter().enumerate().map(|(slot, known)| (known.id, slot as u32)).collect();
+        self.runs = self.all.iter().map(|known| known.runs.len()).sum();
+    }
+
+    /// What was added last for this session is not stored after all.
+    pub fn retract(&mut self, session: u64, number: u64) {
+        let Some(slot) = self.slot(session) else { return };
+        let runs = &mut self.all[slot].runs;
+        if let Some(at) = runs.iter().rposition(|run| run.next() == number.saturating_add(1)) {
+            runs[at].count -= 1;
+            if runs[at].count == 0 {
+                runs.remove(at);
+                self.runs -= 1;
+            }
+        }
+    }
+
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.u64(self.all.len() as u64);
+        for known in &self.all {
+            out.u64(known.id);
+            out.u64(known.floor);
+            out.i64(known.stored);
+            out.u64(known.runs.len() as u64);
+            for run in &known.runs {
+                out.u64(run.number);
+                out.u64(run.offset);
+                out.u64(run.count);
+            }
+        }
+    }
+
+    pub fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let mut once = Self::default();
+        for _ in 0..bytes.count(32)? {
+            let (id, floor, stored) = (bytes.u64()?, bytes.u64()?, bytes.i64()?);
+            let mut runs = Vec::new();
+            for _ in 0..bytes.count(24)? {
+                runs.push(Run { number: bytes.u64()?, offset: bytes.u64()?, count: bytes.u64()? });
+            }
+            once.all.push(Session { id, floor, stored, runs });
+        }
+        once.index();
+        Some(once)
+    }
+}

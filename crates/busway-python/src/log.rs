@@ -1,0 +1,562 @@
+//! The stored log for Python: for tests, tools and whoever reads; the engine appends to it on its own.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use busway_core::log::append::Log as Core;
+use busway_core::log::columns::{columns as columns_of, Column, Problem, Values, Wanted};
+use busway_core::log::files::Real;
+use busway_core::log::front::{Kept, Sent};
+use busway_core::log::record::{records, Message, Record};
+use busway_core::log::scan::Reader;
+use busway_core::log::simulated::{Faults, Simulated};
+use busway_core::log::{Damage, Error, Position, Refused, Safety, Settings};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::bytes::ColumnBuffer;
+use crate::rules::Selection;
+
+/// Becomes readable when it is rung, until it is heard.
+struct Bell {
+    rung: Arc<AtomicBool>,
+    ear: UnixStream,
+}
+
+impl Bell {
+    fn new() -> std::io::Result<(Self, Box<dyn Fn() + Send + Sync>)> {
+        let (ear, hand) = UnixStream::pair()?;
+        ear.set_nonblocking(true)?;
+        hand.set_nonblocking(true)?;
+        let rung = Arc::new(AtomicBool::new(false));
+        let flag = rung.clone();
+        let pull = move || {
+            if !flag.swap(true, SeqCst) {
+                // One byte always fits, and nobody is left to hear it if the other end is gone.
+                let _ = (&hand).write(&[1]);
+            }
+        };
+        Ok((Self { rung, ear }, Box::new(pull)))
+    }
+
+    fn hear(&self) {
+        // In this order: who rings before the second line is heard, for whoever calls this looks afterwards; who rings later
+        // leaves it readable. The other way round a ring could be taken away and still count as one that is to be heard.
+        let _ = (&self.ear).read(&mut [0; 8]);
+        self.rung.store(false, SeqCst);
+    }
+}
+
+/// A `busway.errors.DataFailed`.
+fn failed(py: Python<'_>, text: String) -> PyErr {
+    let make = || py.import("busway.errors")?.getattr("DataFailed")?.call1((text,));
+    make().map_or_else(|error| error, PyErr::from_value)
+}
+
+const TOO_LARGE: &str = "a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes";
+
+type Told = (String, u64, u64, Option<u64>, &'static str);
+
+fn told(damage: Vec<Damage>) -> Vec<Told> {
+    damage.into_iter().map(|one| (one.file, one.position, one.from, one.to, one.what)).collect()
+}
+
+/// The stored log of a stream.
+#[pyclass(frozen, module = "busway._core")]
+pub struct Log {
+    name: String,
+    core: Arc<Mutex<Option<Core>>>,
+    reader: Reader,
+    bell: Option<Bell>,
+}
+
+/// topic, payload, fields, sender, session, number, time, expires, due
+type Row = (PyBackedStr, PyBackedBytes, Option<PyBackedBytes>, PyBackedStr, u64, u64, i64, i64, i64);
+
+fn message_of((topic, payload, fields, sender, session, number, time, expires, due): &Row) -> Message<'_> {
+    let (session, number, time, expires, due) = (*session, *number, *time, *expires, *due);
+    Message { topic, sender, time, session, number, expires, due, fields: fields.as_deref(), payload }
+}
+
+/// Where it comes from: a folder, or files in memory that tests can damage.
+#[derive(FromPyObject)]
+enum Source {
+    Simulated(Py<SimulatedFiles>),
+    Folder(PathBuf),
+}
+
+impl Log {
+    /// For the engine, which appends to it.
+    pub fn shared(&self) -> Arc<Mutex<Option<Core>>> {
+        self.core.clone()
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Core>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs something without the interpreter, since it may wait for a disk.
+    fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Core) -> R + Send) -> PyResult<R> {
+        py.detach(|| self.slot().as_mut().map(run))
+            .ok_or_else(|| failed(py, format!("stream {:?} is closed", self.name)))
+    }
+
+    fn io<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&Reader) -> std::io::Result<R> + Send) -> PyResult<R> {
+        py.detach(|| run(&self.reader)).map_err(|error| self.unusable(py, &error))
+    }
+
+    fn unusable(&self, py: Python<'_>, error: &dyn std::fmt::Display) -> PyErr {
+        failed(py, format!("stream {:?}: {error}", self.name))
+    }
+
+    fn taken<'a>(
+        &self,
+        py: Python<'_>,
+        now: i64,
+        messages: impl Iterator<Item = Message<'a>> + Send,
+    ) -> PyResult<Vec<(u64, u64)>> {
+        let (taken, refused) = self.with(py, |log| {
+            let mut taken = Vec::with_capacity(messages.size_hint().0);
+            for message in messages {
+                match log.append(now, &message) {
+                    Ok(Position { offset, sequence, .. }) => taken.push((offset, sequence)),
+                    Err(refused) => return (taken, Some(refused)),
+                }
+            }
+            (taken, None)
+        })?;
+        match refused {
+            None | Some(Refused::Full) => Ok(taken),
+            Some(Refused::Failed(error)) => Err(self.unusable(py, &format!("a write or read failed: {error}"))),
+            Some(Refused::TooOld) => {
+                Err(PyValueError::new_err("too old to tell whether it was stored already; give it a new number"))
+            }
+            Some(Refused::TooLarge) => Err(PyValueError::new_err(TOO_LARGE)),
+        }
+    }
+}
+
+#[pymethods]
+impl Log {
+    #[staticmethod]
+    #[pyo3(signature = (folder, *, name = "stream", begin = 0, **settings))]
+    fn open(
+        py: Python<'_>,
+        folder: Option<Source>,
+        name: &str,
+        begin: u64,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let settings = read_settings(Settings::default(), settings)?;
+        // Nothing of Python's may be dropped while detached.
+        let (simulated, folder) = match folder {
+            None => (None, None),
+            Some(Source::Simulated(files)) => (Some(files.get().files.clone()), None),
+            Some(Source::Folder(folder)) => (None, Some(folder)),
+        };
+        let opened = py.detach(|| -> Result<_, Error> {
+            Ok(match (simulated, folder) {
+                (Some(files), _) => (Core::open(Arc::new(files), settings, None, begin)?, None),
+                (None, Some(folder)) => {
+                    let (bell, ring) = Bell::new()?;
+                    (Core::open(Arc::new(Real::new(&folder)?), settings, Some(ring), begin)?, Some(bell))
+                }
+                (None, None) => (Core::memory(settings, begin), None),
+            })
+        });
+        let (log, bell) = opened.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
+        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell })
+    }
+
+    /// The front of a stream that somebody else stores.
+    #[staticmethod]
+    #[pyo3(signature = (*, name, next, stored, sequences, sent, keep_bytes = 16 << 20, **settings))]
+    #[allow(clippy::too_many_arguments)]
+    fn front(
+        py: Python<'_>,
+        name: &str,
+        next: u64,
+        stored: i64,
+        sequences: HashMap<String, u64>,
+        sent: Vec<(u64, u64, u64, u64, u64)>,
+        keep_bytes: u64,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let settings = read_settings(Settings::default(), settings)?;
+        let run = |(session, number, offset, sequence, count)| Sent { session, number, offset, sequence, count };
+        let sequences = sequences.into_iter().collect();
+        let kept = Kept { next, stored, sequences, sent: sent.into_iter().map(run).collect() };
+        let made = py.detach(|| {
+            let (bell, ring) = Bell::new()?;
+            std::io::Result::Ok((Core::front(settings, keep_bytes, kept, ring), bell))
+        });
+        let (log, bell) = made.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
+        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell: Some(bell) })
+    }
+
+    /// Of a front: what was appended and not taken yet, of about so many bytes: first offset, the one behind the last, records.
+    #[allow(clippy::type_complexity)]
+    fn unstored<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
+        let block = self.with(py, |log| log.unstored(most))?;
+        Ok(block.map(|block| (block.first, block.next, PyBytes::new(py, &block.bytes))))
+    }
+
+    /// Of a front: everything below this offset is stored now.
+    fn stored(&self, py: Python<'_>, upto: u64) -> PyResult<()> {
+        self.with(py, |log| log.stored(upto))
+    }
+
+    /// Of a front: what waits is not stored: all of it, or only what was not taken yet.
+    #[pyo3(signature = (error, *, taken = true))]
+    fn fail(&self, py: Python<'_>, error: &str, taken: bool) -> PyResult<()> {
+        self.with(py, |log| log.fail(error, taken))
+    }
+
+    /// Changes settings, by the names `open` has for them.
+    #[pyo3(signature = (**settings))]
+    fn set(&self, py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let current = self.with(py, |log| log.settings())?;
+        let settings = read_settings(current, settings)?;
+        self.with(py, |log| log.set(settings))
+    }
+
+    /// A file descriptor that is readable when `safe` has moved on or a write has failed; None where nothing is waited for.
+    fn fileno(&self) -> Option<i32> {
+        self.bell.as_ref().map(|bell| bell.ear.as_raw_fd())
+    }
+
+    /// To be called when `fileno` is readable, before the engine's `commit`.
+    fn hear(&self) {
+        if let Some(bell) = &self.bell {
+            bell.hear();
+        }
+    }
+
+    /// To be called when `fileno` is readable: the records that were lost (from, to, why), or None.
+    fn settle(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
+        if let Some(bell) = &self.bell {
+            bell.hear();
+        }
+        self.with(py, |log| log.settle().map(|lost| (lost.from, lost.to, lost.error)))
+    }
+
+    /// Appends rows; the position of each that was taken: fewer when too much waits to be written.
+    fn append(&self, py: Python<'_>, rows: Vec<Row>, now: i64) -> PyResult<Vec<(u64, u64)>> {
+        self.taken(py, now, rows.iter().map(message_of))
+    }
+
+    /// Appends the messages of a block without the first so many, with offsets and sequences of their own; how many were taken.
+    #[pyo3(signature = (block, now, skip = 0))]
+    fn append_block(&self, py: Python<'_>, block: &[u8], now: i64, skip: usize) -> PyResult<usize> {
+        Ok(self.taken(py, now, records(block).skip(skip).map(|record| record.message()))?.len())
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Core::flush)
+    }
+
+    #[getter]
+    fn safe(&self) -> u64 {
+        self.reader.safe()
+    }
+
+    #[getter]
+    fn first(&self) -> u64 {
+        self.reader.first()
+    }
+
+    #[getter]
+    fn next(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |log| log.next())
+    }
+
+    /// A block from an offset on: the offset it begins with, the one to read on from, and its bytes.
+    fn read<'py>(&self, py: Python<'py>, offset: u64, most: usize) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
+        let block = self.io(py, |reader| reader.read(offset, most))?;
+        Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
+    }
+
+    fn find_time(&self, py: Python<'_>, stored: i64) -> PyResult<u64> {
+        self.io(py, |reader| reader.find_time(stored))
+    }
+
+    fn find(&self, py: Python<'_>, topic: &str, sequence: u64) -> PyResult<Option<u64>> {
+        self.io(py, |reader| reader.find(topic, sequence))
+    }
+
+    /// The offset from which on there may be something for a selection.
+    fn skip(&self, py: Python<'_>, offset: u64, selection: &Bound<'_, Selection>) -> PyResult<u64> {
+        let selection = &selection.get().0;
+        self.io(py, |reader| reader.skip(offset, selection))
+    }
+
+    /// Topics that are there: first and last sequence, number of records.
+    fn topics(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
+        self.with(py, |log| log.topics())?.map_err(|error| self.unusable(py, &error))
+    }
+
+    /// The last sequence of each topic that was ever stored.
+    fn sequences<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all: Vec<_> =
+            self.with(py, |log| log.sequences().map(|(topic, last)| (topic.to_owned(), last)).collect())?;
+        let out = PyDict::new(py);
+        for (topic, last) in all {
+            out.set_item(topic, last)?;
+        }
+        Ok(out)
+    }
+
+    /// How many topics were ever stored.
+    #[getter]
+    fn topic_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |log| log.sequences().count())
+    }
+
+    /// Records that are due after a time: when, and their offset.
+    fn due(&self, py: Python<'_>, after: i64) -> PyResult<Vec<(i64, u64)>> {
+        self.io(py, |reader| reader.due(after))
+    }
+
+    /// Removes old buckets: how many records, bytes and buckets went.
+    #[pyo3(signature = (now, hold = u64::MAX))]
+    fn trim(&self, py: Python<'_>, now: i64, hold: u64) -> PyResult<(u64, u64, usize)> {
+        let gone = self.with(py, |log| log.trim(now, hold))?.map_err(|error| self.unusable(py, &error))?;
+        Ok((gone.records, gone.bytes, gone.buckets))
+    }
+
+    /// What was found to be lost or changed: file, position, first offset, the one behind the last, what it is.
+    #[getter]
+    fn damage(&self) -> Vec<Told> {
+        told(self.reader.damage())
+    }
+
+    /// Reads everything, so that all damage becomes known.
+    fn check(&self, py: Python<'_>) -> PyResult<Vec<Told>> {
+        self.io(py, Reader::check).map(told)
+    }
+
+    /// Bytes and buckets.
+    #[getter]
+    fn usage(&self) -> (u64, usize) {
+        self.reader.usage()
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.slot().take().map_or(Ok(()), |mut log| log.close()));
+        closed.map_err(|error| self.unusable(py, &error))
+    }
+}
+
+fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
+    let count = |name: &str, value: &Bound<'_, PyAny>| {
+        let refuse = |_| PyValueError::new_err(format!("{name} is a whole number, 0 or more, not {value}"));
+        value.extract::<u64>().map_err(refuse)
+    };
+    for (name, value) in given.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let age = |value| count(&name, value).map(|age| i64::try_from(age).unwrap_or(i64::MAX));
+        match &*name {
+            "safety" => {
+                settings.safety = match &*value.extract::<String>()? {
+                    "memory" => Safety::Memory,
+                    "written" => Safety::Written,
+                    "synced" => Safety::Synced,
+                    other => {
+                        let text = format!("safety is \"memory\", \"written\" or \"synced\", not {other:?}");
+                        return Err(PyValueError::new_err(text));
+                    }
+                }
+            }
+            "bucket_bytes" => settings.bucket_bytes = count(&name, &value)?,
+            "bucket_age" => settings.bucket_age = age(&value)?,
+            "max_age" => settings.max_age = age(&value)?,
+            "max_bytes" => settings.max_bytes = count(&name, &value)?,
+            "max_count" => settings.max_count = count(&name, &value)?,
+            "once_age" => settings.once_age = age(&value)?,
+            "pending_bytes" => settings.pending_bytes = count(&name, &value)? as usize,
+            _ => return Err(PyValueError::new_err(format!("a stream has no setting {name:?}"))),
+        }
+    }
+    Ok(settings)
+}
+
+/// Files in memory whose power can be cut, for tests.
+#[pyclass(frozen, module = "busway._core")]
+pub struct SimulatedFiles {
+    files: Simulated,
+}
+
+#[pymethods]
+impl SimulatedFiles {
+    #[new]
+    fn new() -> Self {
+        Self { files: Simulated::new(true) }
+    }
+
+    /// Keeps what was synced, and of the rest what chance wants.
+    fn power_cut(&self, seed: u64) {
+        self.files.power_cut(seed);
+    }
+
+    /// From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more.
+    #[pyo3(signature = (*, room = None, sync = false, fuse = None))]
+    fn fail(&self, room: Option<usize>, sync: bool, fuse: Option<usize>) {
+        self.files.set(Faults { room, sync, fuse });
+    }
+
+    fn contents<'py>(&self, py: Python<'py>) -> Vec<(String, Bound<'py, PyBytes>)> {
+        let all = self.files.contents().into_iter();
+        all.map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect()
+    }
+}
+
+/// A stored message: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
+type StoredRow =
+    (u64, u64, i64, PyBackedStr, PyBackedBytes, Option<PyBackedBytes>, PyBackedStr, u64, u64, i64, i64, i64);
+
+/// A block of these messages.
+#[pyfunction]
+pub fn encode_records(py: Python<'_>, rows: Vec<StoredRow>) -> PyResult<Bound<'_, PyBytes>> {
+    let mut out = Vec::new();
+    for (offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due) in &rows {
+        let fields = fields.as_deref();
+        let (session, number, time, expires, due) = (*session, *number, *time, *expires, *due);
+        let message = Message { topic, sender, time, session, number, expires, due, fields, payload };
+        if message.size().is_none() {
+            return Err(PyValueError::new_err(TOO_LARGE));
+        }
+        message.encode(*offset, *sequence, *stored, &mut out);
+    }
+    Ok(PyBytes::new(py, &out))
+}
+
+/// What a block has from an offset on, at most so many bytes but at least one record: the offset it begins with, the one to
+/// read on from, and its bytes.
+#[pyfunction]
+pub fn block_part<'py>(py: Python<'py>, block: &[u8], offset: u64, most: usize) -> (u64, u64, Bound<'py, PyBytes>) {
+    let (mut start, mut end, mut first, mut next) = (0, 0, offset, offset);
+    for record in records(block) {
+        let size = record.bytes.len();
+        if record.offset() < offset {
+            (start, end) = (start + size, end + size);
+        } else if end == start {
+            (end, first, next) = (end + size, record.offset(), record.offset() + 1);
+        } else if end + size - start <= most {
+            (end, next) = (end + size, record.offset() + 1);
+        } else {
+            break;
+        }
+    }
+    (first, next, PyBytes::new(py, &block[start..end]))
+}
+
+/// Records that are handed out a few at a time.
+#[pyclass(frozen, module = "busway._core")]
+pub struct Block(pub busway_core::log::block::Block);
+
+/// First offset, and how many.
+type Span = (u64, u64);
+
+#[pymethods]
+impl Block {
+    #[new]
+    fn new(block: &[u8]) -> Self {
+        Self(busway_core::log::block::Block::new(block))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The message with this offset, or None.
+    fn get<'py>(&self, py: Python<'py>, offset: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.get(offset).map(|record| row(py, &record)).transpose()
+    }
+
+    /// What is chosen of the records from an offset on: spans, and those that are due later with their time.
+    fn find(
+        &self,
+        begin: u64,
+        selection: &Bound<'_, Selection>,
+        but: &str,
+        now: i64,
+    ) -> (Vec<Span>, Vec<(u64, u64, i64)>) {
+        let found = self.0.find(begin, &selection.get().0, but, now);
+        (found.spans, found.due)
+    }
+}
+
+/// A message: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
+fn row<'py>(py: Python<'py>, record: &Record<'_>) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+    let place = (record.offset(), record.sequence(), record.stored(), record.topic);
+    let body = (bytes(record.payload), record.fields.map(bytes), record.sender);
+    let rest = (record.session(), record.number(), record.time(), record.expires(), record.due());
+    let row = (place.0, place.1, place.2, place.3, body.0, body.1, body.2, rest.0, rest.1, rest.2, rest.3, rest.4);
+    row.into_pyobject(py).map(Bound::into_any)
+}
+
+/// The messages of a block.
+#[pyfunction]
+pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut all = records(block);
+    let rows = all.by_ref().map(|record| row(py, &record)).collect();
+    if all.rest.is_empty() {
+        rows
+    } else {
+        Err(PyValueError::new_err("not a block of whole records"))
+    }
+}
+
+/// What kind of column it is, and its buffers.
+type Shown<'py> = (&'static str, Vec<Bound<'py, ColumnBuffer>>);
+
+/// The number of rows, and the columns that are wanted in their order; see `busway.columns`.
+#[pyfunction]
+#[pyo3(signature = (blocks, wanted, selection = None, begin = 0, end = u64::MAX, now = 0))]
+pub fn columns<'py>(
+    py: Python<'py>,
+    blocks: Vec<PyBackedBytes>,
+    wanted: Vec<String>,
+    selection: Option<&Bound<'_, Selection>>,
+    begin: u64,
+    end: u64,
+    now: i64,
+) -> PyResult<(usize, Vec<Shown<'py>>)> {
+    let bytes: Vec<&[u8]> = blocks.iter().map(|block| &**block).collect();
+    let names: Vec<&str> = wanted.iter().map(|name| &**name).collect();
+    let asked = Wanted { selection: selection.map(|given| &given.get().0), range: begin..end, now };
+    let made = py.detach(|| columns_of(&bytes, &names, &asked));
+    let (rows, made) = made.map_err(|problem| {
+        PyValueError::new_err(match problem {
+            Problem::NoBlock => "not a block of whole records",
+            Problem::UnknownColumn => {
+                "columns are offset, topic, sequence, stored, time, id, sender, fields and payload"
+            }
+            Problem::TooMuch => "more than 2 GiB at once; give fewer blocks",
+        })
+    })?;
+    let values = |values: Values| [values.ends, values.bytes];
+    let shown = |column: Column| {
+        let (kind, buffers) = match column {
+            Column::Unsigned(words) => ("unsigned", vec![words]),
+            Column::Time(words) => ("time", vec![words]),
+            Column::Text(text) => ("text", values(text).into()),
+            Column::Binary(binary) => ("binary", values(binary).into()),
+            Column::Dictionary(rows, texts, _) => {
+                let [ends, bytes] = values(texts);
+                ("dictionary", vec![rows, ends, bytes])
+            }
+        };
+        let buffers = buffers.into_iter().map(|data| Bound::new(py, ColumnBuffer(data))).collect::<PyResult<_>>()?;
+        Ok((kind, buffers))
+    };
+    Ok((rows, made.into_iter().map(shown).collect::<PyResult<_>>()?))
+}

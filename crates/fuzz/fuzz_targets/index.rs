@@ -1,0 +1,28 @@
+//! The bytes of an index: any that are sound are read, and give the same again.
+#![no_main]
+
+use busway_core::log::bucket::{Index, HEAD};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = Index::read(data.to_vec());
+    // Nothing is learnt behind a wrong checksum, so they are made right.
+    let mut bytes = data.to_vec();
+    if bytes.len() < HEAD {
+        return;
+    }
+    bytes[..8].copy_from_slice(b"BWAYIDX1");
+    let body = (bytes.len() - HEAD) as u64;
+    bytes[64..72].copy_from_slice(&body.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[HEAD..]);
+    bytes[72..76].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..76]);
+    bytes[76..80].copy_from_slice(&crc.to_le_bytes());
+    let Some(index) = Index::read(bytes) else { return };
+    let (topics, once) = (index.carry(true), index.once());
+    let again = Index::read(index.building().index(&topics, &once)).expect("an index");
+    assert_eq!((again.summary, &again.marks, &again.due), (index.summary, &index.marks, &index.due));
+    for (text, row) in again.topics() {
+        assert_eq!(again.topic(text), Some(row));
+    }
+});

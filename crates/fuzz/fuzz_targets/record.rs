@@ -1,0 +1,29 @@
+//! The bytes of a block: any bytes can be walked, what is read can be written again, and nothing is taken for a record that isn't one.
+#![no_main]
+
+use busway_core::log::columns::{columns, Wanted};
+use busway_core::log::record::{behind, records, Record};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let mut all = records(data);
+    let mut blocks = Vec::new();
+    for record in all.by_ref() {
+        let message = record.message();
+        assert_eq!(message.size(), Some(record.bytes.len()));
+        message.encode(record.offset(), record.sequence(), record.stored(), &mut blocks);
+    }
+    let mut again = records(&blocks);
+    for (old, new) in records(data).zip(again.by_ref()) {
+        assert!(Record::sound(new.bytes).is_some());
+        assert_eq!((old.topic, old.sender, old.fields, old.payload), (new.topic, new.sender, new.fields, new.payload));
+        assert_eq!((old.offset(), old.due(), old.expires()), (new.offset(), new.due(), new.expires()));
+    }
+    assert!(again.rest.is_empty());
+    if let Some((at, offset)) = behind(data, 0, 0, u64::MAX) {
+        assert_eq!(Record::sound(&data[at..]).map(|record| record.offset()), Some(offset));
+    }
+    let wanted = Wanted { selection: None, range: 0..u64::MAX, now: 0 };
+    let names = ["offset", "topic", "id", "sender", "fields", "payload"];
+    assert_eq!(columns(&[data], &names, &wanted).is_ok(), all.rest.is_empty());
+});

@@ -1,0 +1,98 @@
+"""What lies ahead of a channel: what it has found in its stream and not handed out yet, and where it looks next.
+
+A machine for `channels`, without a clock. It knows what was done and how often things were handed out before the channel was
+opened, and leaves out or marks what it finds accordingly.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from math import inf
+
+from busway.broker.progress import ChannelState, Span
+
+
+class Ahead:
+    """From the cursor on."""
+
+    def __init__(self, past: ChannelState) -> None:
+        self.past = past
+        self.scanned = past.floor
+        """Where the next look begins."""
+        self.ready: deque[tuple[int, int, float, int]] = deque()
+        """Found: start, end, due, deliveries before this channel was opened."""
+        self.fresh = 0
+        """How many messages are ready. Whoever takes some out keeps it right."""
+        self.looking = 0
+        """The ticket of the look that is under way, or 0."""
+        self._tickets = 0
+        self._stalled = False
+
+    @property
+    def cursor(self) -> int:
+        """Nothing from here on was handed out."""
+        return self.ready[0][0] if self.ready else self.scanned
+
+    def look(self, safe: int) -> bool:
+        """Begin to look for more, if there can be more and none is ready; there is one look at a time."""
+        if self.looking or self.fresh or self._stalled:
+            return False
+        if self.past.done:
+            self.scanned = self.past.done.beyond(self.scanned)
+        if self.scanned >= safe:
+            return False
+        self._tickets += 1
+        self.looking = self._tickets
+        return True
+
+    def found(self, ticket: int, spans: Iterable[Span], next_: int, due: Sequence[tuple[int, int, float]]) -> bool:
+        """What a look has found; False if that is of no interest any more."""
+        if not ticket or ticket != self.looking:
+            return False
+        self.looking = 0
+        self._stalled = next_ <= self.scanned
+        if due or self.past.done or self.past.deliveries:
+            both = [(start, count, -inf) for start, count in spans]
+            for start, count, when in sorted(chain(both, due)):
+                self.ready += self._left(start, start + count, when)
+            self.past.raise_floor(self.cursor)
+        else:
+            self.ready += [(start, start + count, -inf, 0) for start, count in spans]
+        self.fresh = sum(one[1] - one[0] for one in self.ready)
+        self.scanned = max(self.scanned, next_)
+        return True
+
+    def more(self) -> None:
+        """The stream has grown: a look that found nothing may find something now."""
+        self._stalled = False
+
+    def trim(self, first: int) -> list[Span]:
+        """Nothing below this offset is there any more; what was not done of it."""
+        lost: list[Span] = []
+        while self.ready and self.ready[0][0] < first:
+            start, end, when, times = self.ready.popleft()
+            cut = min(end, first)
+            lost.append((start, cut - start))
+            self.fresh -= cut - start
+            if end > cut:
+                self.ready.appendleft((cut, end, when, times))
+        if self.scanned < first:
+            pieces = self.past.done.pieces(self.scanned, first)
+            lost += [(start, end - start) for start, end, done in pieces if not done]
+            self.scanned, self.looking, self._stalled = first, 0, False
+        self.past.raise_floor(self.cursor)
+        return lost
+
+    def again(self, offset: int) -> None:
+        """Look anew from here on."""
+        self.scanned, self.looking, self.fresh, self._stalled = offset, 0, 0, False
+        self.ready.clear()
+
+    def _left(self, start: int, end: int, due: float) -> list[tuple[int, int, float, int]]:
+        """What of this was not done before, and how often it was handed out."""
+        return [
+            (low, high, due, times)
+            for at, upto, done in self.past.done.pieces(start, end)
+            if not done
+            for low, high, times in self.past.deliveries.pieces(at, upto)
+        ]

@@ -1,0 +1,84 @@
+"""Dead letters: messages that no consumer of a channel could deal with are stored under another topic.
+
+They keep payload, sender, time and fields; fields that begin with `dead_` tell where they come from. Each is stored once, also
+when the broker is killed between storing it and noting that.
+"""
+
+import hashlib
+import logging
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway._core import Block
+from busway.broker.channel_actions import Dead
+from busway.broker.handing import Handing
+from busway.errors import BusError, Code
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+_RETRY: Final = 1.0
+
+
+class Burying:
+    """What all channels of a hub put into their dead-letter topics."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._tickets = count(1)
+        self._under_way: dict[int, tuple[Handing, int]] = {}
+        """By ticket: whose it is, and its offset."""
+
+    def bury(self, handing: Handing, block: Block, dead: Dead) -> None:
+        """Store these; the channel hears it when they are safe."""
+        (start, many), deliveries = dead
+        name, stream = handing.name, handing.stream.config.name
+        if not handing.dead_topic:
+            log.warning("channel %r of stream %r gives up %d messages from offset %d on", name, stream, many, start)
+            handing.do(handing.machine.dead_done(start, handing.now, many))
+            return
+        for offset in range(start, start + many):
+            row = block.get(offset)
+            if row is None:
+                handing.do(handing.machine.skip([(offset, 1)], handing.now))
+                continue
+            _, _, _, topic, payload, packed, sender, _, _, when, _, _ = row
+            fields: dict[str, Any] = msgspec.msgpack.decode(packed) if packed else {}
+            fields |= {
+                "dead_stream": stream,
+                "dead_channel": name,
+                "dead_offset": offset,
+                "dead_topic": topic,
+                "dead_deliveries": deliveries,
+            }
+            ticket = next(self._tickets)
+            session = self._session(handing, offset)
+            self._under_way[ticket] = handing, offset
+            try:
+                self._hub.engine.store(
+                    ticket, handing.dead_topic, sender, when, session, msgspec.msgpack.encode(fields), payload
+                )
+            except BusError as error:
+                self.told(ticket, error.code, error.reason)
+        log.info("channel %r of stream %r: %d messages to %r", name, stream, many, handing.dead_topic)
+
+    def told(self, ticket: int, code: int, text: str) -> None:
+        """What became of one."""
+        handing, offset = self._under_way.pop(ticket)
+        if handing.over:
+            return
+        if code == Code.OK:
+            handing.do(handing.machine.dead_done(offset, handing.now))
+        else:
+            log.warning("channel %r: a message can't be moved to %r: %s", handing.name, handing.dead_topic, text)
+            handing.machine.dead_failed(offset, _RETRY, handing.now)
+            handing.do(())
+
+    def _session(self, handing: Handing, offset: int) -> int:
+        """As the session of a publisher: one of its own for each, so that one which was stored already is known."""
+        text = f"{self._hub.guid} {handing.stream.config.name} {handing.name} {handing.machine.epoch} {offset}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) | 1

@@ -1,0 +1,559 @@
+"""A channel: who gets which message of a stream, how often, and until when it has to be acknowledged.
+
+A machine: no clock, no socket, no disk. It is told what happened and when, and hands back what is to be done. It knows
+messages by their offsets only and works on spans of them. Below the cursor each message that the channel chooses is held
+(see `held`) or done; from there on nothing was handed out. What is done and noted is never handed out again, not even after
+a crash; everything else is handed out until it is acknowledged or dead.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from busway.broker.ahead import Ahead
+from busway.broker.channel_actions import (
+    Action,
+    Answer,
+    ChannelBusy,
+    Dead,
+    Delete,
+    Deliver,
+    Gone,
+    Note,
+    Read,
+    Rewound,
+    SeekFailed,
+    TakeDone,
+)
+from busway.broker.consumers import Consumer, Consumers, Take, Who
+from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Held, Run
+from busway.broker.progress import (
+    ChannelConfig,
+    ChannelState,
+    Configured,
+    Deleted,
+    Delivered,
+    Done,
+    Sought,
+    Span,
+)
+from busway.broker.runs import Runs
+
+RANGES: Final = 65_536
+"""So many runs a channel holds; with more it reads no further until some are done."""
+STRIDE: Final = 65_536
+"""A floor that moves on without acknowledgements (nothing matches) is noted after so many messages."""
+
+
+class Channel:
+    """One channel, from the state that its journal has. open() comes first."""
+
+    def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
+        config = state.config
+        assert config is not None, "whoever opens a channel says how it is set"
+        state = state.copy()  # it goes on from there
+        self.name = state.channel
+        self.config = config
+        self._epoch = state.epoch
+        self._noted = state.floor
+        self._first = self._safe = 0
+        self._ranges = ranges
+        self._consumers = Consumers()
+        self._held = Held()
+        self._ahead = Ahead(state)
+        self._brief: list[Take] = []
+        self.redelivered = self.dead = self.late = self.refused = self.lost = 0
+
+    @property
+    def epoch(self) -> int:
+        """It changes whenever the channel goes to another place."""
+        return self._epoch
+
+    @property
+    def first(self) -> int:
+        """The first offset that the stream still has, as far as it was told."""
+        return self._first
+
+    @property
+    def cursor(self) -> int:
+        """Nothing from here on was handed out."""
+        return self._ahead.cursor
+
+    @property
+    def floor(self) -> int:
+        """Everything below is done."""
+        first = self._held.first
+        return self.cursor if first is None else first
+
+    # The stream.
+
+    def open(self, first: int, safe: int, now: float) -> list[Action]:
+        """What the stream holds when the channel begins."""
+        self._safe = safe
+        out: list[Action] = []
+        past = self._ahead.past
+        last = max(chain((past.floor,), (end for _, end, _ in chain(past.done, past.deliveries))))
+        if last > safe:
+            floor, done, counts = min(past.floor, safe), list(past.done), list(past.deliveries)
+            self._epoch += 1
+            past.move(self._epoch, floor)
+            for start, end, _ in done:
+                past.done.put(start, min(end, safe))
+            for start, end, count in counts:
+                past.deliveries.put(start, min(end, safe), count)
+            past.raise_floor(past.done.beyond(floor))
+            self._ahead.scanned = self._noted = past.floor
+            out.append(Rewound(last, safe))
+            out += map(Note, past.entries())
+        return out + self.trimmed(first, now)
+
+    def appended(self, safe: int, now: float) -> list[Action]:
+        """The stream has more."""
+        self._safe = max(self._safe, safe)
+        self._ahead.more()
+        return self._pump(now, [])
+
+    def found(
+        self,
+        ticket: int,
+        spans: Iterable[Span],
+        next_: int,
+        now: float,
+        due: Sequence[tuple[int, int, float]] = (),
+    ) -> list[Action]:
+        """The answer to a Read: what it found before `next_`, and what of it is not due before a time, both in order.
+
+        One that was asked for before the channel went elsewhere is of no interest.
+        """
+        return self._pump(now, []) if self._ahead.found(ticket, spans, next_, due) else []
+
+    def trimmed(self, first: int, now: float) -> list[Action]:
+        """The stream has dropped everything below this offset."""
+        self._first = max(self._first, first)
+        if first <= self.floor:
+            return self._pump(now, [])
+        nobody: list[Span] = []
+        out: list[Action] = []
+        for run in self._held.cut_below(first):
+            span = run.start, run.end - run.start
+            if holder := run.holder:
+                self._landed(holder, span[1])
+                out.append(Gone(holder.who, [span]))
+            else:
+                nobody.append(span)
+        nobody += self._ahead.trim(first)
+        if nobody:
+            out.append(Gone(None, nobody))
+        self.lost += sum(count for one in out if isinstance(one, Gone) for _, count in one.spans)
+        return self._pump(now, out)
+
+    def skip(self, spans: Iterable[Span], now: float) -> list[Action]:
+        """These can't be handed out: they have expired or can't be read. They count as done."""
+        for start, count in spans:
+            for run in self._held.cut_out(start, start + count):
+                if run.holder:
+                    self._landed(run.holder, run.end - run.start)
+        return self._pump(now, [])
+
+    # Consumers.
+
+    def join(self, consumer: Who, window: int, now: float) -> list[Action]:
+        """One more consumer, or another window for one that is there. With window 0 it gets only what it takes."""
+        if not self._consumers.get(consumer):
+            self.check_free()
+        self._consumers.join(consumer, window)
+        return self._pump(now, [])
+
+    def check_free(self, *, exclusive: bool = False) -> None:
+        """Raise ChannelBusy if nobody else may consume it, or if it can't be exclusive since somebody does."""
+        if self._consumers and self.config.exclusive:
+            raise ChannelBusy(f"the channel {self.name!r} is exclusive and has a consumer")
+        if self._consumers and exclusive:
+            raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so nobody can have it exclusively")
+
+    def leave(self, consumer: Who, now: float) -> list[Action]:
+        """It goes, or its connection has ended: what it didn't acknowledge is for the others."""
+        gone = self._consumers.leave(consumer)
+        if gone is None:
+            return []
+        if self.config.delete_on_leave and not self._consumers:
+            return [Note(Deleted(self.name)), Delete(self.name)]
+        out: list[Action] = []
+        for run in [run for run in self._held if run.holder is gone]:
+            self._back(run, out)
+        return self._pump(now, out)
+
+    def stop(self, consumer: Who) -> None:
+        """It can't be given more for now, whatever its window says: its connection is full."""
+        if one := self._consumers.get(consumer):
+            one.stopped = True
+            self._consumers.rate(one)
+
+    def go_on(self, consumer: Who, now: float) -> list[Action]:
+        """It can be given more again."""
+        if one := self._consumers.get(consumer):
+            one.stopped = False
+            self._consumers.rate(one)
+        return self._pump(now, [])
+
+    def take(
+        self, consumer: Who, number: int, most: int, timeout: float, now: float, *, whole: bool = True
+    ) -> list[Action]:
+        """Up to so many messages: what is there at once, the rest as it comes, until there are enough or the time is over.
+
+        Not whole: it ends as soon as it has something and nothing more is there.
+        """
+        one = self._consumers.get(consumer)
+        if one is None or most <= 0:
+            return [TakeDone(consumer, number, 0)]
+        take = Take(one, number, most, now + timeout if timeout > 0 else inf, whole)
+        one.takes.append(take)
+        one.wanted += most
+        self._consumers.rate(one)
+        if timeout <= 0:
+            self._brief.append(take)
+        out = self._pump(now, [])
+        if timeout > 0 and not take.over and timeout != inf:
+            self._held.wake(take)
+        return out
+
+    def takes(self, consumer: Who) -> int:
+        """How many of its takes wait."""
+        one = self._consumers.get(consumer)
+        return len(one.takes) if one is not None else 0
+
+    def cancel_take(self, consumer: Who, number: int, now: float) -> list[Action]:
+        """The consumer no longer waits. What it got is in flight."""
+        out: list[Action] = []
+        if one := self._consumers.get(consumer):
+            for take in [take for take in one.takes if take.number == number]:
+                self._end_take(take, out)
+        return self._pump(now, out)
+
+    # Acknowledgements.
+
+    def ack(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
+        """These are done. What waits to be handed out again is done too; what somebody else has by now stays with that one."""
+        holder = self._consumers.get(consumer)
+        held = self._held
+        asked = freed = waited = elsewhere = 0
+        pieces: list[tuple[int, int]] = []
+        named: list[Span] = []
+        for start, count in spans:
+            asked += count
+            named.append((start, count))
+            one, two, three = held.finish(start, start + count, holder, pieces)
+            freed += one
+            waited += two
+            elsewhere += three
+        good = freed + waited
+        late = asked - good - elsewhere
+        self.late += late
+        self.refused += elsewhere
+        left = () if good == asked else _without(named, pieces)
+        out: list[Action] = [Answer(consumer, good, late, elsewhere, left)]
+        if pieces:
+            self._note_done(pieces, out)
+            if freed and holder:
+                self._landed(holder, freed)
+            self._pump(now, out)
+        return out
+
+    def nack(
+        self, consumer: Who, spans: Iterable[Span], delay: float, now: float, *, counted: bool = True
+    ) -> list[Action]:
+        """These could not be dealt with: they are handed out again, after a delay if one is given.
+
+        Not counted: the consumer has not even looked at them, so nothing speaks against the messages.
+        """
+        out: list[Action] = []
+        until = now + delay if delay > 0 else 0.0
+
+        def give_back(run: Run) -> None:
+            if not counted:
+                self._uncount(run, out)
+            self._back(run, out, until)
+
+        answer = self._each_own(consumer, spans, give_back)
+        return self._pump(now, [answer, *out])
+
+    def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
+        """It is still at work on these: their lease begins anew."""
+        until = self._lease_end(now)
+
+        def renew(run: Run) -> None:
+            run.until = until
+            if until < run.alarm:
+                self._held.wake(run)
+
+        return [self._each_own(consumer, spans, renew)]
+
+    def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
+        """These are in the dead-letter topic, so they are done here."""
+        out: list[Action] = []
+        runs, _ = self._held.pick(offset, offset + count, DYING, None)
+        for run in runs:
+            self._held.remove(run)
+            self.dead += run.end - run.start
+        if runs:
+            self._note_done([(run.start, run.end) for run in runs], out)
+        return self._pump(now, out)
+
+    def dead_failed(self, offset: int, delay: float, now: float, count: int = 1) -> None:
+        """They could not be stored there. They are tried again after a delay."""
+        for run in self._held.pick(offset, offset + count, DYING, None)[0]:
+            self._held.dying(run, now + delay)
+
+    # Time and settings.
+
+    def expire(self, now: float) -> list[Action]:
+        """What follows from the time that has passed."""
+        out: list[Action] = []
+        while item := self._held.ripe(now):
+            if isinstance(item, Take):
+                self._end_take(item, out)
+            elif item.phase is FLIGHT:
+                self._back(item, out)
+            elif item.phase is LATER:
+                self._held.again(item)
+            else:
+                self._die(item, out)
+        return self._pump(now, out)
+
+    def deadline(self) -> float | None:
+        """When expire() is to be called next."""
+        return self._held.deadline()
+
+    def seek(self, offset: int, now: float) -> list[Action]:
+        """Go to an offset: it and all behind it are handed out, whatever was acknowledged; nothing before it is.
+
+        What is in flight is so no longer; its consumers may have it twice.
+        """
+        if not self._first <= offset <= self._safe:
+            raise SeekFailed(f"offset {offset} is not in the stream, which has {self._first} to {self._safe}")
+        self._held = held = Held()
+        for one in self._consumers:
+            one.in_flight = 0
+            self._consumers.rate(one)
+            for take in one.takes:
+                if take.alarm != inf:
+                    held.wake(take)
+        self._epoch += 1
+        self._ahead.past.move(self._epoch, offset)
+        self._ahead.again(offset)
+        self._noted = offset
+        return self._pump(now, [Note(Sought(self.name, self._epoch, offset))])
+
+    def pause(self) -> list[Action]:
+        """Hand nothing out until resume(). What is in flight stays so."""
+        return self.configure(msgspec.structs.replace(self.config, paused=True), 0.0)
+
+    def resume(self, now: float) -> list[Action]:
+        return self.configure(msgspec.structs.replace(self.config, paused=False), now)
+
+    def configure(self, config: ChannelConfig, now: float) -> list[Action]:
+        """Other settings. They hold for what is handed out from now on."""
+        if config == self.config:
+            return []
+        if not config.same_choice(self.config):
+            self._ahead.again(self.cursor)
+        self.config = config
+        return self._pump(now, [Note(Configured(self.name, config))])
+
+    def figures(self) -> dict[str, Any]:
+        counts = dict.fromkeys((FLIGHT, AGAIN, LATER, DYING), 0)
+        delayed = 0
+        for run in self._held:
+            counts[run.phase] += run.end - run.start
+            delayed += 0 if run.deliveries else run.end - run.start
+        return {
+            "floor": self.floor,
+            "cursor": self.cursor,
+            "lag": self._safe - self.cursor + sum(counts.values()),
+            "in_flight": counts[FLIGHT],
+            "waiting": counts[AGAIN] + counts[LATER],
+            "delayed": delayed,
+            "dying": counts[DYING],
+            "redelivered": self.redelivered,
+            "dead": self.dead,
+            "late": self.late,
+            "refused": self.refused,
+            "lost": self.lost,
+            "consumers": len(self._consumers),
+            "takes": sum(len(one.takes) for one in self._consumers),
+            "ranges": len(self._held),
+            "full": len(self._held) >= self._ranges,
+            "paused": self.config.paused,
+        }
+
+    # What follows from it.
+
+    def _pump(self, now: float, out: list[Action]) -> list[Action]:
+        """Hand out what can be, those that come again first, and look for more if somebody has room."""
+        consumers, held, ahead = self._consumers, self._held, self._ahead
+        if not self.config.paused:
+            while consumers.room:
+                available = held.due + (ahead.fresh if len(held) < self._ranges else 0)
+                if not available:
+                    break
+                consumer, most = consumers.next(available)
+                self._give(consumer, most, now, out)
+                consumers.rate(consumer)
+            if consumers.room and len(held) < self._ranges and ahead.look(self._safe):
+                out.append(Read(ahead.scanned, min(consumers.room, RANGES), ahead.looking))
+        if self._brief and (self.config.paused or not self._ahead.looking):
+            for take in self._brief:
+                self._end_take(take, out)
+            self._brief.clear()
+        if self.floor - self._noted >= STRIDE:
+            self._note_done((), out)
+        return out
+
+    def _give(self, consumer: Consumer, most: int, now: float, out: list[Action]) -> None:
+        held, ahead, worst = self._held, self._ahead, self.config.max_deliveries
+        ready = ahead.ready
+        until = self._lease_end(now)
+        left, times = most, 0
+        spans: list[Span] = []
+        while left and held.due:
+            run = held.next_again(left)
+            run.phase, run.holder, run.until = FLIGHT, consumer, until
+            run.deliveries += 1
+            if until != inf:
+                held.wake(run)
+            if run.deliveries != times:
+                self._deliver(consumer, spans, times, out)
+                spans, times = [], run.deliveries
+            spans.append((run.start, run.end - run.start))
+            left -= run.end - run.start
+        while left and ready and len(held) < self._ranges:
+            start, end, due, before = ready.popleft()
+            if due > now or (worst and before >= worst):
+                ahead.fresh -= end - start
+                if due > now:
+                    held.add(start, end, LATER, None, before, due)
+                else:
+                    self._die(held.add(start, end, DYING, None, before, inf), out)
+                continue
+            if end - start > left:
+                ready.appendleft((start + left, end, due, before))
+                end = start + left
+            held.add(start, end, FLIGHT, consumer, before + 1, until)
+            if before + 1 != times:
+                self._deliver(consumer, spans, times, out)
+                spans, times = [], before + 1
+            spans.append((start, end - start))
+            ahead.fresh -= end - start
+            left -= end - start
+        self._deliver(consumer, spans, times, out)
+        given = most - left
+        consumer.in_flight += given
+        while given and consumer.takes:
+            take = consumer.takes[0]
+            part = min(given, take.left)
+            take.left -= part
+            take.got += part
+            consumer.wanted -= part
+            given -= part
+            if not take.left:
+                self._end_take(take, out)
+            elif not take.whole:
+                self._brief.append(take)
+
+    def _deliver(self, consumer: Consumer, spans: list[Span], times: int, out: list[Action]) -> None:
+        if not spans:
+            return
+        if times > 1:
+            self.redelivered += sum(count for _, count in spans)
+        if self._counts(times):
+            out.append(Note(Delivered(self.name, self._epoch, times, tuple(spans))))
+        out.append(Deliver(consumer.who, spans, times))
+
+    def _counts(self, deliveries: int) -> bool:
+        """Whether a crash must not forget that there were so many."""
+        return deliveries > 1 or 0 < self.config.max_deliveries <= deliveries
+
+    def _uncount(self, run: Run, out: list[Action]) -> None:
+        if self._counts(run.deliveries):
+            spans = ((run.start, run.end - run.start),)
+            out.append(Note(Delivered(self.name, self._epoch, run.deliveries - 1, spans)))
+        run.deliveries -= 1
+
+    def _each_own(self, consumer: Who, spans: Iterable[Span], act: Callable[[Run], None]) -> Answer:
+        """Do something with what this consumer has in flight of these, span by span: they may name a message twice."""
+        holder = self._consumers.get(consumer)
+        asked = good = elsewhere = 0
+        named: list[Span] = []
+        pieces: list[tuple[int, int]] = []
+        for start, count in spans:
+            asked += count
+            named.append((start, count))
+            if holder is None:
+                continue
+            runs, others = self._held.pick(start, start + count, FLIGHT, holder)
+            elsewhere += others
+            for run in runs:
+                good += run.end - run.start
+                pieces.append((run.start, run.end))
+                act(run)
+        late = asked - good - elsewhere
+        self.late += late
+        self.refused += elsewhere
+        return Answer(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
+
+    def _back(self, run: Run, out: list[Action], until: float = 0.0) -> None:
+        """What was in flight comes back without an acknowledgement."""
+        assert run.holder is not None
+        self._landed(run.holder, run.end - run.start)
+        if 0 < self.config.max_deliveries <= run.deliveries:
+            self._die(run, out)
+        elif until:
+            self._held.later(run, until)
+        else:
+            self._held.again(run)
+
+    def _landed(self, holder: Consumer, count: int) -> None:
+        holder.in_flight -= count
+        self._consumers.rate(holder)
+
+    def _die(self, run: Run, out: list[Action]) -> None:
+        self._held.dying(run)
+        out.append(Dead((run.start, run.end - run.start), run.deliveries))
+
+    def _end_take(self, take: Take, out: list[Action]) -> None:
+        if take.over:
+            return
+        take.over = True
+        consumer = take.consumer
+        consumer.takes.remove(take)
+        consumer.wanted -= take.left
+        self._consumers.rate(consumer)
+        out.append(TakeDone(consumer.who, take.number, take.got))
+
+    def _note_done(self, pieces: Iterable[tuple[int, int]], out: list[Action]) -> None:
+        """Note the floor and, above it, all that is done around these: also what lies between and was not chosen."""
+        held, floor, cursor = self._held, self.floor, self.cursor
+        spans: list[Span] = []
+        upto = floor
+        for start, end in sorted(pieces):
+            if end > upto:
+                low, upto = held.around(start, floor, cursor)
+                spans.append((low, upto - low))
+        self._noted = floor
+        out.append(Note(Done(self.name, self._epoch, floor, tuple(spans))))
+
+    def _lease_end(self, now: float) -> float:
+        return now + self.config.lease if self.config.lease else inf
+
+
+def _without(named: list[Span], done: list[tuple[int, int]]) -> tuple[Span, ...]:
+    """What of these spans is in none of the pieces."""
+    runs = Runs()
+    for start, count in named:
+        runs.put(start, start + count)
+    for start, end in done:
+        runs.put(start, end, 0)
+    return tuple((start, end - start) for start, end, _ in runs)

@@ -1,0 +1,281 @@
+"""The journal of a stream's channels on disk: a file that is only appended to, and written anew when most of it is history.
+
+One thread writes; many entries that wait share one write and, if the stream promises that, one fdatasync. What is damaged is
+skipped, told and counted, and the rest is kept. What could not be written stays known here, and the next write begins with all
+of it in a new file: so an answer that waited for the journal is never given for something that is missing in it.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from busway.broker import data, records
+from busway.broker.progress import Entry, States, apply
+from busway.broker.records import Damage
+from busway.errors import DataFailed, StoreFailed
+from busway.settings import MiB
+
+log = logging.getLogger("busway.broker")
+
+Safety: TypeAlias = Literal["memory", "written", "synced"]
+
+FILE: Final = "channels.log"
+_WORTH: Final = MiB
+"""A smaller file is not written anew for its size."""
+_TIMES: Final = 4
+"""So many times its content the file may be."""
+_BEHIND: Final = 65_536
+"""So many entries may wait for the disk before those who need not wait do."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+
+
+def encode(entry: Entry) -> bytes:
+    """One record of the file."""
+    return records.frame(_encoder.encode(entry))
+
+
+def decode(body: bytes) -> Entry:
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+class Journal:
+    """The file of one stream. open() and the methods below it run on its thread, the others on the loop."""
+
+    def __init__(self, folder: Path, safety: Safety = "written") -> None:
+        self.file = folder / FILE
+        self._safety = safety
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway journal")
+        self._queue: list[Entry] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._writing: asyncio.Future[OSError | None] | None = None
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._states: States = {}
+        self._fd = -1
+        self._end = 0
+        self._next_look = _WORTH
+        self._stale = False
+        self.damaged = 0
+        self.damaged_bytes = 0
+        self.failed = 0
+        self.batches = 0
+        self.rewritten = 0
+
+    # On the loop.
+
+    async def start(self) -> States:
+        """Read the file; where each channel stands."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.open)
+
+    def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]":
+        """Write these; done when they and all before them are as safe as promised, StoreFailed if they aren't yet.
+
+        Without entries it tells the same of those before. With safety "memory" nobody waits unless the disk is far behind,
+        and a failure is only logged.
+        """
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue += entries
+        if self._safety == "memory" and len(self._queue) <= _BEHIND:
+            told.set_result(None)
+        else:
+            self._waiting.append(told)
+        self._quiet.clear()
+        self._write_next()
+        return told
+
+    async def stop(self) -> None:
+        """Wait until everything is written, and let go of the file."""
+        await self._quiet.wait()
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.close)
+        self._executor.shutdown(wait=False)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "file": str(self.file),
+            "bytes": self._end,
+            "channels": len(self._states),
+            "damaged": self.damaged,
+            "damaged_bytes": self.damaged_bytes,
+            "failed": self.failed,
+            "batches": self.batches,
+            "rewritten": self.rewritten,
+        }
+
+    def _write_next(self) -> None:
+        if self._writing is not None:
+            return
+        if not self._queue and not self._waiting:
+            self._quiet.set()
+            return
+        batch, self._queue = self._queue, []
+        waiting, self._waiting = self._waiting, []
+        self._writing = asyncio.get_running_loop().run_in_executor(self._executor, self.append, batch)
+        self._writing.add_done_callback(lambda future: self._written(waiting, future))
+
+    def _written(self, waiting: list["asyncio.Future[None]"], future: "asyncio.Future[OSError | None]") -> None:
+        self._writing = None
+        if (unexpected := future.exception()) is not None:
+            # No error of the disk: that is a result. It is ours, so it is told with its traceback.
+            log.error("unexpected error in the journal %s", self.file, exc_info=unexpected)
+        error = unexpected or future.result()
+        for told in waiting:
+            if told.done():
+                continue  # whoever waited was cancelled
+            if error is None:
+                told.set_result(None)
+            else:
+                told.set_exception(StoreFailed(f"the channels' journal {self.file} can't be written: {_reason(error)}"))
+        self._write_next()
+
+    # On the thread.
+
+    def open(self) -> States:
+        """Read what is there, cut a torn end off, and write anew what is damaged or mostly history."""
+        try:
+            content = self.file.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        except OSError as error:
+            raise DataFailed(f"{self.file} can't be read: {error.strerror}") from error
+        torn, damage = 0, False
+        for found in records.scan(content, decode):
+            if isinstance(found, Damage):
+                self._told(found)
+                torn, damage = (found.size, damage) if found.torn else (torn, True)
+            else:
+                apply(self._states, found.entry)
+        self._end = len(content) - torn
+        try:
+            self._mend(torn, damage=damage)
+        except OSError as error:
+            self._stale = True
+            log.warning("%s can't be written: %s", self.file, _reason(error))
+        return {name: state.copy() for name, state in self._states.items()}
+
+    def append(self, entries: list[Entry]) -> OSError | None:
+        """Write a batch. If that fails they are known nevertheless, and the file is behind until it was written anew."""
+        for entry in entries:
+            apply(self._states, entry)
+        behind, self._stale = self._stale, True  # whatever happens now, until it went well
+        try:
+            if behind:
+                self._rewrite(self._snapshot())
+            elif entries:
+                self._append(b"".join(map(encode, entries)))
+        except OSError as error:
+            self.failed += 1
+            log.warning("%d entries could not be written to %s: %s", len(entries), self.file, _reason(error))
+            return error
+        self._stale = False
+        self.batches += 1
+        self._look()
+        return None
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _mend(self, torn: int, *, damage: bool) -> None:
+        self._open_file()
+        if torn:
+            os.ftruncate(self._fd, self._end)
+            os.fsync(self._fd)
+        if damage:
+            aside = self.file.with_name(FILE + ".damaged")
+            shutil.copy2(self.file, aside)
+            log.warning("a copy of the damaged file is in %s", aside)
+            self._rewrite(self._snapshot())
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        """Write the file anew if it is worth it. That is no condition for anything, so a failure is only told."""
+        if self._end < self._next_look:
+            return
+        snapshot = self._snapshot()
+        if len(snapshot) * _TIMES < self._end:
+            try:
+                self._rewrite(snapshot)
+            except OSError as error:
+                log.warning("%s could not be written anew: %s", self.file, _reason(error))
+                self._next_look = self._end * 2
+                return
+        self._next_look = max(_WORTH, len(snapshot) * _TIMES)
+
+    def _snapshot(self) -> bytes:
+        return b"".join(encode(entry) for state in self._states.values() for entry in state.entries())
+
+    def _open_file(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            data.sync(self.file.parent)
+        return self._fd
+
+    def _append(self, content: bytes) -> None:
+        fd = self._open_file()
+        try:
+            _write(fd, content, self._end)
+            if self._safety == "synced":
+                _sync(fd)
+        except OSError:
+            try:
+                os.ftruncate(fd, self._end)
+            except OSError as error:
+                # The next write replaces the file; a start before that skips what is left there.
+                log.warning("%s could not be cut to %d bytes: %s", self.file, self._end, _reason(error))
+            raise
+        self._end += len(content)
+
+    def _rewrite(self, content: bytes) -> None:
+        """Put a new file with this content in the place of the old one."""
+        new_file = self.file.with_name(FILE + ".new")
+        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            _write(fd, content, 0)
+            os.fsync(fd)
+            new_file.replace(self.file)
+        except OSError:
+            os.close(fd)
+            new_file.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._fd, self._end = fd, len(content)
+        self.rewritten += 1
+        data.sync(self.file.parent)
+
+    def _told(self, damage: Damage) -> None:
+        self.damaged += 1
+        self.damaged_bytes += damage.size
+        log.warning("%s: %s", self.file, damage)
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _sync(fd: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:  # macOS
+        os.fsync(fd)
+
+
+def _write(fd: int, content: bytes, at: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(fd, rest, at)
+        at += written
+        rest = rest[written:]

@@ -1,0 +1,182 @@
+"""How far a channel has come: the entries of its journal, and the state that they add up to.
+
+Values and one rule, apply(). Everything that must survive a crash is an entry; `channels` makes them, `journal` stores them.
+Each entry says as much as the ones before it of the same kind can have lost: a position carries the floor, and the epoch that
+changes whenever a channel goes to another place, so a damaged entry costs a repetition, never a message.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from busway.broker.runs import Runs
+
+Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Span: TypeAlias = tuple[Offset, Offset]
+"""Consecutive offsets: the first one, and how many."""
+
+_PART: Final = 1000
+"""The most spans in one entry of a snapshot, so that one damaged record costs little."""
+
+
+class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the user has set for a channel."""
+
+    lease: float = 30.0
+    """Seconds after which what was handed out and not acknowledged is handed out again; 0: never, while its consumer lives."""
+    max_deliveries: int = 5
+    """After so many deliveries without an acknowledgement a message is moved to the dead-letter topic; 0: never."""
+    dead_letter: str = "dead/{stream}/{channel}"
+    topic: str = "**"
+    where: bytes = b""
+    """Rules, as they are on the wire."""
+    exclusive: bool = False
+    delete_on_leave: bool = False
+    paused: bool = False
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.lease) or self.lease < 0:
+            raise ValueError(f"lease={self.lease!r}: give seconds, or 0 for a lease without end")
+        if self.max_deliveries < 0:
+            raise ValueError(f"max_deliveries={self.max_deliveries!r}: give 1 or more, or 0 for no limit")
+
+    def same_choice(self, other: "ChannelConfig") -> bool:
+        """Whether both choose the same messages."""
+        return (self.topic, self.where) == (other.topic, other.where)
+
+
+class Created(msgspec.Struct, frozen=True, array_like=True, tag="new"):
+    """A channel, and what it reads first. The epoch of one that is made again is higher than before."""
+
+    channel: str
+    epoch: Offset
+    floor: Offset
+    config: ChannelConfig | None
+    """None if the entry that had it was damaged."""
+
+
+class Configured(msgspec.Struct, frozen=True, array_like=True, tag="set"):
+    channel: str
+    config: ChannelConfig
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+    """Everything below the floor is done, and these spans above it."""
+
+    channel: str
+    epoch: Offset
+    floor: Offset
+    spans: tuple[Span, ...] = ()
+
+
+class Delivered(msgspec.Struct, frozen=True, array_like=True, tag="gave"):
+    """How often these have been handed out."""
+
+    channel: str
+    epoch: Offset
+    deliveries: Offset
+    spans: tuple[Span, ...]
+
+
+class Sought(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
+    """The channel was put to this offset: below it everything is done, from it on nothing."""
+
+    channel: str
+    epoch: Offset
+    offset: Offset
+
+
+class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
+    channel: str
+
+
+Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Deleted
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """Where a channel stands."""
+
+    channel: str
+    config: ChannelConfig | None
+    epoch: int
+    floor: int
+    done: Runs = field(default_factory=Runs)
+    """What is done above the floor."""
+    deliveries: Runs = field(default_factory=Runs)
+    """How often what is not done was handed out, as far as that was noted."""
+
+    def copy(self) -> "ChannelState":
+        return ChannelState(self.channel, self.config, self.epoch, self.floor, self.done.copy(), self.deliveries.copy())
+
+    def move(self, epoch: int, floor: int) -> None:
+        """Begin anew at an offset."""
+        self.epoch, self.floor = epoch, floor
+        self.done.clear()
+        self.deliveries.clear()
+
+    def raise_floor(self, floor: int) -> None:
+        self.floor = max(self.floor, floor)
+        self.done.forget(self.floor)
+        self.deliveries.forget(self.floor)
+
+    def entries(self) -> Iterator[Entry]:
+        """The fewest entries that make this state."""
+        yield Created(self.channel, self.epoch, self.floor, self.config)
+        spans = ((start, end - start) for start, end, _ in self.done)
+        while part := tuple(islice(spans, _PART)):
+            yield Done(self.channel, self.epoch, self.floor, part)
+        by_count: dict[int, list[Span]] = {}
+        for start, end, count in self.deliveries:
+            by_count.setdefault(count, []).append((start, end - start))
+        for count, counted in by_count.items():
+            for at in range(0, len(counted), _PART):
+                yield Delivered(self.channel, self.epoch, count, tuple(counted[at : at + _PART]))
+
+
+States: TypeAlias = dict[str, ChannelState]
+
+
+def apply(states: States, entry: Entry) -> None:
+    """What the channels are after one more entry. One that is about a place that was left since says nothing."""
+    if isinstance(entry, Deleted):
+        states.pop(entry.channel, None)
+        return
+    if isinstance(entry, Created):
+        states[entry.channel] = ChannelState(entry.channel, entry.config, entry.epoch, entry.floor)
+        return
+    state = states.get(entry.channel)
+    if state is None:
+        # The entry that made it was damaged. Where it stands is worth more than how it was set.
+        state = states[entry.channel] = ChannelState(entry.channel, None, 0, 0)
+    if isinstance(entry, Configured):
+        state.config = entry.config
+    elif isinstance(entry, Sought):
+        if entry.epoch > state.epoch:
+            state.move(entry.epoch, entry.offset)
+    elif isinstance(entry, Done):
+        if entry.epoch > state.epoch:
+            state.move(entry.epoch, entry.floor)  # the entry that told of the move was damaged
+        if entry.epoch == state.epoch:
+            state.raise_floor(entry.floor)
+            for start, count in entry.spans:
+                state.done.put(max(start, state.floor), start + count)
+                if state.deliveries:
+                    state.deliveries.put(start, start + count, 0)
+            state.raise_floor(state.done.beyond(state.floor))
+    elif entry.epoch == state.epoch:
+        for start, count in entry.spans:
+            for at, end, done in state.done.pieces(max(start, state.floor), start + count):
+                if not done:
+                    state.deliveries.put(at, end, entry.deliveries)
+
+
+def rebuild(entries: Iterable[Entry]) -> States:
+    states: States = {}
+    for entry in entries:
+        apply(states, entry)
+    return states

@@ -1,0 +1,99 @@
+"""The framing of a file of entries: each record can be found and checked without those before it.
+
+A record is the magic, the length of its body, a CRC-32 over length and body, and the body. The magic is never found inside a
+body, so whoever meets a damaged place can look for the next record and finds no body that looks like one. No file is touched
+here; `journal` does that.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+MAGIC: Final = b"\xc1BWC"
+_HEAD: Final = struct.Struct("<4sII")
+_LENGTH: Final = struct.Struct("<I")
+# In a body no "W" follows the first two bytes of the magic.
+_BEGINS: Final = MAGIC[:2]
+_ESCAPED: Final = _BEGINS + b"\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """A good record, and where it is."""
+
+    offset: int
+    size: int
+    entry: T
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A place where no record could be read."""
+
+    offset: int
+    size: int
+    torn: bool
+    """Whether it looks like the beginning of a record at the end of the file, as a crash leaves it."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} at byte {self.offset}, {self.size} bytes skipped"
+
+
+def frame(body: bytes) -> bytes:
+    body = body.replace(_BEGINS, _ESCAPED)
+    length = _LENGTH.pack(len(body))
+    return _HEAD.pack(MAGIC, len(body), zlib.crc32(body, zlib.crc32(length))) + body
+
+
+def scan(data: bytes, decode: Callable[[bytes], T]) -> Iterator[Found[T] | Damage]:
+    """Everything in a file, in order and without gaps. `decode` raises ValueError for a body that it doesn't know."""
+    at, end = 0, len(data)
+    while at < end:
+        found = _read(data, at, decode)
+        if isinstance(found, Found):
+            yield found
+            at += found.size
+            continue
+        start, what = at, found
+        torn = _torn(data, at)
+        while not isinstance(found, Found):
+            at = data.find(MAGIC, at + 1)
+            if at < 0:
+                at = end
+                break
+            torn = False
+            found = _read(data, at, decode)
+        if torn:
+            what = "a record that was not written to its end"
+        yield Damage(start, at - start, torn, what)
+
+
+def _read(data: bytes, at: int, decode: Callable[[bytes], T]) -> Found[T] | str:
+    """The record at this place, or what is wrong with it."""
+    if len(data) - at < _HEAD.size or not data.startswith(MAGIC, at):
+        return "no record"
+    _, length, check = _HEAD.unpack_from(data, at)
+    start = at + _HEAD.size
+    if length > len(data) - start:
+        return "a record longer than the file"
+    body = data[start : start + length]
+    if zlib.crc32(body, zlib.crc32(_LENGTH.pack(length))) != check:
+        return "a record with a wrong checksum"
+    try:
+        entry = decode(body.replace(_ESCAPED, _BEGINS))
+    except ValueError as error:
+        return f"a record of another kind ({error})"
+    return Found(at, _HEAD.size + length, entry)
+
+
+def _torn(data: bytes, at: int) -> bool:
+    rest = data[at : at + _HEAD.size]
+    if len(rest) < _HEAD.size:
+        return rest[: len(MAGIC)] == MAGIC[: len(rest)]
+    magic, length, _ = _HEAD.unpack(rest)
+    return bool(magic == MAGIC and length > len(data) - at - _HEAD.size)

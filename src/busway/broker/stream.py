@@ -1,0 +1,195 @@
+"""One stream whose records lie in a native log, in memory or on disk: what everything around streams asks of it.
+
+A stream that is kept elsewhere (`fronting`) answers the same questions, some of them later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from busway._core import Log, Selection, matches
+from busway.broker.journal import Journal
+from busway.errors import BusError
+from busway.streams import DEFAULT, StreamConfig
+
+if TYPE_CHECKING:
+    from busway.broker.handing import Notes
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+Block: TypeAlias = tuple[int, int, bytes]
+"""The offset of the first record, the one to read on from, the records."""
+BILLION: Final = 10**9
+
+
+class Stream:
+    """One stream: what it is, and its log."""
+
+    def __init__(self, hub: "Hub", number: int, config: StreamConfig, log: Log, folder: Path | None) -> None:
+        self.number = number
+        self.config = config
+        self.log = log
+        self.folder = folder
+        self._hub = hub
+        self._told = 0
+
+    # From start to stop.
+
+    def start(self) -> None:
+        """Listen to the log; the engine has it."""
+        if (handle := self.log.fileno()) is not None:
+            self._hub.loop.add_reader(handle, self._rung)
+
+    def _stop_listening(self) -> None:
+        if (handle := self.log.fileno()) is not None:
+            self._hub.loop.remove_reader(handle)
+
+    async def close(self) -> None:
+        """Store what waits, and let go."""
+        self._stop_listening()
+        try:
+            self.log.close()
+        except BusError as error:
+            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+
+    async def drop(self) -> None:
+        """Remove what is stored outside of its folder. If that fails nothing is changed."""
+
+    def change(self, config: StreamConfig) -> None:
+        """Other settings, from now on."""
+        self.config = config
+        self.log.set(**settings(config))
+
+    def _rung(self) -> None:
+        self.log.hear()
+        self._commit()
+
+    def _commit(self) -> None:
+        self._hub.handle(self._hub.engine.commit(self.number))
+
+    def tell_damage(self) -> None:
+        """Warn of what was found and not told yet."""
+        damage = self.log.damage
+        for file, position, begin, end, what in damage[self._told :]:
+            place = f"{what} in {file} at byte {position}"
+            log.warning(
+                "stream %r: %s: offsets %d to %s", self.config.name, place, begin, "?" if end is None else end - 1
+            )
+        self._told = len(damage)
+
+    # Reading.
+
+    def _read(self, offset: int, most: int) -> Block:
+        block = self.log.read(offset, most)
+        if block[0] > offset:
+            self.tell_damage()
+        return block
+
+    @property
+    def first(self) -> int:
+        """The first offset that is there."""
+        return self.log.first
+
+    @property
+    def safe(self) -> int:
+        """Behind the last record that is as safe as promised."""
+        return self.log.safe
+
+    def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:  # noqa: ARG002
+        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called when it is here.
+
+        `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
+        """
+        return self._read(offset, most)
+
+    async def fetch(self, offset: int, most: int) -> Block:
+        """The same, for one who can wait."""
+        here = asyncio.Event()
+        while (block := self.read(offset, most, here.set)) is None:
+            await here.wait()
+            here.clear()
+        return block
+
+    def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:  # noqa: ARG002
+        """As find_time(). None: it is being looked for, and `found` is called with it. Raises DataFailed."""
+        return self.log.find_time(moment)
+
+    async def find_time(self, moment: int) -> int:
+        """Offset of the first record that was stored at this time (nanoseconds) or later."""
+        return self.log.find_time(moment)
+
+    async def find(self, topic: str, sequence: int) -> int | None:
+        """Offset of the first record of a topic with this sequence or a later one."""
+        return self.log.find(topic, sequence)
+
+    def skip(self, offset: int, selection: Selection) -> int:
+        """From where on there may be something for a selection. Raises DataFailed."""
+        return self.log.skip(offset, selection)
+
+    async def topics(self) -> list[tuple[str, int, int, int]]:
+        """What is there of each topic: first and last sequence, number of records."""
+        return self.log.topics()
+
+    def notes(self) -> "Notes | None":
+        """Where its channels are noted; None: they end with the broker."""
+        return None if self.folder is None else Journal(self.folder, self.config.safety)
+
+    async def due(self, after: int) -> list[tuple[int, int]]:
+        """Records that are to be delivered after this time: when, and their offsets."""
+        return self.log.due(after)
+
+    # Time.
+
+    def trim(self, clock: int) -> None:
+        """Remove what is older, or more, than it may be."""
+        try:
+            records, size, _ = self.log.trim(clock)
+        except BusError as error:
+            log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
+            return
+        self._hub.delivering.trimmed(self)
+        if records:
+            log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
+
+    # What it is.
+
+    def takes(self, pattern: str) -> bool:
+        """Whether it may hold messages that match this pattern."""
+        return takes(self.config, pattern)
+
+    def figures(self) -> dict[str, Any]:
+        """Its settings and how it is, as a StreamInfo has them."""
+        size, buckets = self.log.usage
+        return {
+            **msgspec.to_builtins(self.config),
+            "first": self.first,
+            "next": self.safe,
+            "bytes": size,
+            "buckets": buckets,
+            "damage": len(self.log.damage),
+            "topic_count": self.log.topic_count,
+            "channels": self._hub.delivering.figures(self.number),
+        }
+
+
+def takes(config: StreamConfig, pattern: str) -> bool:
+    """Whether a stream with these settings may hold messages that match this pattern."""
+    if config.name == DEFAULT or pattern.startswith("re:"):
+        return True
+    return any(matches(pattern, topic) for topic in (*config.topics, *config.former))
+
+
+def settings(config: StreamConfig) -> dict[str, Any]:
+    """What a native log is told."""
+    return {
+        "safety": config.safety,
+        "max_age": int((config.max_age or 0) * BILLION),
+        "max_bytes": config.max_bytes or 0,
+        "max_count": config.max_count or 0,
+        "once_age": int(config.once * BILLION),
+    }

@@ -1,0 +1,193 @@
+"""The broker's services about streams, on topics below `$bus`: make, change, remove, list, look into and read them.
+
+Questions and answers are JSON, but for `$bus/read`, whose answer is a block of the log. Answered by services.py, each in a
+task of its own, since a store may take time.
+"""
+
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from busway._core import Message, Selection, select_records
+from busway.broker.stream import Stream
+from busway.errors import BusError, Code, Rejected
+from busway.settings import KiB, MiB
+from busway.streams import StreamConfig
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+Service: TypeAlias = Callable[["Hub", Message], Awaitable[bytes | dict[str, Any]]]
+_Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+_HEAD: Final = struct.Struct("<QQ")
+_END: Final = (1 << 64) - 1
+_BLOCK: Final = MiB
+_TOPICS: Final = 10_000
+
+
+class ListQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/stream/list`: one stream, or all."""
+
+    name: str | None = None
+
+
+class NameQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/stream/remove`."""
+
+    name: str
+
+
+class TopicsQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/stream/topics`: those behind one in the order of their names, as many as fit."""
+
+    name: str
+    pattern: str = "**"
+    after: str | None = None
+
+
+class FindQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/stream/find`: a time or how long ago (nanoseconds), or a sequence of a topic."""
+
+    name: str
+    time: int | None = None
+    ago: _Natural | None = None
+    topic: str | None = None
+    sequence: _Natural = 0
+
+
+class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/read`: offsets from `from` to before `to`, of what matches (rules as in a SUBSCRIBE, base64)."""
+
+    stream: str
+    begin: Annotated[int, msgspec.Meta(ge=0, le=_END >> 1)] = msgspec.field(default=0, name="from")
+    to: _Natural | None = None
+    most: Annotated[int, msgspec.Meta(ge=1)] = _BLOCK
+    pattern: str = "**"
+    rules: bytes = b""
+
+
+async def create(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/stream/create`: a stream of these settings; where it is stored the broker may choose."""
+    name, given = _settings(message)
+    if given.get("store") is None:
+        given["store"] = hub.streaming.best if given.get("url") is None else "db"
+    return shown(hub, await hub.streaming.create(_checked(lambda: StreamConfig.make(name, **given))))
+
+
+async def update(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/stream/update`: other settings; those that aren't named stay."""
+    name, given = _settings(message)
+    config = hub.streaming.get(name).config
+    return shown(hub, await hub.streaming.update(_checked(lambda: config.changed(**given))))
+
+
+async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/stream/remove`: the stream as it was."""
+    name = msgspec.json.decode(message.payload, type=NameQuestion).name
+    was = shown(hub, hub.streaming.get(name))
+    await hub.streaming.remove(name)
+    return was
+
+
+async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/stream/list`: settings and figures."""
+    payload = message.payload
+    name = msgspec.json.decode(payload, type=ListQuestion).name if payload else None
+    chosen = hub.streaming.streams.values() if name is None else [hub.streaming.get(name)]
+    return {"streams": [shown(hub, stream) for stream in chosen]}
+
+
+async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/stream/topics`: what a stream holds of each topic."""
+    question = msgspec.json.decode(message.payload, type=TopicsQuestion)
+    selection = Selection(question.pattern)
+    found = sorted(await hub.streaming.get(question.name).topics())
+    room = hub.settings.frame - KiB
+    some: list[tuple[str, int, int, int]] = []
+    for row in found:
+        if (question.after is not None and row[0] <= question.after) or not selection.covers(row[0]):
+            continue
+        room -= 6 * len(row[0].encode()) + 70  # however JSON writes it
+        if len(some) == _TOPICS or (room < 0 and some):
+            return {"topics": some, "more": True}
+        some.append(row)
+    return {"topics": some, "more": False}
+
+
+async def find(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/stream/find`: an offset; None if there is no such message of the topic."""
+    question = msgspec.json.decode(message.payload, type=FindQuestion)
+    stream = hub.streaming.get(question.name)
+    if sum(one is not None for one in (question.time, question.ago, question.topic)) != 1:
+        raise Rejected("give one of time, ago and topic", code=Code.INVALID_SETTING)
+    if question.topic is not None:
+        return {"offset": await stream.find(question.topic, question.sequence)}
+    moment = time.time_ns() - question.ago if question.ago is not None else question.time or 0
+    return {"offset": await stream.find_time(min(max(moment, -_END >> 1), _END >> 1))}
+
+
+async def read(hub: "Hub", message: Message) -> bytes:
+    """`$bus/read`: two numbers and a block of whole records, which may have none.
+
+    The first number is above `from` if messages are gone for good, by how many; the second is where to read on.
+    """
+    question = msgspec.json.decode(message.payload, type=ReadQuestion)
+    selection = Selection(question.pattern, question.rules)
+    stream = hub.streaming.get(question.stream)
+    end = stream.safe if question.to is None else min(question.to, stream.safe)
+    begin = max(question.begin, min(stream.first, end))
+    lost = begin - question.begin
+    if begin >= end:
+        return _HEAD.pack(question.begin + lost, begin)
+    everything = question.pattern == "**" and not question.rules
+    try:
+        start = begin if everything else min(stream.skip(begin, selection), end)
+        if start >= end:
+            return _HEAD.pack(question.begin + lost, end)
+        most = min(question.most, _BLOCK, max(hub.settings.frame - KiB, 1))
+        first, behind, block = await stream.fetch(start, most)
+    except BusError:
+        if hub.streaming.streams.get(question.stream) is not stream:
+            hub.streaming.get(question.stream)  # says that it is gone
+        raise
+    lost += min(first, end) - start
+    if not everything or behind > end:
+        block = select_records(block, None if everything else selection, start, end, time.time_ns())
+    return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
+
+
+def shown(hub: "Hub", stream: Stream) -> dict[str, Any]:
+    """A stream as a client gets it."""
+    return stream.figures() | {"broker": hub.guid}
+
+
+def _settings(message: Message) -> tuple[str, dict[str, Any]]:
+    given = msgspec.json.decode(message.payload, type=dict[str, Any])
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise Rejected(f"a stream has a name that is a text, not {name!r}", code=Code.INVALID_SETTING)
+    return name, given
+
+
+def _checked(make: Callable[[], StreamConfig]) -> StreamConfig:
+    try:
+        return make()
+    except BusError:  # of a topic
+        raise
+    except (ValueError, TypeError) as error:
+        raise Rejected(str(error), code=Code.INVALID_SETTING) from error
+
+
+SERVICES: Final[dict[str, Service]] = {
+    "$bus/stream/create": create,
+    "$bus/stream/update": update,
+    "$bus/stream/remove": remove,
+    "$bus/stream/list": listed,
+    "$bus/stream/topics": topics,
+    "$bus/stream/find": find,
+    "$bus/read": read,
+}

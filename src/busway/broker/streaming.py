@@ -1,0 +1,319 @@
+"""The streams of a broker: opens their logs, lends them to the engine, and does what goes beyond one message.
+
+Appending, answering and delivering is the engine's. Here streams are made, changed and removed, old messages leave, and
+what was stored to be due later is delivered when its time has come.
+"""
+
+import asyncio
+import heapq
+import logging
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway._core import Log, matches
+from busway.broker.data import replace, sealed, sync, unsealed
+from busway.broker.ends import Ends
+from busway.broker.fronting import FILE, Databases, DatabaseStream
+from busway.broker.stream import BILLION, Stream, settings
+from busway.errors import BusError, Code, DataFailed, Rejected
+from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+FOLDER: Final = "streams"
+CONFIG: Final = "stream.json"
+LOG: Final = "log"
+_TRIM: Final = 10.0
+"""Seconds between two looks for old messages."""
+_SEALED: Final = 0.2
+"""And after settings were changed."""
+
+
+class Streaming:
+    """All streams of one hub."""
+
+    def __init__(self, hub: "Hub", folder: Path | None) -> None:
+        self._hub = hub
+        self._folder = folder / FOLDER if folder is not None else None
+        self._guid = bytes.fromhex(hub.guid)
+        self.streams: dict[str, Stream] = {}
+        self._numbers = 0
+        self._due: list[tuple[int, int, int]] = []  # when, stream, offset
+        self._trimmed = hub.loop.time()
+        self._databases = Databases()
+        self._ends = Ends(self._folder)
+        self._changing = asyncio.Lock()
+
+    # From start to stop.
+
+    async def open(self) -> None:
+        """Open what is in the data folder, and the default stream."""
+        self._ends.open()
+        configs = {config.name: config for config in self._found()}
+        if DEFAULT not in configs:
+            configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
+        async with self._changing:
+            for config in configs.values():
+                try:
+                    self._check(config)
+                except Rejected as error:
+                    raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
+                await self._add(config)
+
+    @property
+    def best(self) -> Store:
+        """Where streams are stored that don't say so."""
+        return "memory" if self._folder is None else "disk"
+
+    def _found(self) -> list[StreamConfig]:
+        """What the data folder says of its streams."""
+        if self._folder is None:
+            return []
+        try:
+            folders = sorted(one for one in self._folder.iterdir() if one.is_dir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataFailed(f"the streams in {self._folder} can't be read: {error.strerror}") from error
+        found = []
+        for folder in folders:
+            if folder.name.startswith("."):
+                shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
+            elif (config := _read(folder)) is not None:
+                found.append(config)
+        return found
+
+    async def close(self) -> None:
+        """Write what waits, and let go of the files."""
+        async with self._changing:
+            for stream in self.streams.values():
+                if stream.config.store == "memory":
+                    self._ends.ended(stream.config.name, stream.safe)
+            closing = [stream.close() for stream in self.streams.values()]
+            for error in await asyncio.gather(*closing, return_exceptions=True):
+                if error is not None:
+                    log.error("unexpected error while a stream was closed", exc_info=error)
+
+    # Streams come and go, one change at a time.
+
+    async def create(self, config: StreamConfig) -> Stream:
+        """Make a stream. One that is there with the same settings is fine."""
+        async with self._changing:
+            if (old := self.streams.get(config.name)) is not None:
+                if msgspec.structs.replace(old.config, former=()) == config:
+                    return old
+                raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
+            self._check(config)
+            stream = await self._add(config, new=True)
+            await self._hub.delivering.added(stream)
+            self._hub.replaying.added(stream)
+            return stream
+
+    async def update(self, config: StreamConfig) -> Stream:
+        """Change a stream: everything but its store. What it keeps no longer goes at once."""
+        async with self._changing:
+            stream, before = self.get(config.name), self.get(config.name).config
+            if (before.store, before.url) != (config.store, config.url):
+                raise Rejected(
+                    f"the store of stream {config.name!r} can't be changed; make another stream",
+                    code=Code.INVALID_SETTING,
+                )
+            self._check(config)
+            if stream.folder is not None:
+                try:
+                    self._write(stream.folder, config)
+                except OSError as error:
+                    raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
+            stream.change(config)
+            self._lend(stream)
+            self._hub.replaying.widened(stream, before)
+            stream.trim(time.time_ns())
+            # What was sealed just now can go when that is written.
+            self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
+            self._hub.pulse.arm()
+            return stream
+
+    async def remove(self, name: str) -> None:
+        """Remove a stream and all that is stored in it."""
+        if name == DEFAULT:
+            raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
+        async with self._changing:
+            stream = self.get(name)
+            self._ends.ended(name, stream.safe)
+            await stream.drop()
+            del self.streams[name]
+            if behind := self._hub.replaying.removed(stream):
+                log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
+            self._hub.engine.remove_stream(stream.number)
+            self._hub.flush()
+            await self._hub.delivering.removed(stream)
+            await stream.close()
+            if stream.folder is not None:
+                _discard(stream.folder)
+
+    def get(self, name: str) -> Stream:
+        if (stream := self.streams.get(name)) is None:
+            raise Rejected(f"there is no stream {name!r}", code=Code.NO_STREAM)
+        return stream
+
+    def _check(self, config: StreamConfig) -> None:
+        if config.store == "disk" and self._folder is None:
+            raise Rejected(
+                "a stream on disk needs a broker with a data folder (busway serve --data FOLDER)",
+                code=Code.INVALID_SETTING,
+            )
+        if config.store == "db" and config.url is None and self._folder is None:
+            raise Rejected(
+                "a stream in a database needs its url, or a broker with a data folder for a SQLite file",
+                code=Code.INVALID_SETTING,
+            )
+        for other in self.streams.values():
+            if other.config.name == config.name:
+                continue
+            for mine in config.topics:
+                for theirs in other.config.topics:
+                    if matches(mine, theirs):
+                        raise Rejected(
+                            f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}; each topic is in one stream",
+                            code=Code.DUPLICATE,
+                        )
+
+    async def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
+        folder, made = None, False
+        if config.store != "memory" and self._folder is not None:
+            folder = self._folder / config.name
+            try:
+                made = not folder.exists()
+                folder.mkdir(parents=True, exist_ok=True)
+                if new or not (folder / CONFIG).exists():
+                    self._write(folder, config)
+            except OSError as error:
+                raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
+        try:
+            stream = await self._open(config, folder)
+            try:
+                due = await stream.due(time.time_ns())
+            except BaseException:
+                await stream.close()
+                raise
+        except BaseException:
+            if new and folder is not None:  # or the broker would not start again
+                (folder / CONFIG).unlink(missing_ok=True)
+                if made:
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self.streams[config.name] = stream
+        self._lend(stream)
+        stream.start()
+        for when, offset in due:
+            self.later(stream.number, when, offset)
+        return stream
+
+    async def _open(self, config: StreamConfig, folder: Path | None) -> Stream:
+        number = self._numbers
+        self._numbers += 1
+        if config.store == "db":
+            return await DatabaseStream.open(
+                self._hub, number, config, folder, self._databases, self._ends.begin(config)
+            )
+        place = folder / LOG if folder else None
+        native = Log.open(place, name=config.name, begin=self._ends.begin(config), **settings(config))
+        stream = Stream(self._hub, number, config, native, folder)
+        stream.tell_damage()
+        return stream
+
+    @staticmethod
+    def _write(folder: Path, config: StreamConfig) -> None:
+        mode = 0o666 if config.url is None else 0o600  # there may be a password in it
+        replace(folder / CONFIG, sealed(config), mode)
+
+    def _lend(self, stream: Stream) -> None:
+        patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
+        self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
+
+    # Time.
+
+    def later(self, number: int, when: int, offset: int) -> None:
+        """A stored message that is to be delivered at a time."""
+        heapq.heappush(self._due, (when, number, offset))
+        self._hub.pulse.arm()
+
+    def deadline(self) -> float | None:
+        """When expire() is to be called next, by the loop's clock."""
+        ahead = self._trimmed + _TRIM
+        if self._due:
+            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - time.time_ns(), 0) / BILLION)
+        return ahead
+
+    def expire(self, now: float) -> None:
+        """Deliver what is due, remove what is old."""
+        clock = time.time_ns()
+        by_number = {stream.number: stream for stream in self.streams.values()}
+        while self._due and self._due[0][0] <= clock:
+            _, number, offset = heapq.heappop(self._due)
+            if (stream := by_number.get(number)) is not None:
+                self._release(stream, offset)
+        if now >= self._trimmed + _TRIM:
+            self._trimmed = now
+            for stream in self.streams.values():
+                stream.trim(clock)
+
+    def _release(self, stream: Stream, offset: int) -> None:
+        try:
+            found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
+        except BusError as error:
+            log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            return
+        if found is not None and found[0] == offset and found[2]:
+            self._hub.engine.release(stream.number, found[2], self._hub.replaying.before(stream.number, offset))
+
+    def _release_fetched(self, stream: Stream, offset: int) -> None:
+        if self.streams.get(stream.config.name) is stream:
+            self._release(stream, offset)
+            self._hub.flush()
+
+
+def _discard(folder: Path) -> None:
+    """Remove a stream's folder, so that a crash leaves either all of it or nothing that counts."""
+    gone = folder.with_name(f".{folder.name}.removed")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        sync(folder.parent)
+    except OSError as error:
+        raise DataFailed(
+            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
+            "remove it, or the stream is there again when the broker starts"
+        ) from error
+    shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
+
+
+def _read(folder: Path) -> StreamConfig | None:
+    """What a folder's stream is; None: it was never finished."""
+    file = folder / CONFIG
+    try:
+        config = unsealed(file.read_bytes(), StreamConfig)
+        made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
+    except FileNotFoundError:
+        if not any((folder / one).exists() for one in (LOG, FILE)):
+            return None
+        raise DataFailed(f"the stream in {folder} can't be opened: its {CONFIG} is missing") from None
+    except OSError as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error.strerror}") from error
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error}") from error
+    if config.name != folder.name:
+        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
+    return msgspec.structs.replace(made, former=config.former)
+
+
+def later(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.streaming.later(*event[1:])

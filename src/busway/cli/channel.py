@@ -1,0 +1,294 @@
+"""`busway channel list|info|create|update|seek|pause|resume|remove`: positions in streams that their consumers share."""
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+
+import busway
+from busway.cli import address, flags, terminal, values
+from busway.cli.link import Link, linked
+from busway.cli.tables import pairs, rows
+from busway.errors import Code
+from busway.streams import ChannelInfo
+
+Stream: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
+Channel: TypeAlias = Annotated[str, typer.Argument(help="Name of the channel.", show_default=False)]
+Place: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="first, new, an offset, a position, a time (2026-01-31T12:00), or a length of time back (1h).",
+        show_default=False,
+    ),
+]
+Start: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--start", help="Where it begins: first, new, an offset, a time, or a length of time back.", metavar="PLACE"
+    ),
+]
+Lease: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--lease",
+        help="After this time what was not acknowledged is handed out again (30s, 5m); none: never, while its consumer lives.",
+        metavar="TIME",
+        show_default=False,
+    ),
+]
+MaxDeliveries: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--max-deliveries",
+        help="After so many deliveries a message goes to the dead-letter topic; none: never.",
+        metavar="N",
+        show_default=False,
+    ),
+]
+DeadLetter: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--dead-letter",
+        help="That topic; {stream} and {channel} are filled in, none: nowhere.",
+        metavar="TOPIC",
+        show_default=False,
+    ),
+]
+Topic: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only messages of this topic or pattern.", metavar="PATTERN", show_default=False),
+]
+Exclusive: TypeAlias = Annotated[
+    bool | None, typer.Option("--exclusive/--shared", help="One consumer at a time, or many.", show_default=False)
+]
+DeleteOnLeave: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--delete-on-leave/--keep", help="Gone with its last consumer, or not.", show_default=False),
+]
+Paused: TypeAlias = Annotated[
+    bool | None, typer.Option("--paused/--running", help="Hand nothing out, or go on.", show_default=False)
+]
+
+
+@linked
+def channel_list(link: Link, stream: Stream, json: flags.Json = False) -> None:
+    """List the channels of a stream, and how far behind they are.
+
+    busway channel list orders
+    """
+
+    async def show() -> None:
+        async with link.connect(reconnect=False) as bus:
+            found = await bus.channels(stream)
+        if json:
+            for one in found:
+                terminal.record(one)
+        elif found:
+            terminal.out.print(rows("", [row(msgspec.to_builtins(one)) for one in found]))
+        else:
+            terminal.note(f"the stream {stream!r} has no channel")
+
+    terminal.run(show)
+
+
+@linked
+def channel_info(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
+    """Show the settings of a channel, where it stands, and what is on its way.
+
+    busway channel info orders billing
+    """
+
+    async def show() -> None:
+        async with link.connect(reconnect=False) as bus:
+            found = next((one for one in await bus.channels(stream) if one.name == channel), None)
+        if found is None:
+            raise busway.Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
+        if json:
+            terminal.record(found)
+        else:
+            terminal.out.print(pairs("", msgspec.to_builtins(found)))
+
+    terminal.run(show)
+
+
+@linked
+def channel_create(
+    link: Link,
+    stream: Stream,
+    channel: Channel,
+    start: Start = "first",
+    lease: Lease = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    topic: Topic = None,
+    where: flags.Where = None,
+    exclusive: Exclusive = None,
+    delete_on_leave: DeleteOnLeave = None,
+    paused: Paused = None,
+    json: flags.Json = False,
+) -> None:
+    """Make a channel; one that is there stays where it is and gets the settings that are given.
+
+    busway channel create orders billing --start new --lease 5m --max-deliveries 3
+    """
+    settings = _settings(lease, max_deliveries, dead_letter, topic, where, exclusive, delete_on_leave, paused)
+    begin = flags.checked(lambda: place(start))
+
+    async def create() -> None:
+        async with link.connect(reconnect=False) as bus:
+            _tell(await bus.create_channel(stream, channel, start=begin, **settings), json=json)
+
+    terminal.run(create)
+
+
+@linked
+def channel_update(
+    link: Link,
+    stream: Stream,
+    channel: Channel,
+    lease: Lease = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    topic: Topic = None,
+    where: flags.Where = None,
+    exclusive: Exclusive = None,
+    delete_on_leave: DeleteOnLeave = None,
+    paused: Paused = None,
+    json: flags.Json = False,
+) -> None:
+    """Change settings of a channel; those that aren't given stay.
+
+    busway channel update orders billing --lease 1m
+    """
+    settings = _settings(lease, max_deliveries, dead_letter, topic, where, exclusive, delete_on_leave, paused)
+    if not settings:
+        raise typer.BadParameter("nothing to change: give --lease, --topic or another setting")
+
+    async def update() -> None:
+        async with link.connect(reconnect=False) as bus:
+            _tell(await bus.update_channel(stream, channel, **settings), json=json)
+
+    terminal.run(update)
+
+
+@linked
+def channel_seek(link: Link, stream: Stream, channel: Channel, to: Place, json: flags.Json = False) -> None:
+    """Put a channel to another place, for all its consumers: what lies behind it is handed out, acknowledged or not.
+
+    busway channel seek orders billing 1h
+    """
+    begin = flags.checked(lambda: place(to))
+
+    async def seek() -> None:
+        async with link.connect(reconnect=False) as bus:
+            offset = await bus.seek_channel(stream, channel, begin)
+        if json:
+            terminal.record({"stream": stream, "channel": channel, "offset": offset})
+
+    terminal.run(seek)
+
+
+@linked
+def channel_pause(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
+    """Hand nothing out until it is resumed.
+
+    busway channel pause orders billing
+    """
+    _pause(link, stream, channel, paused=True, json=json)
+
+
+@linked
+def channel_resume(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
+    """Hand messages out again.
+
+    busway channel resume orders billing
+    """
+    _pause(link, stream, channel, paused=False, json=json)
+
+
+@linked
+def channel_remove(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
+    """Remove a channel; the messages stay in the stream, its consumers get an error.
+
+    busway channel remove orders billing
+    """
+
+    async def remove() -> None:
+        async with link.connect(reconnect=False) as bus:
+            _tell(await bus.remove_channel(stream, channel), json=json)
+
+    terminal.run(remove)
+
+
+def _pause(link: Link, stream: str, channel: str, *, paused: bool, json: bool) -> None:
+    async def update() -> None:
+        async with link.connect(reconnect=False) as bus:
+            _tell(await bus.update_channel(stream, channel, paused=paused), json=json)
+
+    terminal.run(update)
+
+
+def place(text: str) -> Any:
+    """Where a channel begins."""
+    text = text.strip()
+    if text in {"first", "new"}:
+        return text
+    if text == "all":
+        return "first"
+    return values.one_place(text)
+
+
+def _settings(
+    lease: str | None,
+    max_deliveries: str | None,
+    dead_letter: str | None,
+    topic: str | None,
+    where: list[str] | None,
+    exclusive: bool | None,
+    delete_on_leave: bool | None,
+    paused: bool | None,
+) -> dict[str, Any]:
+    """Those that are given."""
+
+    def read() -> dict[str, Any]:
+        given = {
+            "lease": None if lease is None else 0 if lease == "none" else values.duration(lease),
+            "max_deliveries": None
+            if max_deliveries is None
+            else 0
+            if max_deliveries == "none"
+            else values.count(max_deliveries),
+            "dead_letter": "" if dead_letter == "none" else dead_letter,
+            "topic": topic,
+            "where": address.rules(where),
+            "exclusive": exclusive,
+            "delete_on_leave": delete_on_leave,
+            "paused": paused,
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
+    return flags.checked(read)
+
+
+def _tell(info: ChannelInfo, *, json: bool) -> None:
+    if json:
+        terminal.record(info)
+
+
+def row(figures: dict[str, Any]) -> dict[str, Any]:
+    """What a list of channels has room for."""
+    return {
+        "channel": figures["name"],
+        "stream": figures["stream"],
+        "topic": figures["topic"],
+        "lag": figures["lag"],
+        "in flight": figures["in_flight"],
+        "waiting": figures["waiting"],
+        "delayed": figures["delayed"],
+        "floor": figures["floor"],
+        "consumers": figures["consumers"],
+        "redelivered": figures["redelivered"],
+        "dead": figures["dead"],
+        "lost": figures["lost"],
+        "paused": "paused" if figures["paused"] else "",
+    }

@@ -1,0 +1,72 @@
+"""Shell commands that verbs run for messages: payload on stdin, topic in the environment, output back."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+
+import busway
+from busway.message import Message
+
+
+class Command:
+    """Answers with the output of a shell command, which runs in a process group of its own."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._running: set[int] = set()
+
+    async def __call__(self, message: Message) -> bytes:
+        # A file instead of a pipe: a command may end without reading its input, and that is no error.
+        with tempfile.TemporaryFile() as given:
+            given.write(message.payload)
+            given.seek(0)
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_shell(
+                    self._command,
+                    stdin=given,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=os.environ | {"BUSWAY_TOPIC": message.topic},
+                    start_new_session=True,
+                )
+            )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                starting.add_done_callback(_end_started)
+                raise
+        self._running.add(process.pid)
+        try:
+            output, errors = await process.communicate()
+        except asyncio.CancelledError:  # the time to drain is over, or that to say whether it is willing
+            _end_group(process.pid, signal.SIGKILL)
+            raise
+        finally:
+            self._running.discard(process.pid)
+        if process.returncode:
+            last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            status = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
+            raise busway.HandlerError(f"{status}: {last}" if last else status)
+        return output
+
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
+
+    def interrupt(self) -> None:
+        """Ask every command that runs to end, with all that it started; the terminal's Ctrl-C doesn't reach them."""
+        for group in self._running:
+            _end_group(group, signal.SIGTERM)
+
+
+def _end_started(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None:
+    """For a command that nobody wanted any more before it had started."""
+    if not starting.cancelled() and starting.exception() is None:
+        _end_group(starting.result().pid, signal.SIGKILL)
+
+
+def _end_group(group: int, how: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.killpg(group, how)

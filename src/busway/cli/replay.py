@@ -1,0 +1,279 @@
+"""`busway replay`: print or save what streams hold, and go on with what comes if asked to."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, TypeAlias
+
+import typer
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+import busway
+from busway.cli import address, flags, saving, terminal, values
+from busway.cli.link import Link, linked, watch
+from busway.cli.printing import Printer, read, renderer
+from busway.fields import Where
+from busway.message import Message
+from busway.positions import Positions
+from busway.streams import DEFAULT, StreamInfo
+from busway.topic import matches
+
+_Place: TypeAlias = int | datetime | str | Positions | None
+_KINDS: Final = (".arrow", ".parquet")
+
+
+@linked
+def replay(
+    link: Link,
+    what: Annotated[
+        str, typer.Argument(help="Name of a stream, or a topic or pattern: price/*/eur, log/**", show_default=False)
+    ],
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since",
+            help="From where: all, a time back (1h), a time (2026-01-31T12:00), an offset or a position.",
+            metavar="PLACE",
+        ),
+    ] = "all",
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="To before where; as --since.", metavar="PLACE", show_default="the end as it is now"),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Of a stream only what matches this.", show_default=False)
+    ] = None,
+    where: flags.Where = None,
+    count: flags.Count = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is published from now on.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Save into this file: .arrow or .parquet.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")] = False,
+    json: flags.Json = False,
+    format: Annotated[  # noqa: A002 - the flag's name
+        str | None,
+        typer.Option(
+            "--format",
+            help="As of sub: {time} {topic} {payload} {position} {offset} {sequence} ...",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: flags.Quiet = False,
+) -> None:
+    """Print the messages that a stream holds, or those of a topic in all streams.
+
+    busway replay orders --since 1h --json
+    busway replay 'orders/eu/*' --follow
+    busway replay orders --out orders.parquet
+    """
+    if sum((raw, json, format is not None, out is not None)) > 1:
+        raise typer.BadParameter("--raw, --json, --format and --out exclude each other")
+    if follow and (out is not None or to is not None):
+        raise typer.BadParameter("--follow has no end: leave --to and --out out")
+    if out is not None and out.suffix not in _KINDS:
+        raise typer.BadParameter(f"--out: {out.name!r} is neither .arrow nor .parquet")
+    begin = flags.checked(lambda: values.place(since))
+    end = None if to is None else flags.checked(lambda: values.place(to))
+    render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
+    rules = address.rules(where)
+    note = (lambda _text: None) if quiet else terminal.note
+
+    async def run() -> None:
+        async with link.connect(reconnect=follow) as bus:
+            wanted = await _choose(bus, what, topic, begin, note)
+            if follow:
+                await _follow(bus, wanted, rules, Printer(render, count, note), note)
+                return
+            shown = not quiet and terminal.notes.is_terminal and (out is not None or not terminal.out.is_terminal)
+            with _Bar(shown=shown) as bar:
+                if out is None:
+                    done = await _print(wanted, end, rules, count, render, bar)
+                else:
+                    done = await _save(wanted, end, rules, count, out, bar)
+            note(f"{done} message{'s' * (done != 1)}")
+            if wanted.lost:
+                note(f"{wanted.lost} messages are gone for good")
+
+    terminal.run(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked for: of one stream, or of all that may hold it."""
+
+    streams: list[tuple[busway.Stream, _Place]]
+    """Each with the place to begin at."""
+    pattern: str
+    begin: _Place
+    only: str | None
+    """The one stream, if it was named."""
+
+    @property
+    def lost(self) -> int:
+        return sum(stream.lost for stream, _ in self.streams)
+
+
+async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Wanted:
+    known = await bus.streams()
+    if isinstance(begin, str) and ":" in begin:
+        begin = Positions.parse(begin)  # the place of a message is what lies behind it, as for subscribe(since=)
+    if any(one.name == what for one in known):
+        return _Wanted([(await bus.stream(what), begin)], "**" if topic is None else topic, begin, what)
+    if topic is not None:
+        raise terminal.Ended(terminal.REJECTED, f"busway: there is no stream {what!r}; --topic is for a stream")
+    if isinstance(begin, int):
+        raise terminal.Ended(terminal.REJECTED, f"busway: there is no stream {what!r}; an offset is one of a stream")
+    chosen = [one for one in known if _takes(one, what)]
+    note(f"{what} in {' '.join(one.name for one in chosen)}")
+    # A position tells of some streams; others are wanted whole.
+    places = begin if isinstance(begin, Positions) else None
+    streams: list[tuple[busway.Stream, _Place]] = []
+    for one in chosen:
+        place = begin if places is None else places.get((one.broker, one.name))
+        streams.append((await bus.stream(one.name), place))
+    return _Wanted(streams, what, begin, None)
+
+
+def _takes(info: StreamInfo, pattern: str) -> bool:
+    if info.name == DEFAULT or pattern.startswith("re:"):
+        return True
+    return any(matches(pattern, one) for one in (*info.topics, *info.former))
+
+
+async def _each(
+    wanted: _Wanted, end: _Place, rules: Where | None, count: int | None, bar: "_Bar"
+) -> AsyncIterator[list[Message]]:
+    left = count
+    for stream, begin in wanted.streams:
+        bar.begin(await stream.info())
+        async with contextlib.aclosing(stream.read(begin, end, topic=wanted.pattern, where=rules)) as reading:
+            async for batch in _cut(reading, left):
+                bar.reached(batch[-1].offset or 0, len(batch))
+                left = None if left is None else left - len(batch)
+                yield batch
+        if left == 0:
+            return
+
+
+async def _cut(reading: AsyncGenerator[list[Message], None], left: int | None) -> AsyncIterator[list[Message]]:
+    async for batch in reading:
+        if left is not None:
+            batch = batch[:left]  # noqa: PLW2901
+            left -= len(batch)
+        yield batch
+        if left == 0:
+            return
+
+
+async def _print(
+    wanted: _Wanted,
+    end: _Place,
+    rules: Where | None,
+    count: int | None,
+    render: Callable[[list[Message], int], bytes],
+    bar: "_Bar",
+) -> int:
+    done = 0
+    async for batch in _each(wanted, end, rules, count, bar):
+        await terminal.stream(render(batch, done))
+        done += len(batch)
+    return done
+
+
+async def _save(wanted: _Wanted, end: _Place, rules: Where | None, count: int | None, out: Path, bar: "_Bar") -> int:
+    done = 0
+    with saving.writer(out) as write:
+        for stream, begin in wanted.streams:
+            bar.begin(await stream.info())
+            async with contextlib.aclosing(stream.arrow(begin, end, topic=wanted.pattern, where=rules)) as reading:
+                async for batch in reading:
+                    some = batch if count is None else batch.slice(0, count - done)
+                    await asyncio.to_thread(write, some)
+                    done += int(some.num_rows)
+                    bar.reached(batch.column("offset")[-1].as_py(), some.num_rows)
+                    if done == count:
+                        return done
+    return done
+
+
+async def _follow(
+    bus: busway.Bus, wanted: _Wanted, rules: Where | None, printer: Printer, note: Callable[[str], None]
+) -> None:
+    since: Any = wanted.begin
+    patterns = [wanted.pattern]
+    if wanted.only is not None:
+        info = await wanted.streams[0][0].info()
+        if isinstance(since, int):
+            since = Positions({(info.broker, info.name): since})
+        if wanted.pattern == "**":
+            patterns = list(info.topics) or patterns
+    async with contextlib.AsyncExitStack() as stack:
+        subscriptions = [
+            await stack.enter_async_context(bus.subscribe(pattern, where=rules, since=since)) for pattern in patterns
+        ]
+        note(f"follows {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(watch(bus, note))]
+            for place, one in enumerate(subscriptions):
+                running.append(tasks.create_task(read(one, printer, patterns[:place], wanted.only)))
+            await printer.done.wait()
+            for task in running:
+                task.cancel()
+
+
+class _Bar:
+    """A progress bar on stderr, or none: how far a read has come, by offsets."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[messages]:,} messages"),
+            _Rate(),
+            TimeRemainingColumn(),
+            console=terminal.notes,
+            disable=not shown,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None, messages=0)
+        self._first: int | None = None
+        self._messages = 0
+        self._end = 0
+
+    def begin(self, info: StreamInfo) -> None:
+        self._first, self._end = None, info.next
+        self._progress.reset(self._task, description=info.name, total=None, messages=self._messages)
+
+    def reached(self, offset: int, messages: int) -> None:
+        if self._first is None:
+            self._first = max(offset + 1 - messages, 0)
+        self._messages += messages
+        self._progress.update(
+            self._task,
+            completed=offset + 1 - self._first,
+            total=max(self._end - self._first, 1),
+            messages=self._messages,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+class _Rate(ProgressColumn):
+    """Messages a second."""
+
+    def render(self, task: Task) -> Text:
+        elapsed = task.elapsed or 0.0
+        return Text(f"{task.fields['messages'] / elapsed:,.0f}/s" if elapsed > 0 else "")

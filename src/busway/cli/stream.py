@@ -1,0 +1,227 @@
+"""`busway stream list|info|create|update|remove`: what the broker stores, and for how long."""
+
+import sys
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+
+from busway.cli import flags, terminal, values
+from busway.cli.link import Link, linked
+from busway.cli.tables import pairs, rows
+from busway.streams import Safety, Store, StreamInfo
+
+Name: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
+_SAFETY = "What a message is when its publish returns: in memory, written, or synced to the disk."
+_AGE = "How long messages stay (12h, 7d); none: for ever."
+_BYTES = "Most bytes of messages that stay (64m, 2g); none: any."
+_COUNT = "Most messages that stay (10k, 5m); none: any."
+_ONCE = "How long a publisher's messages are remembered, to know one that is sent again."
+
+
+def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
+    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL"}.get(name, "TIME")
+    return typer.Option(name, help=help, show_default=default, metavar=metavar)
+
+
+@linked
+def stream_list(link: Link, json: flags.Json = False) -> None:
+    """List the streams of the broker.
+
+    busway stream list
+    """
+
+    async def show() -> None:
+        async with link.connect(reconnect=False) as bus:
+            found = await bus.streams()
+        if json:
+            for one in found:
+                terminal.record(_object(one))
+        else:
+            terminal.out.print(rows("", [row(_object(one)) for one in found]))
+
+    terminal.run(show)
+
+
+@linked
+def stream_info(
+    link: Link,
+    stream: Name,
+    topics: Annotated[bool, typer.Option("--topics", help="List what it holds of each topic too.")] = False,
+    json: flags.Json = False,
+) -> None:
+    """Show the settings and figures of a stream.
+
+    busway stream info orders --topics
+    """
+
+    async def show() -> None:
+        async with link.connect(reconnect=False) as bus:
+            one = await bus.stream(stream)
+            found = _object(await one.info())
+            held = [topic._asdict() for topic in await one.topics()] if topics else []
+        if json:
+            terminal.record(found | {"stored": held} if topics else found)
+            return
+        channels = found.pop("channels")
+        terminal.out.print(pairs("", found | {"bytes": values.shown_size(found["bytes"])}))
+        if channels:
+            terminal.out.print(rows("channels", [channel_row(one) for one in channels]))
+        if held:
+            terminal.out.print(rows("topics", held))
+
+    terminal.run(show)
+
+
+@linked
+def stream_create(
+    link: Link,
+    stream: Name,
+    topics: Annotated[list[str], typer.Argument(help="Topics or patterns that it takes.", show_default=False)],
+    store: Annotated[
+        Store | None, typer.Option("--store", help="Where; if not told, on disk where the broker has a data folder.")
+    ] = None,
+    safety: Annotated[Safety, typer.Option("--safety", help=_SAFETY)] = "written",
+    max_age: Annotated[str, _text("--max-age", help=_AGE, default="1d")] = "1d",
+    max_bytes: Annotated[str, _text("--max-bytes", help=_BYTES, default="none")] = "none",
+    max_count: Annotated[str, _text("--max-count", help=_COUNT, default="none")] = "none",
+    once: Annotated[str, _text("--once", help=_ONCE, default="15m")] = "15m",
+    database: Annotated[
+        str | None, _text("--database", help="URL of the database, with --store db; else a SQLite file.")
+    ] = None,
+    json: flags.Json = False,
+) -> None:
+    """Make a stream; one that is there with the same settings is fine.
+
+    busway stream create orders 'orders/**' --max-age 7d --safety synced
+    """
+    limits = _limits(max_age, max_bytes, max_count, once)
+
+    async def create() -> None:
+        async with link.connect(reconnect=False) as bus:
+            made = await bus.create_stream(stream, topics, store=store, safety=safety, url=database, **limits)
+            _tell(await made.info(), json=json)
+
+    terminal.run(create)
+
+
+@linked
+def stream_update(
+    link: Link,
+    stream: Name,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="A topic or pattern that it takes instead of all it took; repeatable."),
+    ] = None,
+    safety: Annotated[Safety | None, typer.Option("--safety", help=_SAFETY)] = None,
+    max_age: Annotated[str | None, _text("--max-age", help=_AGE)] = None,
+    max_bytes: Annotated[str | None, _text("--max-bytes", help=_BYTES)] = None,
+    max_count: Annotated[str | None, _text("--max-count", help=_COUNT)] = None,
+    once: Annotated[str | None, _text("--once", help=_ONCE)] = None,
+    json: flags.Json = False,
+) -> None:
+    """Change settings of a stream; those that aren't given stay.
+
+    busway stream update orders --max-age 30d --max-bytes none
+    """
+    changes = _limits(max_age, max_bytes, max_count, once)
+    if topic:
+        changes["topics"] = topic
+    if safety is not None:
+        changes["safety"] = safety
+    if not changes:
+        raise typer.BadParameter("nothing to change: give --max-age, --topic or another setting")
+
+    async def update() -> None:
+        async with link.connect(reconnect=False) as bus:
+            changed = await bus.update_stream(stream, **changes)
+            _tell(await changed.info(), json=json)
+
+    terminal.run(update)
+
+
+@linked
+def stream_remove(
+    link: Link,
+    stream: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    json: flags.Json = False,
+) -> None:
+    """Remove a stream and everything that is stored in it.
+
+    busway stream remove orders --yes
+    """
+    found: list[StreamInfo] = []
+
+    async def look() -> None:
+        async with link.connect(reconnect=False) as bus:
+            found.append(await (await bus.stream(stream)).info())
+
+    async def remove() -> None:
+        async with link.connect(reconnect=False) as bus:
+            gone = await bus.remove_stream(stream)
+        if json:
+            terminal.record({"name": stream, "removed": gone.count})
+
+    if not yes:
+        terminal.run(look)
+        _ask(found[0])
+    terminal.run(remove)
+
+
+def _ask(info: StreamInfo) -> None:
+    what = f"{info.count:,} messages, {values.shown_size(info.bytes)} bytes"
+    if not sys.stdin.isatty():
+        terminal.note(f"busway: stream {info.name!r} holds {what}: to remove it without being asked, give --yes")
+        raise typer.Exit(terminal.USAGE)
+    print(f"Remove the stream {info.name!r} with {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise typer.Exit(terminal.ERROR)
+
+
+def _limits(max_age: str | None, max_bytes: str | None, max_count: str | None, once: str | None) -> dict[str, Any]:
+    """Those that are given; what is none is no limit."""
+    readers = {"max_bytes": values.size, "max_count": values.count}
+    given = {"max_age": max_age, "max_bytes": max_bytes, "max_count": max_count, "once": once}
+
+    def read() -> dict[str, Any]:
+        return {
+            key: None if text == "none" and key != "once" else readers[key](text) if key in readers else text
+            for key, text in given.items()
+            if text is not None
+        }
+
+    return flags.checked(read)
+
+
+def _object(info: StreamInfo) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(info)
+    return made | {"count": info.count}
+
+
+def _tell(info: StreamInfo, *, json: bool) -> None:
+    if json:
+        terminal.record(_object(info))
+
+
+def row(figures: dict[str, Any]) -> dict[str, Any]:
+    """What a list of streams has room for."""
+    return {
+        "stream": figures["name"],
+        "topics": " ".join(figures["topics"]) or "all others",
+        "store": figures["store"],
+        "safety": figures["safety"],
+        "kept": values.shown_duration(figures["max_age"]),
+        "messages": figures["next"] - figures["first"],
+        "bytes": values.shown_size(figures["bytes"]),
+        "buckets": figures["buckets"],
+        "first": figures["first"],
+        "next": figures["next"],
+        "damage": figures["damage"],
+    }
+
+
+def channel_row(figures: dict[str, Any]) -> dict[str, Any]:
+    """What a list of channels has room for."""
+    names = ("lag", "in_flight", "waiting", "delayed", "consumers", "redelivered", "dead", "lost", "paused")
+    return {"channel": figures["name"], **{name.replace("_", " "): figures[name] for name in names}}

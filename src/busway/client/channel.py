@@ -1,0 +1,415 @@
+"""A channel: messages of a stream that its consumers share, each to be acknowledged.
+
+With a window the broker hands messages out as they come, so many at a time; without one it does so when they are taken.
+What is not acknowledged is handed out again: to another consumer, or to this one after a lost connection.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from copy import copy
+from datetime import datetime
+from inspect import isawaitable
+from typing import Any, Final, Self, TypeAlias
+
+import msgspec
+
+from busway._core import Message, handed
+from busway.checks import check_count, check_timeout
+from busway.client.connection import Connection
+from busway.client.core import Core
+from busway.client.events import Event
+from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
+from busway.client.taking import Handler, Taking
+from busway.errors import (
+    BusError,
+    Closed,
+    Code,
+    Disconnected,
+    LocalProtocolError,
+    Rejected,
+    RemoteProtocolError,
+    Timeout,
+)
+from busway.positions import Position
+from busway.since import moment
+from busway.streams import ChannelInfo, seconds
+
+Start: TypeAlias = str | float | datetime | Position | Message
+"""Where a channel begins: first, new, an offset, a position, a message, a time, or a length of time back."""
+Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+_CHANNEL: Final = 0x30
+_UNCHANNEL: Final = 0x31
+_TAKE: Final = 0x32
+_ASKED: Final = struct.Struct("<II")
+_CANCEL: Final = struct.Struct("<IQ")
+_WHOLE: Final = 0x80000000
+_EVER: Final = (1 << 32) - 1
+_MOST: Final = 65_536
+_BILLION: Final = 10**9
+_LATE: Final = 5.0
+"""Seconds that the answer of the broker may be late when a take's time is over."""
+
+
+def start_of(start: Start | None, stream: str) -> tuple[str, Any]:
+    """As the broker is told where a channel of this stream begins."""
+    if start is None or (isinstance(start, str) and start == "first"):
+        return "first", None
+    if isinstance(start, str) and start == "new":
+        return "new", None
+    if isinstance(start, Message | Position) and start.stream != stream:
+        raise ValueError(f"start: that place is in the stream {start.stream!r}, not in {stream!r}")
+    if isinstance(start, Message):
+        return "message", (start.offset, start.id)
+    if isinstance(start, Position):
+        return "offset", start.offset
+    if isinstance(start, datetime):
+        return "time", moment("start", start)
+    if isinstance(start, int) and not isinstance(start, bool):
+        if start < 0:
+            raise ValueError(f"start: {start} is no offset")
+        return "offset", start
+    return "ago", int(seconds("start", start) * _BILLION)
+
+
+def info_of(answer: Any) -> ChannelInfo:
+    """The broker's answer about a channel."""
+    try:
+        return msgspec.convert(answer, ChannelInfo)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"the broker's answer is no channel: {error}") from error
+
+
+class Channel(Taking):
+    """Made by `bus.channel(...)`. Iterate over it, or use recv(), take() or batches(), and ack() each message."""
+
+    noun = "channel"
+
+    def __init__(
+        self,
+        core: Core,
+        stream: str,
+        name: str,
+        *,
+        call: Call,
+        window: int,
+        create: bool,
+        start: tuple[str, Any],
+        settings: dict[str, Any],
+        handler: Handler | None = None,
+        concurrency: int = 1,
+        drain: float = 0.0,
+    ) -> None:
+        if type(window) is not int or not 0 <= window <= _MOST:
+            raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
+        if handler is not None and not window:
+            raise ValueError("a handler needs a window above 0")
+        super().__init__(core, f"{stream}/{name}", drain, handler=handler, concurrency=concurrency)
+        self.stream = stream
+        self.name = name
+        self.window = window
+        self.lost = 0
+        """Messages that the stream dropped before they were acknowledged; `bus.events()` tells of each gap."""
+        self._call = call
+        self._settings = settings
+        self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
+        self._settling = Settling(core, self.label, self._check, lambda: self._joined)
+        self._done: set[int] = set()
+        """What a handler's function has settled by itself."""
+        self._takes: dict[int, asyncio.Future[int]] = {}
+        """Answers that somebody waits for, by the numbers of their frames."""
+        self.owner: object = self
+        """What its messages have as their channel; the blocking face puts itself here."""
+        self.ahead: deque[Message] = deque()
+        """What the blocking face has taken out and nobody was given yet."""
+        self._known: Connection | None = None
+        """Over which the broker was told of it."""
+
+    # Receiving.
+
+    async def recv(self, timeout: float | None = None) -> Message:
+        """The next message. Raises Timeout, Closed, or what ended the channel."""
+        if self.window:
+            return await super().recv(timeout)
+        return (await self.take(1, timeout))[0]
+
+    async def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Message]:
+        """At least one message and at most so many; raises as recv() does.
+
+        With `whole` it waits until there are so many, and returns fewer only when the time is over.
+        """
+        check_count("most", most)
+        check_timeout("timeout", timeout)
+        if most > _MOST:
+            raise ValueError(f"most: {_MOST} messages can be taken at once, not {most}")
+        loop = self._core.loop if self._started else asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        batch = self._batch(most)
+        while not batch or (whole and len(batch) < most):
+            left = None if until is None else max(until - loop.time(), 0.0)
+            try:
+                if self.window:
+                    await self._more(left)
+                else:
+                    batch += await self._pull(most - len(batch), left, whole=whole)
+            except Timeout:
+                if not batch:
+                    raise
+                break
+            except BaseException:
+                if batch:  # somebody else gets it
+                    self._ready = iter([*batch, *self._ready])
+                    self._wake()
+                raise
+            batch += self._batch(most - len(batch))
+        return batch
+
+    async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
+        """Have the broker hand out so many; none if whoever waits has to look again."""
+        core = self._core
+        self._check()
+        if not self._joined:
+            # It comes back by itself; whoever waits goes on waiting.
+            await self._more(timeout)
+            return []
+        milliseconds = _EVER if timeout is None else min(int(timeout * 1000 + 0.999), _EVER - 1)
+        number = core.session.channel(_TAKE, self._id, _ASKED.pack(most | _WHOLE * whole, milliseconds))
+        answer = self._takes[number] = core.answer(number)
+        begin = core.loop.time()
+        got: int
+        try:
+            if timeout is None:
+                got = await answer
+            else:
+                async with asyncio.timeout(timeout + _LATE):
+                    got = await answer
+        except Disconnected:
+            return []
+        except (asyncio.CancelledError, TimeoutError) as error:
+            self._call_off(number, answer)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            got = 0
+        finally:
+            del self._takes[number]
+        if not got and timeout is not None and core.loop.time() >= begin + timeout:
+            raise Timeout(f"nothing to take from {self.label!r} within {timeout:g} s")
+        return self._batch(got) if got else []
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the broker of the moment knows that this is its consumer."""
+        return self._known is not None and self._known is self._core.connection
+
+    def _call_off(self, number: int, answer: "asyncio.Future[int]") -> None:
+        """Nobody waits for this any more; what it has got is for those who do."""
+        if not answer.cancelled():  # it came at the same moment
+            self._called_off(answer)
+        elif self._joined:
+            self._core.answer(number).add_done_callback(self._called_off)
+            self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+
+    def _called_off(self, answer: "asyncio.Future[int]") -> None:
+        if not answer.cancelled() and answer.exception() is None and answer.result():
+            # The others wait for answers of their own, and don't look at what has arrived before they get them.
+            for number in self._takes:
+                self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+
+    def _wake(self) -> None:
+        if self._over:
+            for answer in self._takes.values():
+                if not answer.done():
+                    answer.set_result(0)
+        super()._wake()
+
+    async def _each(self) -> AsyncGenerator[Message, None]:
+        if self.window:
+            async for message in super()._each():
+                yield message
+            return
+        while True:
+            try:
+                message = await self.recv()
+            except Closed:
+                return
+            yield message
+
+    async def batches(self, most: int = 64) -> AsyncGenerator[list[Message], None]:
+        """Lists of at most so many messages: the fast way to take many."""
+        while True:
+            try:
+                batch = await self.take(most)
+            except Closed:
+                return
+            yield batch
+
+    # Settling.
+
+    def ack(self, messages: Message | Iterable[Message]) -> Settled:
+        """These are done. Await it to know that this is stored; AckLate if one had gone to somebody else meanwhile."""
+        return self._settle(ACK, messages)
+
+    def nack(self, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
+        """These could not be dealt with: they are handed out again, after a delay in seconds."""
+        return self._settle(NACK, messages, seconds("delay", delay) if delay else 0.0)
+
+    def extend(self, messages: Message | Iterable[Message]) -> Settled:
+        """Work on these goes on: their lease begins anew."""
+        return self._settle(EXTEND, messages)
+
+    def _ack(self, message: Message) -> Settled:
+        return self._settle(ACK, message)
+
+    def _nack(self, message: Message, delay: float) -> Settled:
+        return self.nack(message, delay)
+
+    def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
+        runs = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
+        if runs is None:
+            raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
+        if not runs:
+            raise ValueError("no message is given")
+        if self.handled and what != EXTEND:
+            self._done.update(offset for first, count in runs for offset in range(first, first + count))
+        return self._settling.add(what, runs, delay)
+
+    # The channel itself.
+
+    async def seek(self, start: Start) -> int:
+        """Go to an offset, a position, a time, a length of time back, first or new, for all consumers; the offset.
+
+        A Message is checked: OutOfRange if another one is at its offset. What was in flight may come again.
+        """
+        answer = await self._ask("seek", start=start_of(start, self.stream))
+        offset: int = answer["offset"]
+        return offset
+
+    async def pause(self) -> None:
+        """Hand nothing out, to nobody, until resume(). It outlives the broker."""
+        await self._ask("update", settings={"paused": True})
+
+    async def resume(self) -> None:
+        await self._ask("update", settings={"paused": False})
+
+    async def info(self) -> ChannelInfo:
+        """Its settings, where it stands, how many messages are in flight and how many are still to come."""
+        return info_of((await self._ask("list"))["channels"][0])
+
+    async def _ask(self, verb: str, **more: Any) -> Any:
+        return await self._call(f"$bus/channel/{verb}", {"stream": self.stream, "channel": self.name, **more})
+
+    # Inside.
+
+    async def start(self) -> Self:
+        """Consume it; after this its messages are handed out."""
+        await super().start()
+        self._known = self._core.connection
+        return self
+
+    def announce(self) -> int:
+        # What came over a lost connection is handed out again.
+        self._known = None
+        self._drop()
+        asked = {**self._asked, "settings": self._settings}
+        return self._core.session.channel(_CHANNEL, self._id, msgspec.msgpack.encode(asked))
+
+    def restored(self) -> None:
+        """There is a new connection, and the broker knows the channel."""
+        self._known = self._core.connection
+        self._wake()
+
+    def ended(self, error: BusError | None) -> None:
+        """As all parts; what nobody took can't be acknowledged any more, and is for the others."""
+        if self._started:
+            self._drop()
+        super().ended(error)
+
+    def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
+        self.lost += count
+        self._core.events.tell(Event(kind="gap", topic=self.label, count=count))
+
+    def _drop(self) -> list[Message]:
+        """What nobody has taken."""
+        left: list[Message] = []
+        while self.ahead:
+            with suppress(IndexError):  # another thread was quicker
+                left.append(self.ahead.popleft())
+        left += self._ready
+        self._ready = iter(())
+        while batch := self._inbox.take(_MOST):
+            left += batch
+        return left
+
+    def _check(self) -> None:
+        if not self._started:
+            raise LocalProtocolError("this channel has not been entered: use `async with` or await it")
+        if self._over and not self._closing:
+            if self._error is not None:
+                raise copy(self._error)
+            raise Closed(f"the channel {self.label!r} is closed: what was not acknowledged is handed out again")
+
+    _closing = False
+
+    async def close(self) -> None:
+        """Take no more. A handler gets what has arrived; what nobody took is for the others, as is what was not acknowledged."""
+        if self.live:
+            self._closing = True
+            try:
+                if self.handled:
+                    self._over = True
+                    self._wake()
+                    await super()._finish()
+                if (left := handed(self._drop(), self.owner)) and self._joined:
+                    self._settling.add(RELEASE, left)
+                async with asyncio.timeout(self._drain):
+                    await self._settling.sent()
+            except TimeoutError:
+                self._core.report(Timeout(f"no answer within {self._drain:g} s"), "closing the channel", self.label)
+            finally:
+                self._closing = False
+        await super().close()
+
+    def _withdraw(self) -> int:
+        return self._core.session.channel(_UNCHANNEL, self._id, b"")
+
+    def _enter(self) -> None:
+        # Its window bounds what it is given.
+        self._inbox = self._core.session.inbox(self._id, messages=1 << 31, bytes=1 << 40, policy=0)
+        self._take = self._inbox.take
+        self._core.session.own(self._id, self.owner)
+        self._core.subscriptions[self._id] = self
+        self._settling.begin(self._id)
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.label!r}{' closed' if self._over else ''}>"
+
+    def _leave(self) -> None:
+        if self._core.subscriptions.pop(self._id, None) is not None:
+            self._core.session.forget(self._id)
+            self._core.session.own(self._id, None)
+
+    async def _handle(self, handler: Handler, message: Message) -> None:
+        """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""
+        offset = message.offset or 0
+        try:
+            result = handler(message)
+            if isawaitable(result):
+                await result
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self._failed(message, error)
+        except Exception as error:  # noqa: BLE001, reported
+            self._failed(message, error)
+        else:
+            if offset not in self._done:
+                self._ack(message)
+        self._done.discard(offset)
+
+    def _failed(self, message: Message, error: BaseException) -> None:
+        self._core.report(error, "the handler", self.label)
+        if (message.offset or 0) not in self._done:
+            self.nack(message)

@@ -1,0 +1,175 @@
+"""The verbs of a bus for channels: consume one, make, change, list and remove them."""
+
+import base64
+from datetime import timedelta
+from typing import Any, Final
+
+from busway._core import check_pattern, check_topic
+from busway.checks import check_callable, check_type
+from busway.client.channel import Channel, Start, info_of, start_of
+from busway.client.core import Core
+from busway.client.reading import ask
+from busway.client.sending import Sender
+from busway.client.taking import Handler
+from busway.errors import InvalidRule
+from busway.fields import Where, compile_where
+from busway.streams import ChannelInfo, check_name, seconds
+
+SETTINGS: Final = (
+    "lease",
+    "max_deliveries",
+    "dead_letter",
+    "topic",
+    "where",
+    "exclusive",
+    "delete_on_leave",
+    "paused",
+)
+
+
+class Channels:
+    """What a bus does with channels."""
+
+    _core: Core
+    _sender: Sender
+    _drain: float
+
+    def channel(
+        self,
+        stream: str,
+        name: str,
+        *,
+        window: int = 64,
+        create: bool = True,
+        start: Start | None = None,
+        lease: float | str | timedelta | None = None,
+        max_deliveries: int | None = None,
+        dead_letter: str | None = None,
+        topic: str | None = None,
+        where: Where | None = None,
+        exclusive: bool | None = None,
+        delete_on_leave: bool | None = None,
+        paused: bool | None = None,
+        handler: Handler | None = None,
+        concurrency: int = 1,
+    ) -> Channel:
+        """Consume a channel: messages of a stream that all its consumers share, each to be acknowledged.
+
+        ::
+
+            async with bus.channel("orders", "billing", window=64) as jobs:
+                async for message in jobs:
+                    await message.ack()
+
+        A channel that is not there is made, unless `create` is False; it begins at `start` (first, new, an offset, a position,
+        a time, a length of time back). Settings that are given are those of the channel from then on, for all; without them
+        it has the ones it had, or: what is not acknowledged within a `lease` of 30 s (0: no end) is handed out again, after 5
+        `max_deliveries` (0: no limit) it goes to the topic `dead_letter` ("dead/{stream}/{channel}"; "": nowhere). `topic` and
+        `where` choose messages, an `exclusive` channel has one consumer, with `delete_on_leave` it goes with the last one.
+
+        At most `window` messages are in flight to this consumer; with 0 it gets only what it takes. A `handler` is called with
+        each message, which is acknowledged when that returns and given back when that raises.
+        """
+        check_callable("handler", handler)
+        settings = _checked(
+            lease=lease,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+            topic=topic,
+            where=where,
+            exclusive=exclusive,
+            delete_on_leave=delete_on_leave,
+            paused=paused,
+        )
+        return Channel(
+            self._core,
+            check_name("stream", stream),
+            check_name("channel", name),
+            call=self._ask_channel,
+            window=window,
+            create=bool(create),
+            start=start_of(start, stream),
+            settings=settings,
+            handler=handler,
+            concurrency=concurrency,
+            drain=self._drain,
+        )
+
+    async def create_channel(
+        self, stream: str, name: str, *, start: Start | None = None, **settings: Any
+    ) -> ChannelInfo:
+        """Make a channel without consuming it, with the settings that channel() has; one that is there gets them."""
+        return await self._manage_channel(
+            "create", stream, name, start=start_of(start, stream), settings=_wire(settings)
+        )
+
+    async def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
+        """Change settings of a channel; the others stay."""
+        return await self._manage_channel("update", stream, name, settings=_wire(settings))
+
+    async def seek_channel(self, stream: str, name: str, start: Start) -> int:
+        """Put a channel to another place, for all its consumers; the offset."""
+        question = {**_named(stream, name), "start": start_of(start, stream)}
+        offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
+        return offset
+
+    async def remove_channel(self, stream: str, name: str) -> ChannelInfo:
+        """Remove a channel; what it was. The messages stay in the stream; its consumers get an error."""
+        return await self._manage_channel("remove", stream, name)
+
+    async def channels(self, stream: str) -> list[ChannelInfo]:
+        """The channels of a stream, by name."""
+        answer = await self._ask_channel("$bus/channel/list", {"stream": check_name("stream", stream)})
+        return sorted((info_of(one) for one in answer["channels"]), key=lambda one: one.name)
+
+    async def _manage_channel(self, verb: str, stream: str, name: str, **more: Any) -> ChannelInfo:
+        return info_of(await self._ask_channel(f"$bus/channel/{verb}", {**_named(stream, name), **more}))
+
+    async def _ask_channel(self, topic: str, question: dict[str, Any]) -> Any:
+        return (await ask(self._sender, topic, question)).json()
+
+
+def _named(stream: str, name: str) -> dict[str, Any]:
+    return {"stream": check_name("stream", stream), "channel": check_name("channel", name)}
+
+
+def _wire(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    checked = _checked(**settings)
+    if "where" in checked:
+        checked["where"] = base64.b64encode(checked["where"]).decode()
+    return checked
+
+
+def _checked(**settings: Any) -> dict[str, Any]:
+    """Those that are given, as the broker understands them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in SETTINGS:
+            raise TypeError(f"a channel has no setting {key!r}; there are {', '.join(SETTINGS)}")
+        if value is None:
+            continue
+        if key == "lease":
+            found[key] = 0.0 if value == 0 else seconds(key, value)
+        elif key == "max_deliveries":
+            if type(value) is not int or value < 0:
+                raise ValueError(f"max_deliveries must be a whole number, 0 for no limit, but is {value!r}")
+            found[key] = value
+        elif key == "dead_letter":
+            check_type(key, value, str, "a topic")
+            if value:
+                check_topic(value.replace("{stream}", "s").replace("{channel}", "c"), wildcards=False)
+            found[key] = value
+        elif key == "topic":
+            found[key] = check_pattern(value)
+        elif key == "where":
+            rules = compile_where(value)
+            if rules.local:
+                reason = (
+                    "a channel's rules are asked by the broker, which can't call a function: write busway.expr(...)"
+                )
+                raise InvalidRule(reason)
+            found[key] = rules.wire
+        else:
+            found[key] = bool(value)
+    return found

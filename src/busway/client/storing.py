@@ -1,0 +1,350 @@
+"""Durable publishes: kept here until the broker says where they are stored, and sent again after a lost connection.
+
+They go out under numbers that stay theirs, so the broker knows one that it has stored already and answers with its first
+place. Each call has exactly one outcome: places, or an error. Cancelling a call does not take back what was sent.
+"""
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+from busway.client.connection import Connection
+from busway.client.core import Core
+from busway.client.events import Event
+from busway.client.sending import PUBLISH
+from busway.client.typed import outgoing
+from busway.errors import BusError, from_code
+from busway.positions import Placed, Position
+from busway.streams import seconds
+
+DURABLE: Final = 0x04
+
+Lasting: TypeAlias = float | str | timedelta
+"""A length of time: seconds, text such as 90s or 7d, or a timedelta."""
+
+_UNSTORED: Final = 32 << 20
+"""Bytes that may wait to be stored before a publish waits too."""
+_CHUNK: Final = 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """Messages that were sent one after the other, under numbers that follow each other."""
+
+    first: int
+    topic: str
+    payloads: Sequence[bytes | str]
+    fields: bytes
+    time: int
+    size: int
+    answer: "asyncio.Future[Placed]" = field(repr=False)
+    places: list[tuple[int, Position, int]] = field(default_factory=list)
+    """Number, place, how many: what the broker has said so far."""
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = len(self.payloads)
+
+    def told(self, number: int, count: int) -> bool:
+        """Whether the place of one of these is known."""
+        return any(first < number + count and number < first + many for first, _, many in self.places)
+
+    def placed(self) -> Placed:
+        placed = Placed()
+        for _, first, count in sorted(self.places):
+            placed.add(first, count)
+        return placed
+
+
+class Placing(Coroutine[Any, Any, Position]):
+    """A durable publish under way: awaited it gives its place. A coroutine for whoever wants a task of it."""
+
+    __slots__ = ("_steps", "answer", "fields", "payload", "sent", "times", "topic")
+
+    def __init__(
+        self,
+        answer: "asyncio.Future[Position]",
+        topic: str,
+        payload: bytes | str,
+        fields: bytes,
+        times: tuple[int, int],
+        sent: int,
+    ) -> None:
+        self.answer = answer
+        self.topic = topic
+        self.payload = payload
+        self.fields = fields
+        self.times = times
+        self.sent = sent
+
+    def __await__(self) -> Generator[Any, None, Position]:
+        return self.answer.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._await().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._await().throw(*error)
+
+    def close(self) -> None:
+        """Nothing is taken back."""
+
+    def _await(self) -> Any:
+        try:
+            return self._steps
+        except AttributeError:
+            self._steps: Any = self.answer.__await__()
+            return self._steps
+
+
+class Unstored:
+    """What one client has published durably and was not answered yet."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._ones: dict[int, Placing] = {}
+        """By their numbers, those that were sent one by one."""
+        self._sent: deque[_Sent] = deque()
+        self._bytes = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ones) + sum(one.left for one in self._sent)
+
+    def one(
+        self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+    ) -> Coroutine[Any, Any, Position]:
+        """Send a message, and wait until it is as safe as its stream promises; its place."""
+        core = self._core
+        connection = core.connection
+        if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
+            return self._one_later(topic, payload, fields, times)
+        return self._begin_one(connection, topic, payload, fields, times)
+
+    async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
+        connection = await self._ready(len(payload))
+        return await self._begin_one(connection, topic, payload, fields, times)
+
+    def _begin_one(
+        self, connection: Connection, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+    ) -> Placing:
+        core = self._core
+        now = time.time_ns()
+        number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
+        placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
+        self._bytes += len(payload)
+        if len(self._ones) == 1:
+            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
+        return placing
+
+    async def many(self, topic: str, payloads: Iterable[object], fields: bytes) -> Placed:
+        """Send these one after the other; their places."""
+        placed = Placed()
+        answers: deque[asyncio.Future[Placed]] = deque()
+        for full, part in _parts(topic, list(payloads)):
+            done = 0
+            while done < len(part):
+                answer, done = await self._begin_many(full, part, done, fields)
+                if answer is not None:
+                    answers.append(answer)
+                while answers and answers[0].done():
+                    placed.extend(answers.popleft().result())
+        for answer in answers:
+            placed.extend(await asyncio.shield(answer))
+        return placed
+
+    async def _begin_many(
+        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes
+    ) -> "tuple[asyncio.Future[Placed] | None, int]":
+        """Send as many as can be sent now; their answer, and where to go on."""
+        core = self._core
+        connection = await self._ready(sum(map(len, payloads)) if start == 0 else 0)
+        now = time.time_ns()
+        end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE)
+        if end == start:
+            connection.flush()
+            if not (connection.paused or connection.stopped):
+                await asyncio.sleep(0)
+            return None, end
+        part = payloads[start:end] if end - start < len(payloads) else payloads
+        sent = _Sent(first, topic, part, fields, now, sum(map(len, part)), core.loop.create_future())
+        self._sent.append(sent)
+        self._bytes += sent.size
+        if len(self._sent) == 1:
+            connection.flush()
+        return sent.answer, end
+
+    async def _ready(self, size: int) -> Connection:
+        """Wait until so many bytes more may wait to be stored, and the connection takes something."""
+        core = self._core
+        while self._bytes and self._bytes + size > _UNSTORED:
+            future = core.loop.create_future()
+            self._room.append(future)
+            await future
+        connection = core.usable()
+        while connection.paused or connection.stopped:
+            await connection.room(publish=True)
+            connection = core.usable()
+        return connection
+
+    def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
+        """The broker has stored so many, from this number on."""
+        (broker, stream), ones, end = where, self._ones, number + count
+        while number < end:
+            if (placing := ones.pop(number, None)) is not None:
+                self._bytes -= len(placing.payload)
+                if not placing.answer.done():
+                    placing.answer.set_result(Position(broker, stream, offset, sequence))
+                some = 1
+            elif (sent := self._find(number)) is not None:
+                some = self._stored_some(sent, number, end - number, Position(broker, stream, offset, sequence))
+            else:  # one that was sent again may be answered twice
+                some = 1
+            number, offset, sequence = number + some, offset + some, sequence + some
+        self._make_room()
+
+    def _stored_some(self, sent: _Sent, number: int, count: int, place: Position) -> int:
+        some = 1 if sent.told(number, count) else min(count, sent.first + len(sent.payloads) - number)
+        if not sent.told(number, some):
+            sent.places.append((number, place, some))
+            self._settle(sent, some)
+        if not sent.left and not sent.answer.done():
+            sent.answer.set_result(sent.placed())
+        return some
+
+    def refused(self, number: int, code: int, text: str) -> bool:
+        """The broker could not store one; whether it was one of these."""
+        if not code:
+            return False
+        if number in self._ones:
+            self._refuse_one(number, from_code(code, text))
+        elif (sent := self._find(number)) is not None:
+            self._refuse(sent, from_code(code, text))
+        else:
+            return False
+        self._make_room()
+        return True
+
+    def _refuse_one(self, number: int, error: BusError) -> None:
+        placing = self._ones.pop(number)
+        self._bytes -= len(placing.payload)
+        self._tell(placing.answer, placing.topic, error)
+
+    def _refuse(self, sent: _Sent, error: BusError) -> None:
+        self._tell(sent.answer, sent.topic, error)
+        self._settle(sent, 1)
+
+    def _tell(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+            answer.exception()  # the event tells it if nobody waits
+        self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
+
+    def restore(self) -> None:
+        """There is a new connection: send everything again that was not answered, in the order it was sent."""
+        many = {sent.first: sent for sent in self._sent}
+        for number in sorted([*self._ones, *many]):
+            if (placing := self._ones.get(number)) is not None:
+                one = (number, placing.payload)
+                self._send_again(placing.topic, [one], placing.fields, placing.times, placing.sent)
+            else:
+                sent = many[number]
+                done = {begin + more for begin, _, count in sent.places for more in range(count)}
+                left = [one for one in enumerate(sent.payloads, sent.first) if one[0] not in done]
+                self._send_again(sent.topic, left, sent.fields, (0, 0), sent.time)
+        self._make_room()
+
+    def _send_again(
+        self, topic: str, messages: list[tuple[int, bytes | str]], fields: bytes, times: tuple[int, int], sent: int
+    ) -> None:
+        send = self._core.session.send
+        for number, payload in messages:
+            try:
+                send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times)
+            except BusError as error:  # another server may have other limits
+                if number in self._ones:
+                    self._refuse_one(number, error)
+                elif (many := self._find(number)) is not None:
+                    self._refuse(many, error)
+
+    def end(self, error: BusError) -> None:
+        """There will be no further connection."""
+        answers: list[asyncio.Future[Any]] = [one.answer for one in self._ones.values()]
+        answers += [sent.answer for sent in self._sent]
+        self._ones, self._sent = {}, deque()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(copy(error))
+                answer.exception()
+        while self._room:
+            if not (future := self._room.popleft()).done():
+                future.set_exception(copy(error))
+
+    def _find(self, number: int) -> _Sent | None:
+        if self._sent and self._sent[0].first <= number < self._sent[0].first + len(self._sent[0].payloads):
+            return self._sent[0]
+        at = bisect_right(self._sent, number, key=lambda one: one.first) - 1
+        found = self._sent[at] if at >= 0 else None
+        return found if found is not None and number < found.first + len(found.payloads) else None
+
+    def _settle(self, sent: _Sent, count: int) -> None:
+        sent.left -= count
+        if sent.left:
+            return
+        if self._sent and self._sent[0] is sent:
+            self._sent.popleft()
+        else:
+            self._sent.remove(sent)
+        self._bytes -= sent.size
+
+    def _make_room(self) -> None:
+        while self._room and self._bytes < _UNSTORED:
+            if not (future := self._room.popleft()).done():
+                future.set_result(None)
+
+
+def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes | str]]]:
+    """What may be sent in one go: on one topic (values of protocols bring theirs), and not too many."""
+    if all(type(one) is bytes or type(one) is str for one in items):
+        encoded = [(topic, items)]
+    else:
+        pairs = [outgoing(topic, one) for one in items]
+        encoded = [(full, [data for _, data in some]) for full, some in groupby(pairs, itemgetter(0))]
+    for full, data in encoded:
+        for begin in range(0, len(data), _CHUNK):
+            yield full, data[begin : begin + _CHUNK]
+
+
+def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:
+    """When a message expires and when it is due, in nanoseconds since 1970; 0: never, at once."""
+    now = time.time_ns()
+    if delay is not None and deliver_at is not None:
+        raise ValueError("give delay or deliver_at, not both")
+    due = 0
+    if delay is not None:
+        due = now + _nanoseconds("delay", delay)
+    elif deliver_at is not None:
+        due = _moment("deliver_at", deliver_at)
+    if expires is None:
+        return 0, due
+    return (
+        _moment("expires", expires) if isinstance(expires, datetime) else now + _nanoseconds("expires", expires)
+    ), due
+
+
+def _nanoseconds(name: str, value: Lasting) -> int:
+    return int(seconds(name, value) * 1e9)
+
+
+def _moment(name: str, value: Any) -> int:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"{name} must be a datetime with a time zone, but is {value!r}")
+    return int(value.timestamp() * 1e9)

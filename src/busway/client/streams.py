@@ -1,0 +1,262 @@
+"""Streams as a client sees them: make, change and remove them, look into them, and read what they hold."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway import columns as arrow_columns
+from busway._core import Message, block_messages, check_pattern
+from busway.checks import check_count, check_type
+from busway.client.core import Core
+from busway.client.reading import Blocks, Place, Wanted, ask, now, offset_of
+from busway.client.sending import Sender
+from busway.errors import InvalidRule, RemoteProtocolError
+from busway.fields import Compiled, Where, compile_where
+from busway.streams import SETTINGS, Safety, Store, StoredTopic, StreamConfig, StreamInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = ("broker", "stream", *arrow_columns.COLUMNS)
+"""The columns that arrow() gives unless it is told which."""
+
+
+class Stream:
+    """A stream of the broker; made by `bus.create_stream()` and `bus.stream()`."""
+
+    def __init__(self, core: Core, sender: Sender, info: StreamInfo) -> None:
+        self._core = core
+        self._sender = sender
+        self._info = info
+        self.lost = 0
+        """Messages that reads of this object should have given and that are gone for good."""
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def broker(self) -> str:
+        """Guid of the broker that it belongs to."""
+        return self._info.broker
+
+    async def info(self) -> StreamInfo:
+        """Its settings and figures as they are now."""
+        self._info = await _info(self._sender, self.name)
+        return self._info
+
+    async def topics(self, pattern: str = "**") -> list[StoredTopic]:
+        """What it holds of each topic that matches, in the order of their names."""
+        found: list[StoredTopic] = []
+        question: dict[str, Any] = {"name": self.name, "pattern": check_pattern(pattern)}
+        while True:
+            answer = (await ask(self._sender, "$bus/stream/topics", question)).json()
+            found += [StoredTopic(*row) for row in answer["topics"]]
+            if not answer["more"]:
+                return found
+            question["after"] = found[-1].topic
+
+    async def find(self, topic: str, sequence: int) -> int | None:
+        """Offset of the first message of a topic with this sequence or a later one; None if there is none."""
+        check_count("sequence", sequence)
+        question = {"name": self.name, "topic": topic, "sequence": sequence}
+        offset: int | None = (await ask(self._sender, "$bus/stream/find", question)).json()["offset"]
+        return offset
+
+    def read(
+        self,
+        from_: Place | None = None,
+        to: Place | None = None,
+        *,
+        topic: str = "**",
+        where: Where | None = None,
+        batch: int = 1024,
+    ) -> AsyncGenerator[list[Message], None]:
+        """Stored messages, as an async iterator over lists of at most `batch`; it ends with the last one there is now.
+
+        ::
+
+            async for messages in stream.read("1h", topic="orders/*"):
+                print(len(messages), messages[0].position)
+
+        From a place (an offset, a position, a time, a length of time back; None: the first there is) to before another one
+        (None: the end as it is now). What is gone meanwhile is skipped, counted in `lost` and told by the event `gap`.
+        Messages that are to be delivered later are among them, expired ones are not.
+        """
+        check_count("batch", batch)
+        return self._read(from_, to, check_pattern(topic), compile_where(where), batch)
+
+    async def _read(
+        self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, batch: int
+    ) -> AsyncGenerator[list[Message], None]:
+        wanted = await self._wanted(from_, to, pattern, rules)
+        async with aclosing(self._blocks(wanted)) as blocks:
+            async for block in blocks:
+                messages = block_messages(block, wanted.place, None, wanted.begin, wanted.end, now())
+                if rules.local:
+                    messages = [one for one in messages if rules.accepts(one, self._report)]
+                for at in range(0, len(messages), batch):
+                    yield messages[at : at + batch]
+
+    def arrow(
+        self,
+        from_: Place | None = None,
+        to: Place | None = None,
+        *,
+        topic: str = "**",
+        where: Where | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> "AsyncGenerator[pa.RecordBatch, None]":
+        """As read(), but an async iterator over Arrow record batches with these columns; needs `busway[arrow]`.
+
+        Rules that are callables can't be asked here.
+        """
+        arrow_columns.arrow()
+        check_type("columns", columns, (list, tuple), "a list of names")
+        for name in columns:
+            if name not in COLUMNS:
+                raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        rules = compile_where(where)
+        if rules.local:
+            name = rules.predicates[0][0] if rules.predicates else ""
+            raise InvalidRule(
+                f"the rule for {name!r} is a callable, which is not asked for Arrow: write it as busway.expr(...)",
+                name=name,
+            )
+        return self._arrow(from_, to, check_pattern(topic), rules, tuple(columns))
+
+    async def _arrow(
+        self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, columns: tuple[str, ...]
+    ) -> "AsyncGenerator[pa.RecordBatch, None]":
+        wanted = await self._wanted(from_, to, pattern, rules)
+        same = {"broker": self.broker, "stream": self.name}
+        async with aclosing(self._blocks(wanted)) as blocks:
+            async for block in blocks:
+                made = arrow_columns.record_batch(
+                    block, columns, begin=wanted.begin, end=wanted.end, now=now(), same=same
+                )
+                if made.num_rows:
+                    yield made
+
+    async def _wanted(self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled) -> Wanted:
+        info = await self.info()
+        begin = await offset_of(self._sender, info, "from_", from_, info.first)
+        end = await offset_of(self._sender, info, "to", to, info.next)
+        return Wanted(info, begin, min(end, info.next), pattern, rules)
+
+    async def _blocks(self, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+        blocks = Blocks(self._core, self._sender, wanted)
+        try:
+            async with aclosing(blocks.read()) as read:
+                async for block in read:
+                    yield block
+        finally:
+            self.lost += blocks.lost
+
+    def _report(self, error: Exception) -> None:
+        self._core.report(error, "a rule", self.name)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r} {self._info.store} {self._info.first}..{self._info.next}>"
+
+
+class Streams:
+    """The verbs of a bus for streams."""
+
+    _core: Core
+    _sender: Sender
+
+    async def create_stream(
+        self,
+        name: str,
+        topics: Iterable[str],
+        *,
+        store: Store | None = None,
+        safety: Safety = "written",
+        max_age: float | str | timedelta | None = "1d",
+        max_bytes: int | None = None,
+        max_count: int | None = None,
+        once: float | str | timedelta = "15m",
+        url: str | None = None,
+    ) -> Stream:
+        """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine.
+
+        `store` is memory, disk or db (None: disk if the broker has a data folder, else memory), `safety` what a message is when
+        its publish returns: in memory, written, or synced. Messages stay for `max_age`, or until there are more than `max_bytes`
+        or `max_count`; None is no limit. A message that is sent again within `once` is stored once. No two streams take the
+        same topic; what was stored of these topics before stays in the stream where it is.
+        """
+        given = {
+            "topics": topics,
+            "safety": safety,
+            "max_age": max_age,
+            "max_bytes": max_bytes,
+            "max_count": max_count,
+            "once": once,
+        }
+        if store is not None or url is not None:
+            given |= {"store": store or "db", "url": url}
+        config = StreamConfig.make(name, **given)
+        question = {key: getattr(config, key) for key in SETTINGS} | {"name": name}
+        if "store" not in given:
+            question["store"] = None
+        return await self._manage("create", question)
+
+    async def update_stream(
+        self,
+        name: str,
+        **changes: Any,
+    ) -> Stream:
+        """Change settings of a stream, by the names create_stream() has for them; the others stay. Its store can't be changed.
+
+        What it is to keep no longer goes at once, by whole buckets.
+        """
+        for key in changes:
+            if key not in SETTINGS:
+                raise TypeError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")
+        before = await _info(self._sender, name)
+        made = before.changed(**changes)
+        return await self._manage("update", {key: getattr(made, key) for key in changes} | {"name": name})
+
+    async def remove_stream(self, name: str) -> StreamInfo:
+        """Remove a stream and everything stored in it; what it was. Who waits for it to store something gets an error."""
+        return _read((await ask(self._sender, "$bus/stream/remove", {"name": name})).payload)
+
+    async def streams(self) -> list[StreamInfo]:
+        """All streams of the broker, by name."""
+        answer = await ask(self._sender, "$bus/stream/list", {})
+        return sorted(_read_many(answer.payload).streams, key=lambda one: one.name)
+
+    async def stream(self, name: str) -> Stream:
+        """A stream, to look into it and to read it."""
+        return Stream(self._core, self._sender, await _info(self._sender, name))
+
+    async def _manage(self, what: str, question: dict[str, Any]) -> Stream:
+        answer = await ask(self._sender, f"$bus/stream/{what}", question)
+        return Stream(self._core, self._sender, _read(answer.payload))
+
+
+class _Listed(msgspec.Struct):
+    streams: list[StreamInfo]
+
+
+async def _info(sender: Sender, name: str) -> StreamInfo:
+    check_type("name", name, str, "a str")
+    return _read_many((await ask(sender, "$bus/stream/list", {"name": name})).payload).streams[0]
+
+
+def _read(payload: bytes) -> StreamInfo:
+    try:
+        return msgspec.json.decode(payload, type=StreamInfo)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"the broker's answer is no stream: {error}") from error
+
+
+def _read_many(payload: bytes) -> _Listed:
+    try:
+        return msgspec.json.decode(payload, type=_Listed)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"the broker's answer is no list of streams: {error}") from error

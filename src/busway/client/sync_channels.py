@@ -1,0 +1,234 @@
+"""The blocking face of channels: the verbs of a bus for them, and a channel.
+
+A driver, as sync.py, of which it is a part. Invariant: messages that were fetched and not yet handed out are known to the
+asyncio channel, which gives them back when it is closed and drops them when its connection is lost.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+from busway.client import bus as asynchronous
+from busway.client.channel import Channel as AsyncChannel, Start
+from busway.client.portal import Portal
+from busway.client.settling import Settled
+from busway.client.sync_parts import Part
+from busway.client.threads import in_threads
+from busway.errors import Closed, Timeout
+from busway.fields import Where
+from busway.message import Message
+from busway.streams import ChannelInfo
+
+
+class Channel(Part):
+    """A channel of a stream; iterate, recv(), take() or batches(), and ack() each message. Threads may share one."""
+
+    _inner: AsyncChannel
+
+    def __init__(self, portal: Portal, inner: AsyncChannel, pool: ThreadPoolExecutor | None) -> None:
+        super().__init__(portal, pool)
+        self._inner = inner
+        self._ahead: deque[Message] = inner.ahead
+        inner.owner = self  # so that message.ack() comes here, in whatever thread
+
+    # Receiving.
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                message = self.recv()
+            except Closed:
+                if self._inner.closed:
+                    return
+                raise
+            yield message
+
+    def recv(self, timeout: float | None = None) -> Message:
+        """The next message; Timeout if none came in time."""
+        while True:
+            try:
+                return self._ahead.popleft()
+            except IndexError:
+                self._fetch(self._inner.window or 1, timeout, whole=False)
+
+    def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Message]:
+        """At least one message and at most so many; with `whole` as many, unless the time is over before."""
+        while True:
+            if not self._ahead or (whole and len(self._ahead) < most):
+                self._fetch(most, timeout, whole=whole)
+            batch: list[Message] = []
+            try:
+                while len(batch) < most:
+                    batch.append(self._ahead.popleft())
+            except IndexError:
+                if not batch:  # another thread was quicker
+                    continue
+            return batch
+
+    def batches(self, most: int = 64) -> Iterator[list[Message]]:
+        """Lists of at most so many messages, until the channel is closed."""
+        while True:
+            try:
+                batch = self.take(most)
+            except Closed:
+                if self._inner.closed:
+                    return
+                raise
+            yield batch
+
+    def _fetch(self, most: int, timeout: float | None, *, whole: bool) -> None:
+        async def fetch() -> None:
+            # Kept there before the caller is woken: an interrupt in between must not lose what was taken.
+            ahead = self._ahead
+            try:
+                ahead.extend(await self._inner.take(max(most - len(ahead), 1), timeout, whole=whole))
+            except Timeout:
+                if not ahead:
+                    raise
+
+        self._portal.call(fetch)
+
+    # Settling.
+
+    def ack(self, messages: Message | Iterable[Message]) -> None:
+        """These are done; returns when this is stored. AckLate if one had gone to somebody else meanwhile."""
+        self._settle(self._inner.ack, messages)
+
+    def nack(self, messages: Message | Iterable[Message], delay: float = 0.0) -> None:
+        """These could not be dealt with: they are handed out again, after a delay in seconds."""
+        self._settle(lambda given: self._inner.nack(given, delay), messages)
+
+    def extend(self, messages: Message | Iterable[Message]) -> None:
+        """Work on these goes on: their lease begins anew."""
+        self._settle(self._inner.extend, messages)
+
+    def _ack(self, message: Message) -> None:
+        self.ack(message)
+
+    def _nack(self, message: Message, delay: float) -> None:
+        self.nack(message, delay)
+
+    def _settle(self, how: Callable[[list[Message]], Settled], messages: Message | Iterable[Message]) -> None:
+        given = [messages] if isinstance(messages, Message) else list(messages)
+
+        async def settled() -> None:
+            await how(given)
+
+        self._portal.call(settled)
+
+    # The channel itself.
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def window(self) -> int:
+        return self._inner.window
+
+    @property
+    def lost(self) -> int:
+        """Messages that the stream dropped before they were acknowledged."""
+        return self._inner.lost
+
+    @property
+    def pending(self) -> int:
+        """Messages that have arrived and were not taken yet."""
+        return self._inner.pending + len(self._ahead)
+
+    def seek(self, start: Start) -> int:
+        """Go to another place, for all consumers; the offset."""
+        return self._portal.call(lambda: self._inner.seek(start))
+
+    def pause(self) -> None:
+        """Hand nothing out, to nobody, until resume()."""
+        self._portal.call(self._inner.pause)
+
+    def resume(self) -> None:
+        self._portal.call(self._inner.resume)
+
+    def info(self) -> ChannelInfo:
+        """Its settings, where it stands, and what is on its way."""
+        return self._portal.call(self._inner.info)
+
+    def __repr__(self) -> str:
+        return f"<sync {self._inner!r}>"
+
+
+class Channels:
+    """The verbs of a bus for channels."""
+
+    _portal: Portal
+    _inner: asynchronous.Bus
+
+    def channel(
+        self,
+        stream: str,
+        name: str,
+        *,
+        window: int = 64,
+        create: bool = True,
+        start: Start | None = None,
+        lease: float | str | timedelta | None = None,
+        max_deliveries: int | None = None,
+        dead_letter: str | None = None,
+        topic: str | None = None,
+        where: Where | None = None,
+        exclusive: bool | None = None,
+        delete_on_leave: bool | None = None,
+        paused: bool | None = None,
+        handler: Callable[[Message], object] | None = None,
+        concurrency: int = 1,
+    ) -> Channel:
+        """Consume a channel of a stream; its messages are handed out when this returns. A handler runs in `concurrency` threads."""
+        called, pool = in_threads("handler", handler, concurrency)
+
+        async def consumed() -> Channel:
+            inner = self._inner.channel(
+                stream,
+                name,
+                window=window,
+                create=create,
+                start=start,
+                lease=lease,
+                max_deliveries=max_deliveries,
+                dead_letter=dead_letter,
+                topic=topic,
+                where=where,
+                exclusive=exclusive,
+                delete_on_leave=delete_on_leave,
+                paused=paused,
+                handler=called,
+                concurrency=concurrency,
+            )
+            channel = Channel(self._portal, inner, pool)
+            await inner.start()
+            return channel
+
+        return self._portal.call(consumed)
+
+    def create_channel(self, stream: str, name: str, *, start: Start | None = None, **settings: Any) -> ChannelInfo:
+        """Make a channel without consuming it; one that is there gets these settings."""
+        return self._portal.call(lambda: self._inner.create_channel(stream, name, start=start, **settings))
+
+    def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
+        """Change settings of a channel; the others stay."""
+        return self._portal.call(lambda: self._inner.update_channel(stream, name, **settings))
+
+    def seek_channel(self, stream: str, name: str, start: Start) -> int:
+        """Put a channel to another place, for all its consumers; the offset."""
+        return self._portal.call(lambda: self._inner.seek_channel(stream, name, start))
+
+    def remove_channel(self, stream: str, name: str) -> ChannelInfo:
+        """Remove a channel; what it was. The messages stay in the stream."""
+        return self._portal.call(lambda: self._inner.remove_channel(stream, name))
+
+    def channels(self, stream: str) -> list[ChannelInfo]:
+        """The channels of a stream, by name."""
+        return self._portal.call(lambda: self._inner.channels(stream))

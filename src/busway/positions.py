@@ -1,0 +1,132 @@
+"""Places in streams: where a message is stored, and how far a reader has come.
+
+A place is told by the broker that stored the message (its guid), the name of the stream and the offset in it. As text a
+place is `guid:offset:stream`, and how far a reader has come `guid:+offset:stream`, with the offset it reads next; several are
+joined by commas, so that they can be kept in a file or a variable.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Self, overload
+
+_GUID: Final = 32
+
+
+class Position(NamedTuple):
+    """Where a message is stored. `sequence` is its place among the stored messages of its topic, from 1."""
+
+    broker: str
+    stream: str
+    offset: int
+    sequence: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.broker}:{self.offset}:{self.stream}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The position that str() wrote."""
+        return cls(*_parse(text))
+
+
+class Positions(Mapping[tuple[str, str], int]):
+    """How far a reader has come: the offset it reads next, by broker and stream. Never changes."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, after: Mapping[tuple[str, str], int] | Iterable[Position] = ()) -> None:
+        self._next: dict[tuple[str, str], int] = {}
+        if isinstance(after, Mapping):
+            self._next.update(after)
+        else:
+            for one in after:
+                place = one.broker, one.stream
+                self._next[place] = max(self._next.get(place, 0), one.offset + 1)
+
+    def __getitem__(self, place: tuple[str, str]) -> int:
+        return self._next[place]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._next)
+
+    def __len__(self) -> int:
+        return len(self._next)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._next.items()))
+
+    def __repr__(self) -> str:
+        return f"Positions({str(self)!r})"
+
+    def __str__(self) -> str:
+        return ",".join(f"{broker}:+{offset}:{stream}" for (broker, stream), offset in sorted(self._next.items()))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The positions that str() wrote; the place of a message stands for all behind it."""
+        found: dict[tuple[str, str], int] = {}
+        for one in filter(None, map(str.strip, text.split(","))):
+            guid, _, rest = one.partition(":")
+            broker, stream, offset = _parse(f"{guid}:{rest.removeprefix('+')}")
+            found[broker, stream] = offset if rest.startswith("+") else offset + 1
+        return cls(found)
+
+
+class Placed(Sequence[Position]):
+    """Where many messages were stored, in the order they were published; as small as the runs they make."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, Position, int]] = []
+        self._count = 0
+
+    def add(self, first: Position, count: int) -> None:
+        """So many that lie one after the other."""
+        self._runs.append((self._count, first, count))
+        self._count += count
+
+    def extend(self, more: "Placed") -> None:
+        for _, first, count in more._runs:  # noqa: SLF001, one of its own kind
+            self.add(first, count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Position]: ...
+
+    def __getitem__(self, index: int | slice) -> Position | list[Position]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(self._count))]
+        at = index + self._count if index < 0 else index
+        if not 0 <= at < self._count:
+            raise IndexError("position out of range")
+        low, high = 0, len(self._runs)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._runs[middle][0] <= at:
+                low = middle
+            else:
+                high = middle
+        begin, first, _ = self._runs[low]
+        return first._replace(offset=first.offset + at - begin, sequence=first.sequence + at - begin)
+
+    def __iter__(self) -> Iterator[Position]:
+        for _, first, count in self._runs:
+            for more in range(count):
+                yield first._replace(offset=first.offset + more, sequence=first.sequence + more)
+
+    def __repr__(self) -> str:
+        return f"<Placed {self._count} messages in {len(self._runs)} runs>"
+
+
+def _parse(text: str) -> tuple[str, str, int]:
+    broker, _, rest = text.strip().partition(":")
+    offset, _, stream = rest.partition(":")
+    sound = len(broker) == _GUID and all(digit in "0123456789abcdef" for digit in broker)
+    if not (sound and offset.isascii() and offset.isdigit() and stream):
+        raise ValueError(f"{text!r} is no position; one is written guid:offset:stream")
+    return broker, stream, int(offset)

@@ -1,0 +1,47 @@
+"""From where stored messages are wanted, as a subscription says it and as it goes over the wire."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+import msgspec
+
+from busway.positions import Position, Positions
+from busway.streams import seconds
+
+Since: TypeAlias = str | float | timedelta | datetime | Position | Positions
+"""Everything, a length of time back, a time, behind a position, or where a reader had come to."""
+
+_BILLION: Final = 10**9
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST: Final = 2**63 - 1
+
+
+def encode_since(since: Since | None) -> bytes:
+    """As SUBSCRIBE says it; no bytes: nothing that is stored."""
+    if since is None:
+        return b""
+    if isinstance(since, Position):
+        since = Positions([since])
+    if isinstance(since, Positions):
+        return since_positions(since)
+    if isinstance(since, datetime):
+        return msgspec.msgpack.encode(("time", moment("since", since)))
+    if isinstance(since, str) and since in {"all", "new"}:
+        return msgspec.msgpack.encode((since, None))
+    if isinstance(since, str) and ":" in since:
+        return since_positions(Positions.parse(since))
+    return msgspec.msgpack.encode(("ago", int(seconds("since", since) * _BILLION)))
+
+
+def moment(name: str, value: datetime) -> int:
+    """A time in nanoseconds since 1970."""
+    if value.tzinfo is None:
+        raise ValueError(f"{name}: {value!r} has no time zone; say which, as in datetime.now(UTC)")
+    return min((value - _EPOCH) // timedelta(microseconds=1) * 1000, _MOST)
+
+
+def since_positions(positions: Mapping[tuple[str, str], int]) -> bytes:
+    """Everything from these places on."""
+    places = [(broker, stream, offset) for (broker, stream), offset in positions.items()]
+    return msgspec.msgpack.encode(("at", places))

@@ -1,0 +1,176 @@
+"""What a stream is: its topics, where and how safely its messages are stored, and how long they stay. Values only."""
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
+
+import msgspec
+
+from busway.topic import check_topic
+
+Store: TypeAlias = Literal["memory", "disk", "db"]
+Safety: TypeAlias = Literal["memory", "written", "synced"]
+
+DEFAULT: Final = "default"
+"""The stream of durable messages whose topic no other stream takes."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def check_name(noun: str, name: Any) -> str:
+    """The name of a stream or a channel."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a {noun}: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
+        )
+    return name
+
+
+class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a stream. Times are seconds; None is no limit."""
+
+    name: str
+    topics: tuple[str, ...] = ()
+    store: Store = "disk"
+    safety: Safety = "written"
+    max_age: float | None = 86400.0
+    max_bytes: int | None = None
+    max_count: int | None = None
+    once: float = 900.0
+    """How long a publisher's messages are remembered, to know one that is sent again."""
+    url: str | None = None
+    """Of the database, for the store `db`; None: a SQLite file in the data folder."""
+    former: tuple[str, ...] = ()
+    """Topics it took before it was updated: messages of them may still be there."""
+
+    @classmethod
+    def make(cls, name: Any, **given: Any) -> Self:
+        """Checked: raises ValueError or TypeError with the name of what is wrong."""
+        check_name("stream", name)
+        for key in given:
+            if key not in SETTINGS:
+                raise ValueError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")
+        for key in ("max_age", "once"):
+            if given.get(key) is not None:
+                given[key] = seconds(key, given[key])
+        if "once" in given and given["once"] is None:
+            raise ValueError("once must be a length of time, but is None")
+        for key in ("max_bytes", "max_count"):
+            if (value := given.get(key)) is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
+                raise ValueError(f"{key} must be a whole number above 0 or None, but is {value!r}")
+        for key, kinds in (("store", Store), ("safety", Safety)):
+            if key in given and given[key] not in get_args(kinds):
+                raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
+        topics = given.get("topics", ())
+        if isinstance(topics, str) or not isinstance(topics, Iterable):
+            raise TypeError(f"topics must be a list of patterns such as ['orders/**'], but is {topics!r}")
+        given["topics"] = tuple(dict.fromkeys(check_topic(one) for one in topics))
+        if name == DEFAULT and given["topics"]:
+            raise ValueError("the stream 'default' takes what no other stream does; it has no topics of its own")
+        if name != DEFAULT and not given["topics"]:
+            raise ValueError(f"stream {name!r} needs topics: a list of patterns such as ['orders/**']")
+        url = given.get("url")
+        if url is not None and (not isinstance(url, str) or given.get("store", "disk") != "db"):
+            raise ValueError("url is the text that names a database, for the store 'db'")
+        return cls(name=name, **given)
+
+    def changed(self, **changes: Any) -> "StreamConfig":
+        """With other settings, checked as by make()."""
+        given = {key: getattr(self, key) for key in SETTINGS}
+        made = StreamConfig.make(self.name, **given | changes)
+        before = (one for one in (*self.former, *self.topics) if one not in made.topics)
+        return msgspec.structs.replace(made, former=tuple(dict.fromkeys(before)))
+
+
+SETTINGS: Final = tuple(name for name in StreamConfig.__struct_fields__ if name not in {"name", "former"})
+"""What may be chosen of a stream beside its name."""
+
+
+class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only=True):
+    """A stream as it is: its settings and figures."""
+
+    broker: str
+    """Guid of the broker that it belongs to."""
+    first: int = 0
+    """The first offset that is there."""
+    next: int = 0
+    """Behind the last offset that can be read."""
+    bytes: int = 0
+    buckets: int = 0
+    damage: int = 0
+    """Places that were found to be lost or changed."""
+    topic_count: int = 0
+    """Topics that were ever stored."""
+    channels: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Messages that are there, damaged ones included."""
+        return self.next - self.first
+
+
+class StoredTopic(NamedTuple):
+    """What a stream holds of one topic: the first and the last sequence, and how many messages."""
+
+    topic: str
+    first: int
+    last: int
+    messages: int
+
+
+def seconds(name: str, value: Any) -> float:
+    """A length of time: seconds, a timedelta, or text such as 90s, 1h30m, 7d."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    elif isinstance(value, str):
+        parts = _PARTS.findall(value)
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            raise ValueError(f"{name}: {value!r} is no length of time; write 90s, 1h30m or 7d")
+        value = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a length of time (seconds, a timedelta, or text such as 7d), not {value!r}")
+    if not 0 < value < 1e10:
+        raise ValueError(f"{name} must be above 0, but is {value!r}")
+    return float(value)
+
+
+class ChannelInfo(msgspec.Struct, frozen=True):
+    """A channel: its settings, where it stands, and what is on its way."""
+
+    name: str
+    stream: str
+    lease: float
+    max_deliveries: int
+    dead_letter: str
+    topic: str
+    where: str
+    """Rules, as they are on the wire, in base64."""
+    exclusive: bool
+    delete_on_leave: bool
+    paused: bool
+    floor: int
+    """Everything before this offset is done."""
+    cursor: int
+    """Nothing from this offset on was handed out."""
+    lag: int
+    """Messages that are not done; those that it doesn't choose count until it has come to them."""
+    in_flight: int
+    waiting: int
+    """To be handed out again, now or after a delay."""
+    delayed: int
+    """Not due yet."""
+    dying: int
+    """On their way to the dead-letter topic."""
+    consumers: int
+    redelivered: int
+    """Since the broker started, as those below."""
+    dead: int
+    late: int
+    refused: int
+    lost: int
+    """Dropped by the stream before they were done."""

@@ -1,0 +1,94 @@
+"""The power is cut at any moment, on files that forget, tear and reorder what was not synced: what was safe is there again."""
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from busway import errors
+from busway._core import Log, SimulatedFiles
+from tests.support.stored import Model, Stored, last_sequences, read_all, row
+
+ROUNDS = 300
+LIVES = 12
+
+
+class Life:
+    """A log that dies and comes back, beside a model of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.files = SimulatedFiles()
+        self.model = Model()
+        self.safe = self.number = 0
+        self.now = 1000
+
+    def open(self) -> Log:
+        # Small, so that there are many buckets; nothing is removed by age.
+        return Log.open(self.files, safety="synced", bucket_bytes=600, max_age=0, max_count=0, pending_bytes=2000)
+
+    def live(self, steps: int) -> None:
+        log = self.open()
+        self.compare(log)
+        self.files.fail(fuse=self.random.randrange(1, 60))
+        with suppress(errors.DataFailed):
+            for _ in range(steps):
+                self.step(log)
+            log.close()
+        self.files.power_cut(self.random.randrange(1 << 60))
+
+    def step(self, log: Log) -> None:
+        match self.random.randrange(10):
+            case 0 if self.model.records:
+                # Sent again, by chance before it is known to be safe.
+                known = self.random.choice(self.model.records)
+                given = row(known.topic, known.payload, session=known.session, number=known.number)
+                assert log.append([given], self.now) == [(known.offset, known.sequence)]
+            case 1:
+                self.now -= 5
+            case _:
+                for _ in range(self.random.randrange(1, 5)):
+                    self.number += 1
+                    self.now += self.random.randrange(3)
+                    topic = self.random.choice("abc")
+                    payload = bytes([self.number % 256]) * self.random.choice([0, 3, 50, 700])
+                    given = row(topic, payload, session=self.random.randrange(1, 3), number=self.number)
+                    taken = log.append([given], self.now)
+                    assert taken in ([], [self.model.append(given)] if taken else [])
+                log.flush()
+        if gone := log.settle():
+            # Refused, but on a disk without power nobody can take it back: it may be there later.
+            assert gone[0] >= self.safe
+            raise errors.DataFailed(gone[2])
+        self.safe = log.safe
+        assert self.safe <= log.next == len(self.model.records)
+
+    def compare(self, log: Log) -> None:
+        """Nothing that was safe is gone, nothing is there twice, nothing is made up."""
+        found = read_all(log, most=self.random.choice([1, 200, 1 << 20]))
+        assert len(found) >= self.safe
+        assert found == self.model.records[: len(found)]
+        assert log.next == log.safe == len(found)
+        assert all(what == "a torn tail" or "index" in what for *_, what in log.damage), log.damage
+        self.model.cut(len(found))
+        assert last_sequences(log) == self.model.topics()
+        self.safe = log.safe
+        for known in self.random.sample(found, min(len(found), 3)):
+            self.known_again(log, known)
+
+    def known_again(self, log: Log, known: Stored) -> None:
+        given = row(known.topic, known.payload, session=known.session, number=known.number)
+        assert log.append([given], self.now) == [(known.offset, known.sequence)]
+        assert log.find(known.topic, known.sequence) == known.offset
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_power_cuts(part: int) -> None:
+    for seed in range(part * ROUNDS, (part + 1) * ROUNDS):
+        life = Life(seed)
+        try:
+            for _ in range(LIVES):
+                life.live(life.random.randrange(1, 15))
+        except BaseException:
+            print(f"seed {seed}")
+            raise

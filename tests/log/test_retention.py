@@ -1,0 +1,163 @@
+"""Old buckets go, by age, bytes and count; sequences, offsets and publishers outlive them."""
+
+from pathlib import Path
+
+import pytest
+
+from busway import errors
+from busway._core import Log, SimulatedFiles
+from tests.support.stored import read_all, row, wait_safe
+
+SECOND = 1_000_000_000
+
+
+def fill(log: Log, count: int, *, begin: int = 0, size: int = 100, topic: str = "a") -> None:
+    for number in range(begin, begin + count):
+        assert log.append([row(topic, bytes(size), session=1, number=number)], number * SECOND)
+    assert wait_safe(log) is None
+
+
+@pytest.fixture(params=["memory", "disk"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path if request.param == "disk" else None
+
+
+def test_by_age(where: Path | None) -> None:
+    log = Log.open(where, bucket_age=10 * SECOND, max_age=50 * SECOND)
+    fill(log, 100)
+    assert wait_safe(log) is None
+    before = log.first
+    records, _, buckets = log.trim(100 * SECOND)
+    # In memory it keeps its bounds by itself.
+    assert (records, buckets) == (log.first - before, (log.first - before) // 11)
+    assert 40 <= log.first <= 50
+    # The last bucket too, when it is old as a whole; the log goes on where it was.
+    while log.usage != (0, 0):  # once the writer has sealed it
+        log.trim(1000 * SECOND)
+    assert log.first == 100
+    assert log.append([row()], 1000 * SECOND) == [(100, 101)]
+
+
+def test_by_bytes(where: Path | None) -> None:
+    log = Log.open(where, max_bytes=1 << 20, max_age=0)
+    fill(log, 3000, size=1000)
+    log.trim(0)
+    assert 900_000 < log.usage[0] <= (1 << 20) + (1 << 17)
+    assert read_all(log)[0].offset == log.first > 1000
+
+
+def test_by_count(where: Path | None) -> None:
+    log = Log.open(where, max_count=3000, max_age=0)
+    fill(log, 10_000, size=0)
+    log.trim(0)
+    assert 3000 <= log.next - log.first <= 3000 + 375
+    first, then, block = log.read(0, 1)
+    assert (first, then) == (log.first, log.first + 1)
+    assert block
+
+
+def test_what_is_held_stays(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, bucket_bytes=2000, max_count=1, max_age=0)
+    fill(log, 300)
+    log.trim(0, 100)
+    assert 80 < log.first <= 100
+    log.trim(0)
+    assert log.first > 250
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sequences_outlive_their_buckets(seed: int) -> None:
+    """Also when the power is cut in the middle of the removal."""
+    files = SimulatedFiles()
+    log = Log.open(files, bucket_bytes=600, safety="synced", max_age=0)
+    fill(log, 20, topic="old")
+    fill(log, 20, begin=20, topic="new")
+    log.set(max_age=5 * SECOND)
+    files.fail(fuse=seed)
+    try:
+        log.trim(500 * SECOND)
+        log.trim(500 * SECOND)
+    except errors.DataFailed:
+        assert seed < 40
+    files.power_cut(seed)
+    log = Log.open(files, bucket_bytes=600)
+    assert log.damage == []
+    assert log.sequences() == {"old": 20, "new": 20}
+    assert [known.offset for known in read_all(log)] == list(range(log.first, 40))
+    assert log.append([row("old"), row("new")], 501 * SECOND) == [(40, 21), (41, 21)]
+    assert log.append([row("new", session=1, number=39)], 501 * SECOND)[0][0] == 39
+
+
+def test_a_resend_whose_record_is_gone() -> None:
+    log = Log.open(SimulatedFiles(), bucket_bytes=600, max_age=0, max_count=1)
+    fill(log, 20)
+    log.trim(0)
+    assert log.first > 10
+    assert log.append([row(session=1, number=5)], 0) == [(5, 0)]
+
+
+def test_publishers_are_forgotten_by_age(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, once_age=10 * SECOND)
+    fill(log, 5)
+    log.trim(14 * SECOND)
+    assert log.append([row(session=1, number=2)], 14 * SECOND) == [(2, 3)]
+    log.trim(15 * SECOND)
+    assert log.append([row(session=1, number=2)], 15 * SECOND) == [(5, 6)]
+
+
+def test_many_gaps_in_the_numbers() -> None:
+    """What is no longer known of a publisher is refused, never stored twice."""
+    log = Log.open(None, max_age=0)
+    for number in range(0, 6000, 2):
+        assert log.append([row(session=1, number=number)], 0)
+    assert log.append([row(session=1, number=5998)], 0) == [(2999, 3000)]
+    # A number that was left out is not known to be stored, and still can be.
+    assert log.append([row(session=1, number=5997)], 0) == [(3000, 3001)]
+    with pytest.raises(ValueError, match="too old"):
+        log.append([row(session=1, number=0)], 0)
+
+
+def test_many_publishers() -> None:
+    log = Log.open(None, max_age=0, pending_bytes=1 << 30)
+    rows = [row(session=session, number=1) for session in range(1, 70_000)]
+    assert len(log.append(rows[:60_000], 1)) == 60_000
+    assert len(log.append(rows[60_000:], 2)) == 9_999
+    assert log.append(rows[-1:], 3) == [(69_998, 69_999)]
+
+
+def test_the_clock_is_set_back(where: Path | None) -> None:
+    log = Log.open(where, max_age=0)
+    for now in (100, 50, 120, 90):
+        log.append([row()], now)
+    assert wait_safe(log) is None
+    assert [log.find_time(now) for now in (0, 100, 101, 120, 121)] == [0, 0, 2, 2, 4]
+
+
+def test_due_and_expires(where: Path | None) -> None:
+    log = Log.open(where, bucket_bytes=300, max_age=0)
+    for number in range(10):
+        assert log.append([row(due=(100 - number if number % 2 else 0))], 5)
+    assert wait_safe(log) is None
+    assert log.due(0) == [(91, 9), (93, 7), (95, 5), (97, 3), (99, 1)]
+    assert log.due(95) == [(97, 3), (99, 1)]
+    if where:
+        log.close()
+        assert Log.open(where).due(95) == [(97, 3), (99, 1)]
+
+
+def test_settings_are_checked(tmp_path: Path) -> None:
+    for settings, word in (({"safety": "no"}, "safety"), ({"max_age": -1}, "max_age"), ({"speed": 1}, "speed")):
+        with pytest.raises(ValueError, match=word):
+            Log.open(tmp_path, **settings)
+    log = Log.open(tmp_path)
+    log.close()
+    log.close()
+    with pytest.raises(errors.DataFailed, match="closed"):
+        log.append([row()], 0)
+
+
+def test_too_large() -> None:
+    log = Log.open(None)
+    for bad in (row("t" * 70_000), row(sender="s" * 256)):
+        with pytest.raises(ValueError, match="at most"):
+            log.append([bad], 0)

@@ -1,0 +1,1 @@
+"""Streams as users meet them, over every store."""

@@ -1,0 +1,100 @@
+"""What the tests of the stored log share: rows, reading all of it, waiting until it is safe, and a model to compare with."""
+
+import select
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from busway._core import Log, block_records
+
+if TYPE_CHECKING:
+    from busway._core import Row
+
+
+class Stored(NamedTuple):
+    """What is compared of a record."""
+
+    offset: int
+    sequence: int
+    topic: str
+    payload: bytes
+    session: int
+    number: int
+
+
+def row(
+    topic: str = "a",
+    payload: bytes = b"",
+    *,
+    fields: bytes | None = None,
+    sender: str = "",
+    session: int = 0,
+    number: int = 0,
+    time: int = 0,
+    expires: int = 0,
+    due: int = 0,
+) -> "Row":
+    return (topic, payload, fields, sender, session, number, time, expires, due)
+
+
+def stored(block: bytes) -> list[Stored]:
+    return [Stored(r[0], r[1], r[3], r[4], r[7], r[8]) for r in block_records(block)]
+
+
+def read_all(log: Log, begin: int = 0, most: int = 1 << 20) -> list[Stored]:
+    found: list[Stored] = []
+    while True:
+        first, begin_next, block = log.read(begin, most)
+        records = stored(block)
+        if not records:
+            return found
+        assert [r.offset for r in records] == list(range(first, begin_next))
+        assert first >= begin
+        found += records
+        begin = begin_next
+
+
+def wait_safe(log: Log) -> tuple[int, int, str] | None:
+    """Flush, and wait for the writer: what could not be written, if anything."""
+    log.flush()
+    while log.safe < log.next:
+        if (fd := log.fileno()) is not None:
+            ready, _, _ = select.select([fd], [], [], 30)
+            assert ready, "the writer has not come back"
+        if lost := log.settle():
+            return lost
+    return log.settle()
+
+
+class Model:
+    """A log as a list: what it holds, and the last sequence of each topic."""
+
+    def __init__(self) -> None:
+        self.records: list[Stored] = []
+        self.sequences: dict[str, int] = {}
+
+    def append(self, given: "Row") -> tuple[int, int]:
+        topic, payload, _, _, session, number, *_ = given
+        for known in self.records:
+            if session and (known.session, known.number) == (session, number):
+                return known.offset, known.sequence
+        sequence = self.sequences[topic] = self.sequences.get(topic, 0) + 1
+        self.records.append(Stored(len(self.records), sequence, topic, payload, session, number))
+        return self.records[-1].offset, sequence
+
+    def cut(self, length: int) -> None:
+        """Forget what is behind the first so many."""
+        for gone in reversed(self.records[length:]):
+            self.sequences[gone.topic] = gone.sequence - 1
+        del self.records[length:]
+
+    def topics(self) -> dict[str, int]:
+        return {topic: last for topic, last in self.sequences.items() if last}
+
+
+def last_sequences(log: Log) -> dict[str, int]:
+    return {topic: last for topic, last in log.sequences().items() if last}
+
+
+def lost(damage: Iterable[tuple[str, int, int, int | None, str]]) -> set[int]:
+    """The offsets that damage tells of."""
+    return {offset for _, _, begin, end, _ in damage for offset in range(begin, end or begin)}
