@@ -508,6 +508,8 @@ class Log:
     @property
     def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
     @property
+    def stuck(self) -> str | None: ...  # why what is told to be safe (with safety memory) is not written
+    @property
     def first(self) -> int: ...  # the first offset that is there
     @property
     def next(self) -> int: ...  # the offset that is given next

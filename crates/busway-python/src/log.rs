@@ -24,6 +24,9 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::bytes::ColumnBuffer;
 use crate::rules::Selection;
 
+/// How many missing files one look goes past.
+const LOOKS: usize = 1000;
+
 /// Becomes readable when it is rung, until it is heard.
 struct Bell {
     rung: Arc<AtomicBool>,
@@ -108,8 +111,14 @@ impl Log {
             .ok_or_else(|| failed(py, format!("stream {:?} is closed", self.name)))
     }
 
-    fn io<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&Reader) -> std::io::Result<R> + Send) -> PyResult<R> {
-        py.detach(|| run(&self.reader)).map_err(|error| self.unusable(py, &error))
+    fn io<R: Send>(&self, py: Python<'_>, run: impl Fn(&Reader) -> std::io::Result<R> + Send + Sync) -> PyResult<R> {
+        // A bucket whose file is gone counts no more from then on, so that the next look goes past it.
+        let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let look = || {
+            let again = (0..LOOKS).map(|_| run(&self.reader)).find(|found| !found.as_ref().is_err_and(gone));
+            again.unwrap_or_else(|| run(&self.reader))
+        };
+        py.detach(look).map_err(|error| self.unusable(py, &error))
     }
 
     fn unusable(&self, py: Python<'_>, error: &dyn std::fmt::Display) -> PyErr {
@@ -265,6 +274,12 @@ impl Log {
     #[getter]
     fn safe(&self) -> u64 {
         self.reader.safe()
+    }
+
+    /// Why what is told to be safe is not written yet; None: it is, or will be soon.
+    #[getter]
+    fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |log| log.stuck())
     }
 
     #[getter]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _RETRY: Final = 1.0
+_TIMES: Final = 3
+"""So often a message is put into a dead-letter topic: two channels that read each other's dead must not go on for ever."""
 
 
 class Burying:
@@ -48,7 +50,16 @@ class Burying:
                 continue
             _, _, _, topic, payload, packed, sender, _, _, when, _, _ = row
             fields: dict[str, Any] = msgspec.msgpack.decode(packed) if packed else {}
+            times = fields.get("dead_times", 0)
+            times = times + 1 if isinstance(times, int) else 1
+            if times > _TIMES:
+                log.warning(
+                    "channel %r of stream %r gives up offset %d, which died %d times", name, stream, offset, times
+                )
+                handing.do(handing.machine.dead_done(offset, handing.now))
+                continue
             fields |= {
+                "dead_times": times,
                 "dead_stream": stream,
                 "dead_channel": name,
                 "dead_offset": offset,

@@ -54,6 +54,8 @@ class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where one that is made begins: first, new, (time, ns), (ago, ns) or (offset, number)."""
     settings: dict[str, Any] = {}
     """Those that the user gave; the others stay, or are the usual ones."""
+    again: bool = False
+    """It consumed the channel before a lost connection: the settings hold only if the channel has to be made."""
 
 
 class Take(NamedTuple):

@@ -16,6 +16,7 @@ from busway.broker.channel_actions import Answer
 from busway.broker.channel_frames import Entry, Join, What
 from busway.broker.consumers import Who
 from busway.broker.handing import Handing, Notes
+from busway.broker.journal import Journal
 from busway.broker.progress import ChannelConfig, ChannelState, Created, Deleted, Span, States
 from busway.broker.stream import Stream
 from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected
@@ -90,6 +91,11 @@ class Delivering:
             task.cancel()
         for notes in self._notes.values():
             await notes.stop()
+
+    def changed(self, stream: Stream) -> None:
+        """A stream has other settings: what its channels note is as safe as it promises."""
+        if isinstance(notes := self._notes.get(stream.number), Journal):
+            notes.safety = stream.config.safety
 
     def stored(self, number: int) -> None:
         """More of a stream is safe."""
@@ -276,6 +282,8 @@ class Delivering:
         found = self._channels.get(self._hub.streaming.get(join.stream).number, {}).get(join.channel)
         if found is not None and found.consumers:
             found.machine.check_free(exclusive=bool(join.settings.get("exclusive")))
+        if join.again and found is not None:
+            return found
         if join.create:
             return await self.declare(join.stream, join.channel, join.settings, join.start)
         handing = self.get(join.stream, join.channel)

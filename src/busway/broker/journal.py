@@ -55,7 +55,7 @@ class Journal:
 
     def __init__(self, folder: Path, safety: Safety = "written") -> None:
         self.file = folder / FILE
-        self._safety = safety
+        self.safety = safety
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway journal")
         self._queue: list[Entry] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -87,7 +87,7 @@ class Journal:
         """
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue += entries
-        if self._safety == "memory" and len(self._queue) <= _BEHIND:
+        if self.safety == "memory" and len(self._queue) <= _BEHIND:
             told.set_result(None)
         else:
             self._waiting.append(told)
@@ -228,7 +228,7 @@ class Journal:
         fd = self._open_file()
         try:
             _write(fd, content, self._end)
-            if self._safety == "synced":
+            if self.safety == "synced":
                 _sync(fd)
         except OSError:
             try:

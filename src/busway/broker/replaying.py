@@ -27,6 +27,7 @@ _BLOCK: Final = 256 << 10
 _MOST: Final = 2**63 - 1
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
+_RETRY: Final = 1.0
 _TURN: Final = 4
 """Blocks that are read before everybody else has a turn."""
 
@@ -168,7 +169,9 @@ class Replaying:
             try:
                 more |= self._read(key, cursor)
             except BusError as error:
-                log.error("stream %r can't be read: %s", cursor.stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+                name = cursor.stream.config.name
+                log.error("stream %r can't be read, and is tried again: %s", name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+                self._hub.loop.call_later(_RETRY, self.plan, conn)
         self._hub.flush()
         if more:
             self.plan(conn)

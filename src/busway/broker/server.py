@@ -87,8 +87,6 @@ class Server:
             )
             self._hub = hub
             await hub.streaming.open()
-            for stream in hub.streaming.streams.values():
-                await hub.delivering.added(stream)
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -258,7 +256,8 @@ def serve(
 ) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
-    `fields` are added to each message that passes. `data` is a folder for what has to outlive the broker: its pins and its guid.
+    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
+    broker: streams, channels, pins and its guid.
 
     ::
 

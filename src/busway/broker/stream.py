@@ -36,6 +36,7 @@ class Stream:
         self.log = log
         self.folder = folder
         self._hub = hub
+        self._stuck = False
         self._told = 0
 
     # From start to stop.
@@ -64,9 +65,16 @@ class Stream:
         """Other settings, from now on."""
         self.config = config
         self.log.set(**settings(config))
+        self._hub.delivering.changed(self)
 
     def _rung(self) -> None:
         self.log.hear()
+        if bool(stuck := self.log.stuck) is not self._stuck:
+            self._stuck = bool(stuck)
+            if stuck:
+                log.error("stream %r: acknowledged messages can't be written: %s", self.config.name, stuck)
+            else:
+                log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
 
     def _commit(self) -> None:
@@ -172,6 +180,7 @@ class Stream:
             "bytes": size,
             "buckets": buckets,
             "damage": len(self.log.damage),
+            "stuck": self.log.stuck,
             "topic_count": self.log.topic_count,
             "channels": self._hub.delivering.figures(self.number),
         }

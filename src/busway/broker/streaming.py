@@ -113,7 +113,7 @@ class Streaming:
                 raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
             self._check(config)
             stream = await self._add(config, new=True)
-            await self._hub.delivering.added(stream)
+            # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
             self._hub.replaying.added(stream)
             return stream
 
@@ -147,15 +147,24 @@ class Streaming:
             raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         async with self._changing:
             stream = self.get(name)
-            self._ends.ended(name, stream.safe)
-            await stream.drop()
+            # First: from now on nothing is stored in it, so it is known where it ends.
+            self._hub.engine.remove_stream(stream.number)
+            self._hub.flush()
+            try:
+                self._ends.ended(name, stream.log.next)
+                await stream.drop()
+            except BaseException:
+                self._lend(stream)
+                raise
             del self.streams[name]
             if behind := self._hub.replaying.removed(stream):
                 log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
-            self._hub.engine.remove_stream(stream.number)
-            self._hub.flush()
             await self._hub.delivering.removed(stream)
-            await stream.close()
+            self._hub.flush()
+            try:
+                await stream.close()
+            except BusError as error:
+                log.warning("stream %r is removed; closing it failed: %s", name, error)
             if stream.folder is not None:
                 _discard(stream.folder)
 
@@ -201,6 +210,7 @@ class Streaming:
             stream = await self._open(config, folder)
             try:
                 due = await stream.due(time.time_ns())
+                await self._hub.delivering.added(stream)
             except BaseException:
                 await stream.close()
                 raise

@@ -73,7 +73,9 @@ def serve(
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", help="Folder for what outlives the broker: its pins and its identity.", metavar="FOLDER"
+            "--data",
+            help="Folder for what outlives the broker: streams, channels, pins, its identity.",
+            metavar="FOLDER",
         ),
     ] = None,
     field: Annotated[

@@ -313,7 +313,8 @@ class Channel(Taking):
         # What came over a lost connection is handed out again.
         self._known = None
         self._drop()
-        asked = {**self._asked, "settings": self._settings}
+        # What was changed since, by whoever runs it, stays.
+        asked = {**self._asked, "settings": self._settings, "again": self.live}
         return self._core.session.channel(_CHANNEL, self._id, msgspec.msgpack.encode(asked))
 
     def restored(self) -> None:

@@ -23,6 +23,7 @@ from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
 from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
+from busway.since import moment
 from busway.streams import seconds
 
 DURABLE: Final = 0x04
@@ -33,6 +34,7 @@ Lasting: TypeAlias = float | str | timedelta
 _UNSTORED: Final = 32 << 20
 """Bytes that may wait to be stored before a publish waits too."""
 _CHUNK: Final = 1024
+_LONGEST: Final = 100 * 365.25 * 86400
 
 
 @dataclass(slots=True, eq=False)
@@ -329,7 +331,7 @@ def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_
     if delay is not None and deliver_at is not None:
         raise ValueError("give delay or deliver_at, not both")
     due = 0
-    if delay is not None:
+    if delay:
         due = now + _nanoseconds("delay", delay)
     elif deliver_at is not None:
         due = _moment("deliver_at", deliver_at)
@@ -341,10 +343,13 @@ def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_
 
 
 def _nanoseconds(name: str, value: Lasting) -> int:
-    return int(seconds(name, value) * 1e9)
+    length = seconds(name, value)
+    if length > _LONGEST:
+        raise ValueError(f"{name} must be less than a hundred years, but is {value!r}")
+    return int(length * 1e9)
 
 
 def _moment(name: str, value: Any) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{name} must be a datetime with a time zone, but is {value!r}")
-    return int(value.timestamp() * 1e9)
+    return moment(name, value)

@@ -226,8 +226,16 @@ impl Engine {
         }
         let before = stream.done;
         while stream.done < safe {
-            let block = if self.index.is_empty() { None } else { reader.read(stream.done, BLOCK).ok() };
-            let Some(block) = block.filter(|block| block.next > stream.done) else {
+            if self.index.is_empty() {
+                stream.done = safe;
+                break;
+            }
+            let block = reader.read(stream.done, BLOCK).ok().filter(|block| block.next > stream.done);
+            if block.as_ref().is_none_or(|block| block.first > stream.done) {
+                // Gone or unreadable already: whoever is to miss nothing reads on by itself, and is told what is gone.
+                self.all_behind(at, stream.done);
+            }
+            let Some(block) = block else {
                 stream.done = safe;
                 break;
             };
@@ -260,6 +268,20 @@ impl Engine {
             self.events.push(Event::Stored(at));
         }
         self.streams[at as usize] = Some(stream);
+    }
+
+    /// Those who miss nothing of a stream and are live are behind from this offset on.
+    fn all_behind(&mut self, stream: u32, offset: u64) {
+        let events = &mut self.events;
+        for (conn, this) in self.conns.iter_mut().enumerate() {
+            let Some(this) = this.as_deref_mut() else { continue };
+            for (&(sub, _), behind) in
+                this.cursors.iter_mut().filter(|((_, other), behind)| *other == stream && !**behind)
+            {
+                *behind = true;
+                events.push(Event::Behind { conn: conn as u32, sub, stream, offset });
+            }
+        }
     }
 
     fn here(&self, run: &Waiting) -> bool {

@@ -156,6 +156,11 @@ impl Log {
         self.reader().topics(&self.topics, self.bucket.summary.base)
     }
 
+    /// Why what was promised to be stored is not written yet, if that is so.
+    pub fn stuck(&self) -> Option<String> {
+        self.shared.state().stuck.clone()
+    }
+
     /// Every topic that was ever stored: its last sequence.
     pub fn sequences(&self) -> impl Iterator<Item = (&str, u64)> {
         self.topics.all.iter().map(|topic| (&*topic.text, topic.last))
@@ -177,7 +182,9 @@ impl Log {
         }
         let waiting = self.shared.waiting.load(Relaxed) + self.tail.len();
         if waiting > 0 && waiting + size > self.settings.pending_bytes {
-            return Err(Refused::Full);
+            // Nobody knows when the disk takes more again.
+            let stuck = self.shared.state().stuck.clone();
+            return Err(stuck.map_or(Refused::Full, Refused::Failed));
         }
         let stored = now.max(self.stored);
         let (own, (bytes, count)) = (&self.bucket.summary, self.settings.bucket());

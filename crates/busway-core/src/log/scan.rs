@@ -109,6 +109,11 @@ impl Reader {
                         Err(error) if error.kind() == io::ErrorKind::NotFound && from < self.first() => {
                             Err(self.first())
                         }
+                        // Gone while it is in use: told, and what lies behind it is still there.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                            self.lose(&summary);
+                            Err(next)
+                        }
                         found => found?,
                     }
                 }
@@ -180,7 +185,12 @@ impl Reader {
             return Ok(loaded);
         }
         let files = &*self.shared.files;
-        let file = files.open(&log_name(summary.base))?;
+        let gone = |error: &io::Error| {
+            if error.kind() == io::ErrorKind::NotFound && summary.base >= self.first() {
+                self.lose(summary);
+            }
+        };
+        let file = files.open(&log_name(summary.base)).inspect_err(gone)?;
         let sealed = self
             .shared
             .state()
@@ -199,6 +209,13 @@ impl Reader {
         let loaded = Arc::new(Loaded { file, index });
         self.shared.keep(summary.base, &loaded);
         Ok(loaded)
+    }
+
+    /// A bucket whose file is gone counts no more.
+    fn lose(&self, summary: &Summary) {
+        let (file, from, to) = (log_name(summary.base), summary.base, Some(summary.end));
+        self.shared.tell(Damage { file, position: 0, from, to, what: "a bucket is missing" });
+        self.shared.state().buckets.retain(|bucket| bucket.summary.base != summary.base || !bucket.sealed);
     }
 
     fn index_anew(&self, summary: &Summary) -> io::Result<Index> {
