@@ -256,6 +256,7 @@ async def test_after_max_deliveries_it_goes_to_the_dead_letter_topic(net: Net) -
             "dead_offset": 0,
             "dead_topic": TOPIC,
             "dead_deliveries": 3,
+            "dead_times": 1,
         }
         assert letter.time_ns == message.time_ns
         assert letter.stream == "default"
