@@ -32,6 +32,8 @@ class Ends:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._ends: dict[str, int] = {}
+        self._lost = False
+        """What was remembered can't be read."""
 
     def open(self) -> None:
         """Read what is remembered."""
@@ -47,8 +49,6 @@ class Ends:
                 "%s can't be read: %s; streams that are made begin with large offsets", self._folder / FILE, error
             )
             self._lost = True
-
-    _lost = False
 
     def begin(self, config: StreamConfig) -> int:
         """The first offset of a stream that is made now."""

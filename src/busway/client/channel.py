@@ -117,6 +117,7 @@ class Channel(Taking):
         self._settings = settings
         self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
         self._settling = Settling(core, self.label, self._check, lambda: self._joined)
+        self._closing = False
         self._done: set[int] = set()
         """What a handler's function has settled by itself."""
         self._takes: dict[int, asyncio.Future[int]] = {}
@@ -351,8 +352,6 @@ class Channel(Taking):
             if self._error is not None:
                 raise copy(self._error)
             raise Closed(f"the channel {self.label!r} is closed: what was not acknowledged is handed out again")
-
-    _closing = False
 
     async def close(self) -> None:
         """Take no more. A handler gets what has arrived; what nobody took is for the others, as is what was not acknowledged."""
