@@ -599,8 +599,12 @@ def block_messages(
     begin: int = 0,
     end: int = ...,
     now: int = 0,
+    head: int = 0,
 ) -> list[Message]:
-    """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none."""
+    """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none.
+
+    `head` bytes before the block are skipped.
+    """
 
 def columns(
     blocks: list[bytes],

@@ -217,11 +217,47 @@ class TestFile:
         journal = Journal(tmp_path, safety)
         await journal.start()
         told = journal.write([Sought("c", 1, 1)])
-        assert told.done() is (safety == "memory")
+        assert told.done() is (safety != "synced"), "written is written at once"
         await told
         assert sizes == [len(encode(Sought("c", 1, 1)))] * synced
         await journal.stop()
         assert (tmp_path / FILE).read_bytes() == encode(Sought("c", 1, 1))
+
+    async def test_a_slow_disk_is_left_to_the_thread(self, tmp_path: Path, monkeypatch) -> None:
+        journal = Journal(tmp_path, "written")
+        await journal.start()
+        now, took = 100.0, 0.0
+
+        def clock() -> float:
+            nonlocal now
+            now += took
+            return now
+
+        monkeypatch.setattr(journal_module, "monotonic", clock)
+        took = 0.01  # by each look at the clock
+        assert journal.write([Done("c", 1, 1)]).done()
+        took = 0.0
+        assert not (told := journal.write([Done("c", 1, 2)])).done()
+        assert not (behind := journal.write([Done("c", 1, 3)])).done(), "nothing overtakes what the thread has"
+        await told
+        await behind
+        now += 10
+        assert journal.write([Done("c", 1, 4)]).done(), "it is tried again after a while"
+        await journal.stop()
+        assert (await content(tmp_path))["c"][2] == 4
+
+    async def test_what_is_written_anew_is_left_to_the_thread(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setattr(journal_module, "_WORTH", 2000)
+        journal = Journal(tmp_path, "written")
+        await journal.start()
+        waited = 0
+        for number in range(500):
+            if not (told := journal.write([Done("c", 1, number)])).done():
+                waited += 1
+                await told
+        assert 0 < journal.rewritten <= waited < 100
+        await journal.stop()
+        assert (await content(tmp_path))["c"][2] == 499
 
     async def test_many_that_wait_share_a_sync(self, tmp_path: Path, monkeypatch) -> None:
         journal = Journal(tmp_path, "synced")

@@ -1,8 +1,8 @@
 """Busway's streams and channels over TCP.
 
 Storing: `many` is publish_many() in chunks of 256, `single` 256 awaited publishes in flight. Reading: `subscribe` with
-since="all" in batches, `read` of the stream. Taking: `take` without a window, acknowledged by the batch and awaited; `window`
-is message.ack() for each of at most 256 in flight. `arrow` reads to Arrow, all columns or the payload alone.
+since="all" in batches, `read` of the stream. Taking: `take` without a window, acknowledged by the batch and awaited; `pipeline`
+the same, but the acknowledgement is awaited when the next batch is here; `window` is message.ack() for each of at most 256 in flight. `arrow` reads to Arrow, all columns or the payload alone.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class BuswayStreams(Store):
         "written": ("many", "single"),
         "synced": ("many", "single"),
         "catchup": ("subscribe", "read"),
-        "take": ("take", "window"),
+        "take": ("take", "pipeline", "window"),
     }
 
     def __init__(self) -> None:
@@ -126,6 +126,13 @@ class BuswayStreams(Store):
                         if count == consumed.wanted:
                             await settled
                             break
+                elif load.mode == "pipeline":
+                    settled = jobs.ack(batch := await jobs.take(IN_FLIGHT))
+                    while (count := count + len(batch)) < consumed.wanted:
+                        batch = await jobs.take(IN_FLIGHT)
+                        await settled
+                        settled = jobs.ack(batch)
+                    await settled
                 else:
                     while count < consumed.wanted:
                         batch = await jobs.take(IN_FLIGHT)

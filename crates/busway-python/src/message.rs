@@ -29,6 +29,9 @@ const KEPT: usize = 2048;
 static FREE: Attached<RefCell<[Vec<*mut Object>; INLINE / STEP + 1]>> =
     Attached(RefCell::new([const { Vec::new() }; INLINE / STEP + 1]));
 
+/// Places of messages that are gone, for the next ones.
+static SPARE: Attached<RefCell<Vec<Box<Place>>>> = Attached(RefCell::new(Vec::new()));
+
 /// Who sent a message, shared by all messages of one sender.
 pub struct Sender {
     pub name: Py<PyString>,
@@ -70,13 +73,23 @@ impl Place {
     pub fn new(py: Python<'_>, stream: &Py<PyAny>, owner: Option<&Py<PyAny>>, at: (u64, u64, i64, u32)) -> Box<Self> {
         let (offset, sequence, stored, deliveries) = at;
         let owner = owner.map_or(ptr::null_mut(), |owner| owner.clone_ref(py).into_ptr());
-        Box::new(Self { stream: stream.clone_ref(py).into_ptr(), offset, sequence, stored, deliveries, owner })
+        Self { stream: stream.clone_ref(py).into_ptr(), offset, sequence, stored, deliveries, owner }.boxed()
+    }
+
+    fn boxed(self) -> Box<Self> {
+        match SPARE.0.borrow_mut().pop() {
+            Some(mut spare) => {
+                *spare = self;
+                spare
+            }
+            None => Box::new(self),
+        }
     }
 
     fn copy(&self) -> Box<Self> {
         // SAFETY: called attached; the copy gets references of its own.
         let (stream, owner) = unsafe { (ffi::Py_NewRef(self.stream), ffi::Py_XNewRef(self.owner)) };
-        Box::new(Self { stream, owner, ..*self })
+        Self { stream, owner, ..*self }.boxed()
     }
 
     fn stream<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
@@ -278,6 +291,10 @@ unsafe extern "C" fn dealloc(message: *mut ffi::PyObject) {
             let place = Box::from_raw((*object).place);
             ffi::Py_DecRef(place.stream);
             ffi::Py_DecRef(place.owner);
+            let spare = &mut SPARE.0.borrow_mut();
+            if spare.len() < KEPT {
+                spare.push(place);
+            }
         }
         let kind = ffi::Py_TYPE(message);
         let steps = usize::try_from((*object).head.ob_size).unwrap_or(0).div_ceil(STEP);

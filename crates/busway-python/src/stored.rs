@@ -25,9 +25,9 @@ pub fn select_records<'py>(
     PyBytes::new(py, &py.detach(|| select(block, &wanted)))
 }
 
-/// The messages of a block that are asked for; `place` is (broker, stream).
+/// The messages of a block that are asked for; `place` is (broker, stream), `head` how many bytes lie before the block.
 #[pyfunction]
-#[pyo3(signature = (block, place, selection = None, begin = 0, end = u64::MAX, now = 0))]
+#[pyo3(signature = (block, place, selection = None, begin = 0, end = u64::MAX, now = 0, head = 0))]
 pub fn block_messages(
     py: Python<'_>,
     block: &[u8],
@@ -36,7 +36,9 @@ pub fn block_messages(
     begin: u64,
     end: u64,
     now: i64,
+    head: usize,
 ) -> PyResult<Vec<Message>> {
+    let block = block.get(head..).unwrap_or_default();
     let wanted = Wanted { selection: selection.map(|given| &given.get().0), range: begin..end, now };
     let mut out = Vec::new();
     // Topic and sender of the last one: mostly the next one has the same.

@@ -114,7 +114,10 @@ class Handing:
         told = None
         if noted:
             told = self.notes.write(noted)
-            told.add_done_callback(_heard)
+            if told.done():
+                _heard(told)
+            else:
+                told.add_done_callback(_heard)
         if not self._running:
             self._run()
         self._alarm(self)

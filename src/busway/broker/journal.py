@@ -1,7 +1,8 @@
 """The journal of a stream's channels on disk: a file that is only appended to, and written anew when most of it is history.
 
-One thread writes; many entries that wait share one write and, if the stream promises that, one fdatasync. What is damaged is
-skipped, told and counted, and the rest is kept. What could not be written stays known here, and the next write begins with all
+One thread writes; many entries that wait share one write and, if the stream promises that, one fdatasync. With "written" an entry is
+only copied to the system's memory, which takes less than waking a thread, so it is written at once as long as that goes quickly.
+What is damaged is skipped, told and counted, and the rest is kept. What could not be written stays known here, and the next write begins with all
 of it in a new file: so an answer that waited for the journal is never given for something that is missing in it.
 """
 
@@ -12,6 +13,7 @@ import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -33,6 +35,9 @@ _TIMES: Final = 4
 """So many times its content the file may be."""
 _BEHIND: Final = 65_536
 """So many entries may wait for the disk before those who need not wait do."""
+_QUICK: Final = 0.002
+"""Seconds. After a write at once that took longer, the thread writes for a while: the loop waits for no disk twice."""
+_RESTING: Final = 5.0
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
@@ -67,6 +72,8 @@ class Journal:
         self._end = 0
         self._next_look = _WORTH
         self._stale = False
+        self._slow_until = 0.0
+        self._failing = 0
         self.damaged = 0
         self.damaged_bytes = 0
         self.failed = 0
@@ -91,8 +98,11 @@ class Journal:
             told.set_result(None)
         else:
             self._waiting.append(told)
-        self._quiet.clear()
-        self._write_next()
+        if self._writing is None and self._may_write_here():
+            self._write_here()
+        else:
+            self._quiet.clear()
+            self._write_next()
         return told
 
     async def stop(self) -> None:
@@ -113,6 +123,24 @@ class Journal:
             "rewritten": self.rewritten,
         }
 
+    def _may_write_here(self) -> bool:
+        """Whether a write needs nothing but a copy, and the last ones were quick."""
+        plain = self.safety == "written" and not self._stale and 0 <= self._fd and self._end < self._next_look
+        return plain and monotonic() >= self._slow_until
+
+    def _write_here(self) -> None:
+        batch, self._queue = self._queue, []
+        waiting, self._waiting = self._waiting, []
+        begin = monotonic()
+        error: Exception | None
+        try:
+            error = self.append(batch)
+        except Exception as unexpected:  # noqa: BLE001, told and logged as one of the thread is
+            self._log_unexpected(error := unexpected)
+        if (end := monotonic()) - begin > _QUICK:
+            self._slow_until = end + _RESTING
+        self._tell(waiting, error)
+
     def _write_next(self) -> None:
         if self._writing is not None:
             return
@@ -121,15 +149,21 @@ class Journal:
             return
         batch, self._queue = self._queue, []
         waiting, self._waiting = self._waiting, []
-        self._writing = asyncio.get_running_loop().run_in_executor(self._executor, self.append, batch)
+        self._writing = asyncio.get_running_loop().run_in_executor(self._executor, self._work, batch)
         self._writing.add_done_callback(lambda future: self._written(waiting, future))
 
     def _written(self, waiting: list["asyncio.Future[None]"], future: "asyncio.Future[OSError | None]") -> None:
         self._writing = None
         if (unexpected := future.exception()) is not None:
-            # No error of the disk: that is a result. It is ours, so it is told with its traceback.
-            log.error("unexpected error in the journal %s", self.file, exc_info=unexpected)
-        error = unexpected or future.result()
+            self._log_unexpected(unexpected)
+        self._tell(waiting, unexpected or future.result())
+        self._write_next()
+
+    def _log_unexpected(self, error: BaseException) -> None:
+        # No error of the disk: that is a result. It is ours, so it is told with its traceback.
+        log.error("unexpected error in the journal %s", self.file, exc_info=error)
+
+    def _tell(self, waiting: list["asyncio.Future[None]"], error: BaseException | None) -> None:
         for told in waiting:
             if told.done():
                 continue  # whoever waited was cancelled
@@ -137,7 +171,6 @@ class Journal:
                 told.set_result(None)
             else:
                 told.set_exception(StoreFailed(f"the channels' journal {self.file} can't be written: {_reason(error)}"))
-        self._write_next()
 
     # On the thread.
 
@@ -164,6 +197,12 @@ class Journal:
             log.warning("%s can't be written: %s", self.file, _reason(error))
         return {name: state.copy() for name, state in self._states.items()}
 
+    def _work(self, entries: list[Entry]) -> OSError | None:
+        error = self.append(entries)
+        if error is None:
+            self._look()
+        return error
+
     def append(self, entries: list[Entry]) -> OSError | None:
         """Write a batch. If that fails they are known nevertheless, and the file is behind until it was written anew."""
         for entry in entries:
@@ -176,11 +215,15 @@ class Journal:
                 self._append(b"".join(map(encode, entries)))
         except OSError as error:
             self.failed += 1
-            log.warning("%d entries could not be written to %s: %s", len(entries), self.file, _reason(error))
+            if not self._failing:  # once: they all fail until the disk is well again
+                log.warning("what channels did can't be written to %s: %s", self.file, _reason(error))
+            self._failing += len(entries)
             return error
+        if self._failing:
+            log.warning("%s is written again, with the %d entries that waited", self.file, self._failing)
+            self._failing = 0
         self._stale = False
         self.batches += 1
-        self._look()
         return None
 
     def close(self) -> None:

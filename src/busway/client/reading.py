@@ -29,7 +29,10 @@ Place: TypeAlias = int | str | timedelta | datetime | Position | Positions
 PATIENCE: Final = 30.0
 """Seconds that the broker has for an answer about a stream."""
 _HEAD: Final = struct.Struct("<QQ")
-_MOST: Final = 1 << 20
+HEAD: Final = _HEAD.size
+"""Bytes of an answer before its block."""
+_MOST: Final = 1 << 18
+"""Bytes of one block: less costs more answers, more than the processor's cache holds costs more for each record."""
 
 
 async def ask(sender: Sender, topic: str, question: Mapping[str, Any]) -> Any:
@@ -64,7 +67,7 @@ class Blocks:
         self.lost = 0
 
     async def read(self) -> AsyncGenerator[bytes, None]:
-        """Blocks with something in them. What is gone for good is skipped, counted and told as the event `gap`."""
+        """Blocks with something in them, each behind HEAD bytes. What is gone for good is skipped, counted and told as the event `gap`."""
         wanted = self._wanted
         if wanted.begin >= wanted.end:
             return
@@ -72,7 +75,7 @@ class Blocks:
         try:
             while True:
                 answer = (await asked).payload
-                if len(answer) < _HEAD.size:
+                if len(answer) < HEAD:
                     raise RemoteProtocolError("the broker's answer is no block of a stream")
                 first, following = _HEAD.unpack_from(answer)
                 if first > at:
@@ -80,8 +83,9 @@ class Blocks:
                 more = at < following < wanted.end
                 if more:
                     asked = self._ask(following)
-                if len(answer) > _HEAD.size:
-                    yield answer[_HEAD.size :]
+                    await asyncio.sleep(0)  # so that it is on its way while these are used
+                if len(answer) > HEAD:
+                    yield answer
                 if not more:
                     return
                 at = following

@@ -11,7 +11,7 @@ from busway import columns as arrow_columns
 from busway._core import Message, block_messages, check_pattern
 from busway.checks import check_count, check_type
 from busway.client.core import Core
-from busway.client.reading import Blocks, Place, Wanted, ask, now, offset_of
+from busway.client.reading import HEAD, Blocks, Place, Wanted, ask, now, offset_of
 from busway.client.sending import Sender
 from busway.errors import InvalidRule, RemoteProtocolError
 from busway.fields import Compiled, Where, compile_where
@@ -95,9 +95,12 @@ class Stream:
         wanted = await self._wanted(from_, to, pattern, rules)
         async with aclosing(self._blocks(wanted)) as blocks:
             async for block in blocks:
-                messages = block_messages(block, wanted.place, None, wanted.begin, wanted.end, now())
+                messages = block_messages(block, wanted.place, None, wanted.begin, wanted.end, now(), HEAD)
                 if rules.local:
                     messages = [one for one in messages if rules.accepts(one, self._report)]
+                if 0 < len(messages) <= batch:
+                    yield messages
+                    continue
                 for at in range(0, len(messages), batch):
                     yield messages[at : at + batch]
 
@@ -136,7 +139,7 @@ class Stream:
         async with aclosing(self._blocks(wanted)) as blocks:
             async for block in blocks:
                 made = arrow_columns.record_batch(
-                    block, columns, begin=wanted.begin, end=wanted.end, now=now(), same=same
+                    block[HEAD:], columns, begin=wanted.begin, end=wanted.end, now=now(), same=same
                 )
                 if made.num_rows:
                     yield made
