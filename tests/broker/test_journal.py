@@ -458,6 +458,23 @@ class TestDisk:
         found = await content(tmp_path)
         assert (found["c"][2], found["d"][2]) == (7, 8)
 
+    async def test_what_could_not_be_written_is_tried_again_at_the_end(self, tmp_path: Path, monkeypatch, caplog) -> None:
+        journal = Journal(tmp_path)
+        await journal.start()
+
+        def full(fd: int, content, at: int) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(journal_module.os, "pwrite", full)
+        for number in range(10):
+            with pytest.raises(StoreFailed, match="No space left"):
+                await journal.write([Done("c", 1, number)])
+        assert caplog.text.count("No space left") == 1, "once, not for each"
+        monkeypatch.undo()
+        await journal.stop()
+        assert "with the 10 entries that waited" in caplog.text
+        assert (await content(tmp_path))["c"][2] == 9
+
     async def test_an_error_of_our_own_is_told_too(self, tmp_path: Path, monkeypatch, caplog) -> None:
         journal = Journal(tmp_path)
         await journal.start()

@@ -106,8 +106,10 @@ class Journal:
         return told
 
     async def stop(self) -> None:
-        """Wait until everything is written, and let go of the file."""
+        """Wait until everything is written, or was tried once more, and let go of the file."""
         await self._quiet.wait()
+        if self._stale:
+            await asyncio.wait([self.write([])])
         await asyncio.get_running_loop().run_in_executor(self._executor, self.close)
         self._executor.shutdown(wait=False)
 

@@ -222,16 +222,31 @@ fn texts<'a>(rows: &[Record<'a>], of: impl Fn(&Record<'a>) -> &'a str) -> Column
 /// 32 hexadecimal digits each: session and number.
 fn ids(rows: &[Record<'_>]) -> Values {
     let mut out = Values::default();
+    out.ends.reserve(4 * rows.len());
+    out.bytes.reserve(32 * rows.len());
+    let (mut session, mut digits) = (0, [b'0'; 32]);
     for record in rows {
-        let mut digits = [0; 32];
-        let words = [record.session().to_be_bytes(), record.number().to_be_bytes()];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(words.as_flattened()) {
-            pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
-            pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+        // Mostly the next one is of the same session.
+        if record.session() != session {
+            session = record.session();
+            write_hex(session, &mut digits[..16]);
         }
+        write_hex(record.number(), &mut digits[16..]);
         out.add(&digits);
     }
     out
+}
+
+/// A number's 16 digits, eight at a time: each byte of a word becomes one digit.
+fn write_hex(number: u64, digits: &mut [u8]) {
+    for (half, out) in [(number >> 32) as u32, number as u32].into_iter().zip(digits.chunks_exact_mut(8)) {
+        let mut wide = u64::from(half);
+        wide = (wide | wide << 16) & 0x0000_ffff_0000_ffff;
+        wide = (wide | wide << 8) & 0x00ff_00ff_00ff_00ff;
+        wide = (wide | wide << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        let letters = (wide + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+        out.copy_from_slice(&(wide + 0x3030_3030_3030_3030 + letters * 39).to_be_bytes());
+    }
 }
 
 /// A block of those records only that are wanted: its offsets grow, but not by one.

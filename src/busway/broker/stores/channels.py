@@ -35,6 +35,7 @@ class DatabaseJournal:
         self._changed: dict[str, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: asyncio.Task[None] | None = None
+        self._failing = False
         self.failed = 0
         self.batches = 0
 
@@ -102,11 +103,16 @@ class DatabaseJournal:
             if isinstance(error, Closed):  # the stream was removed, and its channels with it
                 return error.reason
             if isinstance(error, BusError):
-                log.warning("the channels of stream %r can't be saved: %s", self._store.name, error.reason)
+                if not self._failing:  # once: they all fail until the database is back
+                    self._failing = True
+                    log.warning("the channels of stream %r can't be saved: %s", self._store.name, error.reason)
                 return f"the channels of stream {self._store.name!r} can't be saved: {error.reason}"
             log.exception("unexpected error while the channels of stream %r were saved", self._store.name)
             return "an unexpected error, which the broker has logged"
         self.batches += 1
+        if self._failing:
+            self._failing = False
+            log.warning("the channels of stream %r are saved again", self._store.name)
         for channel, values in new.items():
             if values:
                 self._saved[channel] = values
