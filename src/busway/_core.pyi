@@ -456,6 +456,10 @@ class Log:
         """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
         publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit."""
     @staticmethod
+    def view(folder: str | PathLike[str], *, name: str = "stream") -> Log:
+        """What a folder has now, for reading only: nothing is written, also not to mend it. Somebody else may be writing to it.
+        What is not written wholly is left out. DataFailed: it can't be read, or there is none."""
+    @staticmethod
     def front(
         *,
         name: str,

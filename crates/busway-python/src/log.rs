@@ -184,6 +184,15 @@ impl Log {
         Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell })
     }
 
+    /// What a folder has now, for reading only; somebody else may be writing to it.
+    #[staticmethod]
+    #[pyo3(signature = (folder, *, name = "stream"))]
+    fn view(py: Python<'_>, folder: PathBuf, name: &str) -> PyResult<Self> {
+        let opened = py.detach(|| Core::view(&folder));
+        let log = opened.map_err(|error| failed(py, format!("stream {name:?} can't be read: {error}")))?;
+        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell: None })
+    }
+
     /// The front of a stream that somebody else stores.
     #[staticmethod]
     #[pyo3(signature = (*, name, next, stored, sequences, sent, keep_bytes = 16 << 20, **settings))]

@@ -3,7 +3,7 @@
 //! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once` and `wire` (one file
 //! of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
 //! writer), `open` (what is found when a log is opened), `append` (the appending side), `scan` (reading), `columns` (blocks
-//! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
+//! as columns for Arrow), `view` (a log that somebody else writes, for reading). A stream in memory is the same log on files in memory, without indexes and without a thread; the
 //! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
 
 pub mod append;
@@ -18,6 +18,7 @@ pub mod record;
 pub mod scan;
 mod shared;
 pub mod simulated;
+mod view;
 mod wire;
 
 /// When a record is as safe as the stream promises.

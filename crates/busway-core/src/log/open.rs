@@ -18,6 +18,9 @@ use super::Damage;
 /// The file that has the offset of the first record that was not removed: u64, and its CRC-32C.
 pub const FIRST: &str = "first";
 
+/// What a write that was cut short has left.
+pub const TORN: &str = "a torn tail";
+
 #[derive(Default)]
 pub struct Found {
     pub buckets: Vec<Bucket>,
@@ -93,13 +96,8 @@ impl Scan {
                 Some(record) => Some((at, record.offset())),
                 None => behind(bytes, at, expected, limit),
             };
-            let mut told = Damage {
-                file: file.clone(),
-                position: start + at as u64,
-                from: expected,
-                to: self.limit,
-                what: "a torn tail",
-            };
+            let mut told =
+                Damage { file: file.clone(), position: start + at as u64, from: expected, to: self.limit, what: TORN };
             match next {
                 Some((to, offset)) if self.limit.is_some() || was_safe(bytes, to, expected) => {
                     (told.to, told.what) = (Some(offset), "a bad record");
