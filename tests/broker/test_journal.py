@@ -237,8 +237,10 @@ class TestFile:
         took = 0.01  # by each look at the clock
         assert journal.write([Done("c", 1, 1)]).done()
         took = 0.0
-        assert not (told := journal.write([Done("c", 1, 2)])).done()
-        assert not (behind := journal.write([Done("c", 1, 3)])).done(), "nothing overtakes what the thread has"
+        told = journal.write([Done("c", 1, 2)])
+        assert not told.done()
+        behind = journal.write([Done("c", 1, 3)])
+        assert not behind.done(), "nothing overtakes what the thread has"
         await told
         await behind
         now += 10

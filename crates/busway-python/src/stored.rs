@@ -28,6 +28,7 @@ pub fn select_records<'py>(
 /// The messages of a block that are asked for; `place` is (broker, stream), `head` how many bytes lie before the block.
 #[pyfunction]
 #[pyo3(signature = (block, place, selection = None, begin = 0, end = u64::MAX, now = 0, head = 0))]
+#[allow(clippy::too_many_arguments)]
 pub fn block_messages(
     py: Python<'_>,
     block: &[u8],

@@ -127,7 +127,7 @@ class Journal:
 
     def _may_write_here(self) -> bool:
         """Whether a write needs nothing but a copy, and the last ones were quick."""
-        plain = self.safety == "written" and not self._stale and 0 <= self._fd and self._end < self._next_look
+        plain = self.safety == "written" and not self._stale and self._fd >= 0 and self._end < self._next_look
         return plain and monotonic() >= self._slow_until
 
     def _write_here(self) -> None:
