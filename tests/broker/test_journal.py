@@ -460,7 +460,9 @@ class TestDisk:
         found = await content(tmp_path)
         assert (found["c"][2], found["d"][2]) == (7, 8)
 
-    async def test_what_could_not_be_written_is_tried_again_at_the_end(self, tmp_path: Path, monkeypatch, caplog) -> None:
+    async def test_what_could_not_be_written_is_tried_again_at_the_end(
+        self, tmp_path: Path, monkeypatch, caplog
+    ) -> None:
         journal = Journal(tmp_path)
         await journal.start()
 
