@@ -30,6 +30,7 @@ static FREE: Attached<RefCell<[Vec<*mut Object>; INLINE / STEP + 1]>> =
     Attached(RefCell::new([const { Vec::new() }; INLINE / STEP + 1]));
 
 /// Places of messages that are gone, for the next ones.
+#[allow(clippy::vec_box)] // the boxes are what is kept
 static SPARE: Attached<RefCell<Vec<Box<Place>>>> = Attached(RefCell::new(Vec::new()));
 
 /// Who sent a message, shared by all messages of one sender.
