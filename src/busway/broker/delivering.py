@@ -64,6 +64,9 @@ class Delivering:
         self._alarms: list[tuple[float, int, Handing]] = []
         self._serial = count()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.noting = 0
+        """Acknowledgements that are answered when they are noted."""
 
     # Streams.
 
@@ -271,6 +274,8 @@ class Delivering:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
         handing.catch_up()
         actions = handing.machine.join(who, join.window, handing.now)
+        if self._stopping:
+            handing.machine.stop(who)
         handing.consumers.add(who)
         self._consumed.setdefault(conn, {})[number] = handing
         self._hub.engine.follow_stream(handing.stream.number, yes=True)
@@ -321,6 +326,7 @@ class Delivering:
             self._answer(who[0], call, good, left)
         else:
             session = self._hub.sessions.get(who[0])
+            self.noting += 1
             told.add_done_callback(lambda told: self._answer_later(session, call, good, left, told))
 
     def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Any:
@@ -352,6 +358,7 @@ class Delivering:
     def _answer_later(
         self, session: "Session | None", call: int, good: int, left: list[Span], told: "asyncio.Future[None]"
     ) -> None:
+        self.noting -= 1
         if session is None or session.conn < 0:
             return  # it is gone, and somebody else may have its number
         error = None if told.cancelled() else told.exception()
@@ -365,8 +372,17 @@ class Delivering:
 
     def room(self, conn: int) -> None:
         """There is room again in the outbox of a connection."""
+        if self._stopping:
+            return
         for number, handing in list(self._consumed.get(conn, {}).items()):
             handing.do(handing.machine.go_on((conn, number), handing.now))
+
+    def hand_no_more(self) -> None:
+        """The broker is about to stop: who works on a message may acknowledge it, but gets no other one."""
+        self._stopping = True
+        for conn, consumed in self._consumed.items():
+            for number, handing in consumed.items():
+                handing.machine.stop((conn, number))
 
     def forget(self, conn: int) -> None:
         """A connection is over: what it had is for the others."""
