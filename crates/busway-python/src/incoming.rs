@@ -231,16 +231,7 @@ impl Arrivals {
             if kept && self.seen.get_mut(&id).is_some_and(|seen| seen.knows(py, delivery, &message)) {
                 continue;
             }
-            let mut messages = inbox.borrow_mut();
-            let (waiting, full) = (!messages.is_empty(), messages.is_full());
-            if !messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
-                missed(&mut self.events, id, 1);
-            } else if !waiting {
-                self.events.push(Event::Ready(id));
-            }
-            if messages.is_full() && !full {
-                self.events.push(Event::Full(id));
-            }
+            push(&mut self.events, id, inbox, delivery.body.payload.len(), || message.clone_ref(py));
         }
         Ok(())
     }
@@ -319,16 +310,7 @@ impl Arrivals {
         for id in ids {
             // A message may be on its way while its subscription ends.
             let Some(inbox) = self.inboxes.get(&id) else { continue };
-            let mut messages = inbox.borrow_mut();
-            let (waiting, full) = (!messages.is_empty(), messages.is_full());
-            if !messages.push(size, || message.clone_ref(py)) {
-                missed(&mut self.events, id, 1);
-            } else if !waiting {
-                self.events.push(Event::Ready(id));
-            }
-            if messages.is_full() && !full {
-                self.events.push(Event::Full(id));
-            }
+            push(&mut self.events, id, inbox, size, || message.clone_ref(py));
         }
     }
 
@@ -467,6 +449,21 @@ impl Arrivals {
             }
         }
         Ok((Flow::Go, size))
+    }
+}
+
+/// Puts a message into an inbox, and tells what follows from it. Inlined: every message that comes alone passes here.
+#[inline]
+fn push(events: &mut Vec<Event>, id: u32, inbox: &Shared, size: usize, message: impl FnOnce() -> Message) {
+    let mut messages = inbox.borrow_mut();
+    let (waiting, full) = (!messages.is_empty(), messages.is_full());
+    if !messages.push(size, message) {
+        missed(events, id, 1);
+    } else if !waiting {
+        events.push(Event::Ready(id));
+    }
+    if messages.is_full() && !full {
+        events.push(Event::Full(id));
     }
 }
 
