@@ -577,6 +577,33 @@ class TestPlace:
         assert rebuild(bench.entries) == {}
         assert bench.leave(CARL) == []
 
+    def test_one_that_was_lost_may_come_back(self) -> None:
+        bench = Bench(5, delete_on_leave=True)
+        bench.join(ANNA, window=2)
+        assert bench.act(bench.channel.leave(ANNA, bench.now, grace=10)) == []
+        assert bench.channel.deadline() == bench.now + 10
+        assert bench.act(bench.channel.expire(bench.now + 9)) == []
+        assert given_to(bench.join(BOB, window=2)) == {BOB: [0, 1]}
+        assert bench.act(bench.channel.expire(bench.now + 10)) == []
+        bench.act(bench.channel.leave(BOB, bench.now + 20, grace=10))
+        assert bench.act(bench.channel.expire(bench.now + 30)) == [Delete("c")]
+        assert rebuild(bench.entries) == {}
+
+    def test_nobody_comes_after_a_start(self) -> None:
+        bench = Bench(5, delete_on_leave=True)
+        bench.channel.alone(bench.now + 10)
+        assert bench.act(bench.channel.expire(bench.now + 10)) == [Delete("c")]
+
+    def test_one_that_stays_waits_for_nobody(self) -> None:
+        bench = Bench(5)
+        bench.channel.alone(bench.now + 10)
+        assert bench.channel.deadline() is None
+        bench.act(bench.channel.configure(ChannelConfig(delete_on_leave=True), bench.now))
+        assert bench.channel.deadline() is None
+        bench.channel.alone(bench.now + 10)
+        bench.act(bench.channel.configure(ChannelConfig(), bench.now))
+        assert bench.act(bench.channel.expire(bench.now + 10)) == []
+
     def test_another_choice_holds_for_what_was_not_handed_out(self) -> None:
         bench = Bench()
         bench.join(window=2)

@@ -65,6 +65,7 @@ class Channel:
         self._held = Held()
         self._ahead = Ahead(state)
         self._brief: list[Take] = []
+        self._alone = inf
         self.redelivered = self.dead = self.late = self.refused = self.lost = 0
 
     @property
@@ -165,6 +166,7 @@ class Channel:
         if not self._consumers.get(consumer):
             self.check_free()
         self._consumers.join(consumer, window)
+        self._alone = inf
         return self._pump(now, [])
 
     def check_free(self, *, exclusive: bool = False) -> None:
@@ -174,17 +176,24 @@ class Channel:
         if self._consumers and exclusive:
             raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so nobody can have it exclusively")
 
-    def leave(self, consumer: Who, now: float) -> list[Action]:
-        """It goes, or its connection has ended: what it didn't acknowledge is for the others."""
+    def leave(self, consumer: Who, now: float, *, grace: float = 0.0) -> list[Action]:
+        """It goes, or, with a time of grace, it is lost and may come back: what it didn't acknowledge is for the others."""
         gone = self._consumers.leave(consumer)
         if gone is None:
             return []
-        if self.config.delete_on_leave and not self._consumers:
-            return [Note(Deleted(self.name)), Delete(self.name)]
+        if not self._consumers:
+            if self.config.delete_on_leave and grace <= 0:
+                return self._delete()
+            self.alone(now + grace)
         out: list[Action] = []
         for run in [run for run in self._held if run.holder is gone]:
             self._back(run, out)
         return self._pump(now, out)
+
+    def alone(self, until: float) -> None:
+        """Nobody is here. One that goes with its last consumer waits for another one until then."""
+        if self.config.delete_on_leave:
+            self._alone = until
 
     def stop(self, consumer: Who) -> None:
         """It can't be given more for now, whatever its window says: its connection is full."""
@@ -311,6 +320,8 @@ class Channel:
 
     def expire(self, now: float) -> list[Action]:
         """What follows from the time that has passed."""
+        if now >= self._alone:
+            return self._delete()
         out: list[Action] = []
         while item := self._held.ripe(now):
             if isinstance(item, Take):
@@ -325,7 +336,8 @@ class Channel:
 
     def deadline(self) -> float | None:
         """When expire() is to be called next."""
-        return self._held.deadline()
+        when = self._held.deadline()
+        return when if self._alone == inf else min(inf if when is None else when, self._alone)
 
     def seek(self, offset: int, now: float) -> list[Action]:
         """Go to an offset: it and all behind it are handed out, whatever was acknowledged; nothing before it is.
@@ -361,6 +373,8 @@ class Channel:
         if not config.same_choice(self.config):
             self._ahead.again(self.cursor)
         self.config = config
+        if not config.delete_on_leave:
+            self._alone = inf
         return self._pump(now, [Note(Configured(self.name, config))])
 
     def figures(self) -> dict[str, Any]:
@@ -544,6 +558,9 @@ class Channel:
                 spans.append((low, upto - low))
         self._noted = floor
         out.append(Note(Done(self.name, self._epoch, floor, tuple(spans))))
+
+    def _delete(self) -> list[Action]:
+        return [Note(Deleted(self.name)), Delete(self.name)]
 
     def _lease_end(self, now: float) -> float:
         return now + self.config.lease if self.config.lease else inf

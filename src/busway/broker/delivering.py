@@ -80,7 +80,9 @@ class Delivering:
             if state.config is None:
                 log.warning("channel %r of stream %r has lost its settings", state.channel, stream.config.name)
                 state.config = ChannelConfig()
-            self._open(stream, state)
+            handing = self._open(stream, state)
+            handing.machine.alone(handing.now + self._hub.settings.grace)
+            self._set_alarm(handing)
 
     async def removed(self, stream: Stream) -> None:
         """A stream is gone, and its channels with it."""
@@ -295,10 +297,10 @@ class Delivering:
         await self.configure(handing, join.settings)
         return handing
 
-    def _leave(self, who: Who, handing: Handing) -> None:
+    def _leave(self, who: Who, handing: Handing, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
         handing.left(who)
-        handing.do(handing.machine.leave(who, handing.now))
+        handing.do(handing.machine.leave(who, handing.now, grace=grace))
         number = handing.stream.number
         if not any(one.consumers for one in self._channels.get(number, {}).values()):
             self._hub.engine.follow_stream(number, yes=False)
@@ -384,10 +386,15 @@ class Delivering:
             for number, handing in consumed.items():
                 handing.machine.stop((conn, number))
 
-    def forget(self, conn: int) -> None:
-        """A connection is over: what it had is for the others."""
+    def left(self, conn: int) -> None:
+        """A client says that it goes, and so it leaves all its channels."""
         for number, handing in list(self._consumed.get(conn, {}).items()):
             self._leave((conn, number), handing)
+
+    def forget(self, conn: int) -> None:
+        """A connection is over: what it had is for the others. If it was lost, its client may come back."""
+        for number, handing in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), handing, self._hub.settings.grace)
         self._consumed.pop(conn, None)
         for who in [who for who in self._joining if who[0] == conn]:
             del self._joining[who]

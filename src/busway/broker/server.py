@@ -95,6 +95,8 @@ class Server:
                 self._listeners.append(listener)
         except BaseException:
             self._close_listeners()
+            if self._hub is not None:
+                self._hub.pulse.stop()
             await self._close_data()
             raise
         hub.addresses = self.addresses
