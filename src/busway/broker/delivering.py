@@ -29,6 +29,7 @@ log = logging.getLogger("busway.broker")
 
 CHANNELS: Final = 10_000
 """The most channels a stream may have."""
+_LATEST: Final = (1 << 63) - 1
 
 
 class _NoNotes:
@@ -130,7 +131,8 @@ class Delivering:
             await self.configure(handing, settings)
             return handing
         if len(channels) >= CHANNELS:
-            raise LimitExceeded(f"the stream {stream!r} has {CHANNELS} channels, which is the limit")
+            reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
         config = frames.configured(ChannelConfig(), settings, stream, channel)
         floor = await self.place(found, start)
         if self._channels.get(found.number) is not channels:
@@ -182,7 +184,8 @@ class Delivering:
             raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
         if kind not in {"time", "ago"}:
             raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
-        return await stream.find_time(moment if kind == "time" else time.time_ns() - moment)
+        when = moment if kind == "time" else time.time_ns() - moment
+        return await stream.find_time(min(max(when, 0), _LATEST))
 
     async def _message(self, stream: Stream, offset: int, id_: str) -> int:
         """An offset, if the message with this id is there."""
@@ -246,12 +249,15 @@ class Delivering:
 
     def _begin(self, who: Who, call: int, join: Join) -> None:
         conn, number = who
-        if number in (consumed := self._consumed.get(conn, {})) or who in self._joining:
+        if number in self._consumed.get(conn, {}) or who in self._joining:
             raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
-        if len(consumed) >= (most := self._hub.settings.subscriptions):
-            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
+        self._check_room(conn)
         self._joining[who] = call
         self._spawn(self._join(self._hub.sessions[conn], who, call, join))
+
+    def _check_room(self, conn: int) -> None:
+        if len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
+            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
 
     async def _join(self, session: "Session", who: Who, call: int, join: Join) -> None:
         engine, conn = self._hub.engine, who[0]
@@ -274,6 +280,7 @@ class Delivering:
         conn, number = who
         if self._joining.get(who) != call or handing.over:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
+        self._check_room(conn)  # of those that came at once all had room
         handing.catch_up()
         actions = handing.machine.join(who, join.window, handing.now)
         if self._stopping:
