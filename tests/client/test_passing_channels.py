@@ -7,8 +7,10 @@ import pytest
 
 import busway
 from busway.testing import FaultProxy
+from tests.support import wire
 from tests.support.channels import STREAM, info, next_event, numbers, shown, some, store, stream
 from tests.support.net import PATIENCE, Net, eventually
+from tests.support.wire import RawClient
 
 EVER = 3600.0
 PROMPT: dict[str, Any] = {"reconnect": (0, 0, 0.001), "timeout": PATIENCE}
@@ -93,6 +95,16 @@ async def test_leaving_is_the_end_at_once(net: Net, how: str) -> None:
     channel = await passing(leaver)
     await (channel.close() if how == "channel" else leaver.close())
     await gone(bus)
+
+
+async def test_one_that_is_left_before_it_is_made_goes_too(net: Net) -> None:
+    server = await net.serve(grace=0.01)
+    bus = await stream(net, 2)
+    asked = {"stream": STREAM, "channel": "c", "settings": {"delete_on_leave": True}}
+    async with await RawClient.welcomed(server.addresses[0], 5) as raw:
+        await raw.send(wire.channel(7, 1, asked), wire.unchannel(7, 2))
+        assert {(await raw.expect(wire.RESULT)).number for _ in range(2)} == {1, 2}
+        await gone(bus)
 
 
 async def test_one_that_is_kept_after_all(net: Net) -> None:

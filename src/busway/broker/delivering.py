@@ -81,9 +81,7 @@ class Delivering:
             if state.config is None:
                 log.warning("channel %r of stream %r has lost its settings", state.channel, stream.config.name)
                 state.config = ChannelConfig()
-            handing = self._open(stream, state)
-            handing.machine.alone(handing.now + self._hub.settings.grace)
-            self._set_alarm(handing)
+            self._wait_for_somebody(self._open(stream, state))
 
     async def removed(self, stream: Stream) -> None:
         """A stream is gone, and its channels with it."""
@@ -215,6 +213,11 @@ class Delivering:
         handing.do(handing.machine.open(stream.first, stream.safe, handing.now))
         return handing
 
+    def _wait_for_somebody(self, handing: Handing) -> None:
+        """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
+        handing.machine.alone(handing.now + self._hub.settings.grace)
+        self._set_alarm(handing)
+
     def _end(self, handing: Handing, code: Code, text: str) -> None:
         handing.end()
         self._channels.get(handing.stream.number, {}).pop(handing.name, None)
@@ -261,11 +264,11 @@ class Delivering:
 
     async def _join(self, session: "Session", who: Who, call: int, join: Join) -> None:
         engine, conn = self._hub.engine, who[0]
+        handing: Handing | None = None
         try:
             handing = await self._joined(join)
-            if session.conn < 0:
-                return
-            self._enter(handing, who, call, join)
+            if session.conn >= 0:
+                self._enter(handing, who, call, join)
         except BusError as error:
             if session.conn >= 0:
                 engine.result(conn, call, error.code, 0, error.reason)
@@ -274,6 +277,8 @@ class Delivering:
         finally:
             if self._joining.get(who) == call:
                 del self._joining[who]
+            if handing is not None and not handing.consumers:
+                self._wait_for_somebody(handing)
             self._hub.flush()
 
     def _enter(self, handing: Handing, who: Who, call: int, join: Join) -> None:
