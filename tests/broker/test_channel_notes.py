@@ -9,7 +9,8 @@ from busway.broker.channel_actions import (
     Deliver,
     Read,
 )
-from busway.broker.channels import STRIDE, Channel
+from busway.broker.channels import Channel
+from busway.broker.giving import STRIDE
 from busway.broker.progress import (
     ChannelConfig,
     Created,

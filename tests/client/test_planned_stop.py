@@ -131,7 +131,7 @@ async def test_what_is_about_to_be_noted_is_answered_first(
     net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await net.serve(data=tmp_path)
-    await stream(net, 1, store="disk")
+    await stream(net, 1, store="disk", safety="synced")  # so it is another thread that notes
     bus = await net.connect(reconnect=None)
     append, begun, go_on = Journal.append, threading.Event(), threading.Event()
 
