@@ -1,6 +1,6 @@
 """Durable publishes over connections that die: at every frame and every byte, and with the broker itself.
 
-Each publish has exactly one outcome. One that was told a place is stored there, once; one that failed is not stored at all.
+Each publish has exactly one outcome: it is told a place, and is stored there, once.
 """
 
 import asyncio
@@ -96,10 +96,7 @@ class Stage:
         assert len(places) == len(stored) - 1, "something is stored twice"
         told = {payload: place for payload, place in conversation.outcomes.items() if isinstance(place, Position)}
         assert places == told, (places, conversation.outcomes)
-        for error in conversation.outcomes.values():
-            assert isinstance(error, Position | busway.Disconnected), (
-                f"{error!r} is not what a lost connection looks like"
-            )
+        assert len(told) == 10, f"a lost connection is no reason to fail: {conversation.outcomes}"
         if (reader := conversation.reader) is not None:
             got = [await reader.recv(timeout=PATIENCE) for _ in stored]
             assert [message.position for message in got] == [message.position for message in stored]
@@ -128,13 +125,11 @@ async def test_at_every_frame(stage: Stage, way: Any, fault: Any) -> None:
     proxy, _ = await stage.play()
     count = (proxy.links[0].up if way == "up" else proxy.links[0].down).frames
     assert count > 8
-    came_back = kept = 0
+    came_back = 0
     for place in range(2 if way == "up" else 1, count):
-        proxy, conversation = await stage.play(fault(way, frame=place))
+        proxy, _ = await stage.play(fault(way, frame=place))
         came_back += len(proxy.links) > 1
-        kept += stored(conversation)
     assert came_back > count // 2  # the faults did hit
-    assert kept > 5 * count  # and cost little: what was on its way is sent again
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
@@ -216,5 +211,4 @@ async def test_more_than_may_wait_makes_publishers_wait(net: Net) -> None:
             proxy.cut()
             outcomes = await asyncio.gather(*storing, return_exceptions=True)
             places = [place for place in outcomes if isinstance(place, Position)]
-            assert all(isinstance(one, Position | busway.Disconnected) for one in outcomes)
-            assert len({place.offset for place in places}) == len(places)
+            assert len({place.offset for place in places}) == len(outcomes), outcomes

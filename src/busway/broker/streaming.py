@@ -73,6 +73,11 @@ class Streaming:
         """Where streams are stored that don't say so."""
         return "memory" if self._folder is None else "disk"
 
+    @property
+    def storing(self) -> bool:
+        """Whether there are messages that are not yet as safe as promised."""
+        return any(stream.log.next > stream.log.safe for stream in self.streams.values())
+
     def _found(self) -> list[StreamConfig]:
         """What the data folder says of its streams."""
         if self._folder is None:

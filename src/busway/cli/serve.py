@@ -94,7 +94,9 @@ def serve(
     connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
     kept: Annotated[int | None, _number("kept", "Most kept messages of one client.")] = None,
     kept_bytes: Annotated[int | None, _size("kept_bytes", "Most bytes of them.")] = None,
-    grace: Annotated[float | None, _time("grace", "How long posts outlive a lost connection.")] = None,
+    grace: Annotated[
+        float | None, _time("grace", "How long posts and passing channels outlive a lost connection.")
+    ] = None,
     provider_timeout: Annotated[
         float | None, _time("provider_timeout", "Time for one of several services before the next one is tried.")
     ] = None,

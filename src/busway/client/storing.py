@@ -1,7 +1,8 @@
 """Durable publishes: kept here until the broker says where they are stored, and sent again after a lost connection.
 
 They go out under numbers that stay theirs, so the broker knows one that it has stored already and answers with its first
-place. Each call has exactly one outcome: places, or an error. Cancelling a call does not take back what was sent.
+place. Without a connection, or while the broker says that it will stop, a call waits for the next one. Each call has exactly
+one outcome: places, or an error. Cancelling a call does not take back what was sent.
 """
 
 import asyncio
@@ -185,16 +186,16 @@ class Unstored:
         return sent.answer, end
 
     async def _ready(self, size: int) -> Connection:
-        """Wait until so many bytes more may wait to be stored, and the connection takes something."""
+        """Wait until so many bytes more may wait to be stored, and there is a connection that takes something."""
         core = self._core
         while self._bytes and self._bytes + size > _UNSTORED:
             future = core.loop.create_future()
             self._room.append(future)
             await future
-        connection = core.usable()
+        connection = await core.regained()
         while connection.paused or connection.stopped:
             await connection.room(publish=True)
-            connection = core.usable()
+            connection = await core.regained()
         return connection
 
     def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
