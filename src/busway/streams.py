@@ -104,13 +104,17 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     buckets: int = 0
     damage: int = 0
     """Places that were found to be lost or changed."""
+    waiting: int = 0
+    """Messages that are to be delivered later."""
+    dropped: int = 0
+    """Those that were removed for the stream's limits before they were due, since the broker started."""
     topic_count: int = 0
     """Topics that were ever stored."""
     channels: tuple[dict[str, Any], ...] = ()
 
     @property
     def count(self) -> int:
-        """Messages that are there, damaged ones included."""
+        """Messages that are there, damaged ones included; one that was to be delivered later counts twice when it was."""
         return self.next - self.first
 
 
@@ -162,8 +166,6 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     in_flight: int
     waiting: int
     """To be handed out again, now or after a delay."""
-    delayed: int
-    """Not due yet."""
     dying: int
     """On their way to the dead-letter topic."""
     consumers: int

@@ -46,7 +46,6 @@ class Bench:
     def __init__(self, end: int = 0, *, first: int = 0, chosen=None, ranges: int = 65_536, **options) -> None:
         self.end, self.first, self.now = end, first, 1000.0
         self.chosen = chosen or (lambda offset: True)
-        self.due: dict[int, float] = {}
         self.ranges = ranges
         self.reads: list[Read] = []
         self.spared: tuple[tuple[int, int], ...] = ()
@@ -79,17 +78,14 @@ class Bench:
         return left
 
     def look(self, read: Read) -> list[Action]:
-        spans, due, at = Runs(), [], read.from_
+        spans, at = Runs(), read.from_
         count = 0
         while at < self.end and count < read.want:
             if self.chosen(at):
                 count += 1
-                if self.due.get(at, 0.0) > self.now:
-                    due.append((at, 1, self.due[at]))
-                else:
-                    spans.put(at, at + 1)
+                spans.put(at, at + 1)
             at += 1
-        return self.channel.found(read.ticket, [(s, e - s) for s, e, _ in spans], at, self.now, due)
+        return self.channel.found(read.ticket, [(s, e - s) for s, e, _ in spans], at, self.now)
 
     def append(self, count: int) -> list[Action]:
         self.end += count
@@ -278,13 +274,6 @@ class TestAcknowledging:
         assert bench.figure("waiting") == 3
         assert bench.ack((0, 2)) == [Answer(ANNA, 2, 0, 0)]
         assert bench.act(bench.channel.go_on(ANNA, bench.now)) == [Deliver(ANNA, [(2, 1)], 2)]
-
-    def test_what_waits_for_its_first_time_was_not_handed_out(self) -> None:
-        bench = Bench(2)
-        bench.due[0] = bench.now + 5.0
-        assert given_to(bench.join()) == {ANNA: [1]}
-        assert bench.ack((0, 2)) == [Answer(ANNA, 1, 1, 0)]
-        assert given_to(bench.later(5.0)) == {ANNA: [0]}
 
     def test_many_small_ones_at_once(self) -> None:
         bench = Bench(1000, chosen=lambda n: n % 2 == 0)
@@ -602,26 +591,6 @@ class TestStream:
         assert given_to(bench.join(window=3)) == {ANNA: [0, 10, 20]}
         assert given_to(bench.ack((0, 1), (10, 1))) == {ANNA: [30, 40]}
         assert bench.figure("floor") == 20
-
-    def test_what_is_due_later_comes_later_and_holds_nothing_up(self) -> None:
-        bench = Bench(5)
-        bench.due = {1: bench.now + 5.0, 2: bench.now + 3.0}
-        assert given_to(bench.join()) == {ANNA: [0, 3, 4]}
-        assert bench.figure("delayed") == 2
-        bench.ack((0, 5))
-        assert bench.figure("floor") == 1
-        assert bench.channel.deadline() == bench.now + 3.0
-        assert given_to(bench.later(3.0)) == {ANNA: [2]}
-        assert bench.later(2.0) == [Deliver(ANNA, [(1, 1)], 1)]
-
-    def test_what_is_due_later_survives_a_crash(self) -> None:
-        bench = Bench(5)
-        bench.due = {1: bench.now + 5.0}
-        bench.join()
-        bench.ack((0, 5))
-        bench.crash()
-        assert given_to(bench.join()) == {}
-        assert given_to(bench.later(5.0)) == {ANNA: [1]}
 
     def test_dropped_by_the_stream(self) -> None:
         bench = Bench(100)

@@ -156,7 +156,7 @@ async def test_pub_stores_and_prints_positions(shell, bus, server):
     delayed = await shell.run("pub", "orders/it", "x", "--durable", "--delay", "1h", "--expires", "2h", "--count", 3)
     assert len(delayed.lines) == 3
     stream = await bus.stream("orders")
-    assert [one.messages for one in await stream.topics()] == [3, 3, 3000]
+    assert [one.messages for one in await stream.topics()] == [3, 3000]
     async with bus.subscribe("orders/*", since="all") as subscription:
         got = {(await subscription.recv(timeout=20)).topic for _ in range(3003)}
     assert got == {"orders/eu", "orders/us"}  # the others are not due

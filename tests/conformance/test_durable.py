@@ -199,7 +199,8 @@ async def test_a_delayed_message_is_stored_at_once_and_delivered_when_it_is_due(
         assert (late.offset, at.offset, now.offset) == (0, 1, 2)
         for subscription in (live, reader):
             assert await payloads(subscription, 3) == [b"now", b"at", b"late"]
-    assert [message.payload for message in await stored(bus)] == [b"late", b"at", b"now"]
+    got = await stored(bus)
+    assert [(message.payload, message.sequence) for message in got] == [(b"now", 1), (b"at", 2), (b"late", 3)]
 
 
 async def test_a_message_that_is_due_far_ahead_waits(net: Net) -> None:

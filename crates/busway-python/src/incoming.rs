@@ -307,8 +307,7 @@ impl Arrivals {
         for id in ids {
             let Some(all) = self.reached.get_mut(&id) else { continue };
             match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, stream)) {
-                // One that was due later is behind where it was read.
-                Some((_, reached)) => *reached = next.max(*reached),
+                Some((_, reached)) => *reached = next,
                 None => all.push((stream.clone(), next)),
             }
         }

@@ -223,5 +223,5 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
 
 def channel_row(figures: dict[str, Any]) -> dict[str, Any]:
     """What a list of channels has room for."""
-    names = ("lag", "in_flight", "waiting", "delayed", "consumers", "redelivered", "dead", "lost", "paused")
+    names = ("lag", "in_flight", "waiting", "consumers", "redelivered", "dead", "lost", "paused")
     return {"channel": figures["name"], **{name.replace("_", " "): figures[name] for name in names}}
