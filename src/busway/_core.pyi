@@ -152,7 +152,13 @@ class Session:
     def publish(self, topic: str, payload: bytes | str, fields: bytes = ...) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
     def publish_many(
-        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ..., flags: int = 0
+        self,
+        topic: str,
+        payloads: Sequence[bytes | str],
+        start: int,
+        fields: bytes = ...,
+        flags: int = 0,
+        times: tuple[int, int] = ...,
     ) -> tuple[int, int]:
         """Encode from payloads[start] on; the index of the first that was not taken, and the number of the first that was."""
     def send(
