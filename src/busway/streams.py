@@ -20,9 +20,14 @@ _PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
+def is_name(text: str) -> bool:
+    """Whether a stream or a channel may be called that."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(noun: str, name: Any) -> str:
     """The name of a stream or a channel."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_name(name):
         raise ValueError(
             f"{name!r} is no name of a {noun}: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
         )
