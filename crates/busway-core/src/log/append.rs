@@ -327,7 +327,8 @@ impl Log {
     fn roll(&mut self, now: i64) {
         self.flush();
         self.once.forget(now - self.settings.once_age);
-        let index = if self.shared.indexed { self.bucket.index(&self.topics, &self.once, &self.waiting) } else { Vec::new() };
+        let index =
+            if self.shared.indexed { self.bucket.index(&self.topics, &self.once, &self.waiting) } else { Vec::new() };
         self.shared.state().pending.push_back(Piece::Seal(self.bucket.summary.base, index));
         self.fresh();
         self.wake();
@@ -504,7 +505,12 @@ impl Log {
             return Ok(());
         }
         self.shared.files.open(&log_name(own.base))?.sync()?;
-        replace(&*self.shared.files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once, &self.waiting), true)
+        replace(
+            &*self.shared.files,
+            &index_name(own.base),
+            &self.bucket.index(&self.topics, &self.once, &self.waiting),
+            true,
+        )
     }
 }
 
