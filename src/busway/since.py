@@ -31,12 +31,17 @@ def encode_since(since: Since | None) -> bytes:
         return msgspec.msgpack.encode((since, None))
     if isinstance(since, str) and ":" in since:
         return since_positions(Positions.parse(since))
+    _check_no_number(since)
+    return msgspec.msgpack.encode(("ago", int(seconds("since", since) * _BILLION)))
+
+
+def _check_no_number(since: object) -> None:
+    """Elsewhere a number is an offset, and here it might be taken for seconds."""
     if isinstance(since, int | float):
         raise TypeError(
             f'since={since!r} could be seconds or an offset: write timedelta(seconds={since!r}) or "{since}s" for a length of time '
             "back, a Position for what comes behind a message"
         )
-    return msgspec.msgpack.encode(("ago", int(seconds("since", since) * _BILLION)))
 
 
 def moment(name: str, value: datetime) -> int:

@@ -21,7 +21,10 @@ fuzz_target!(|data: &[u8]| {
     let Some(index) = Index::read(bytes) else { return };
     let (topics, once, waiting) = (index.carry(true), index.once(), index.waiting());
     let again = Index::read(index.building().index(&topics, &once, &waiting)).expect("an index");
-    assert_eq!((again.summary, &again.marks, again.waiting().sorted()), (index.summary, &index.marks, waiting.sorted()));
+    assert_eq!(
+        (again.summary, &again.marks, again.waiting().sorted()),
+        (index.summary, &index.marks, waiting.sorted())
+    );
     for (text, row) in again.topics() {
         assert_eq!(again.topic(text), Some(row));
     }
