@@ -144,26 +144,6 @@ class TestStream:
         assert given_to(bench.ack((0, 1), (10, 1))) == {ANNA: [30, 40]}
         assert bench.figure("floor") == 20
 
-    def test_what_is_due_later_comes_later_and_holds_nothing_up(self) -> None:
-        bench = Bench(5)
-        bench.due = {1: bench.now + 5.0, 2: bench.now + 3.0}
-        assert given_to(bench.join()) == {ANNA: [0, 3, 4]}
-        assert bench.figure("delayed") == 2
-        bench.ack((0, 5))
-        assert bench.figure("floor") == 1
-        assert bench.channel.deadline() == bench.now + 3.0
-        assert given_to(bench.later(3.0)) == {ANNA: [2]}
-        assert bench.later(2.0) == [Deliver(ANNA, [(1, 1)], 1)]
-
-    def test_what_is_due_later_survives_a_crash(self) -> None:
-        bench = Bench(5)
-        bench.due = {1: bench.now + 5.0}
-        bench.join()
-        bench.ack((0, 5))
-        bench.crash()
-        assert given_to(bench.join()) == {}
-        assert given_to(bench.later(5.0)) == {ANNA: [1]}
-
     def test_dropped_by_the_stream(self) -> None:
         bench = Bench(100)
         bench.join(window=4)

@@ -158,13 +158,6 @@ class TestAcknowledging:
         assert bench.ack((0, 2)) == [Answer(ANNA, 2, 0, 0)]
         assert bench.act(bench.channel.go_on(ANNA, bench.now)) == [Deliver(ANNA, [(2, 1)], 2)]
 
-    def test_what_waits_for_its_first_time_was_not_handed_out(self) -> None:
-        bench = Bench(2)
-        bench.due[0] = bench.now + 5.0
-        assert given_to(bench.join()) == {ANNA: [1]}
-        assert bench.ack((0, 2)) == [Answer(ANNA, 1, 1, 0)]
-        assert given_to(bench.later(5.0)) == {ANNA: [0]}
-
     def test_many_small_ones_at_once(self) -> None:
         bench = Bench(1000, chosen=lambda n: n % 2 == 0)
         bench.join(window=500)

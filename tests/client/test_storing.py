@@ -212,3 +212,22 @@ async def test_more_than_may_wait_makes_publishers_wait(net: Net) -> None:
             outcomes = await asyncio.gather(*storing, return_exceptions=True)
             places = [place for place in outcomes if isinstance(place, Position)]
             assert len({place.offset for place in places}) == len(outcomes), outcomes
+
+
+async def test_what_waits_to_be_stored_is_bounded_also_without_payloads(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker does not answer: publishers wait, whatever they send."""
+    monkeypatch.setattr("busway.client.storing._UNSTORED", 1 << 20)
+    await net.serve()
+    assert net.server is not None
+    async with FaultProxy(net.server.addresses[0]) as proxy:
+        async with busway.connect(proxy.address, reconnect=(0, 0, 0.001), timeout=PATIENCE) as bus:
+            (await proxy.link()).stall("down")
+            storing = [asyncio.ensure_future(bus.publish("t", b"", durable=True)) for _ in range(6000)]
+            many = asyncio.ensure_future(bus.publish_many("t", [b""] * 6000, durable=True))
+            await until(lambda: proxy.links[0].up.frames > 4000)
+            assert len(bus._unstored) <= 4096 + 1
+            proxy.reset()
+            placed = [*await within(asyncio.gather(*storing)), *await within(many)]
+    assert sorted(position.offset for position in placed) == list(range(12_000))

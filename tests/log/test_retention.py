@@ -133,16 +133,41 @@ def test_the_clock_is_set_back(where: Path | None) -> None:
     assert [log.find_time(now) for now in (0, 100, 101, 120, 121)] == [0, 0, 2, 2, 4]
 
 
-def test_due_and_expires(where: Path | None) -> None:
+def test_what_waits_is_known_from_the_newest_index(where: Path | None) -> None:
     log = Log.open(where, bucket_bytes=300, max_age=0)
     for number in range(10):
-        assert log.append([row(due=(100 - number if number % 2 else 0))], 5)
+        due = 100 - number if number % 2 else 0
+        assert log.append([row(session=1, number=number, due=due)], 5) == [(number, 0 if due else number // 2 + 1)]
     assert wait_safe(log) is None
-    assert log.due(0) == [(91, 9), (93, 7), (95, 5), (97, 3), (99, 1)]
-    assert log.due(95) == [(97, 3), (99, 1)]
+    assert log.release(log.read(5, 1)[2], 95) == 1
+    assert wait_safe(log) is None
+    assert (log.next, log.topics()) == (11, [("a", 1, 6, 6)])
+    waiting = [(91, 9), (93, 7), (97, 3), (99, 1)]
+    assert log.waiting() == waiting
     if where:
         log.close()
-        assert Log.open(where).due(95) == [(97, 3), (99, 1)]
+        log = Log.open(where)
+        assert log.waiting() == waiting
+        log.close()
+        for index in sorted(where.glob("*.idx")):  # then it is found in the records
+            index.unlink()
+        log = Log.open(where, bucket_bytes=300)
+        assert log.waiting() == waiting
+    log.set(max_count=4)
+    log.append([row()] * 2000, 96)
+    assert wait_safe(log) is None
+    log.trim(96)
+    assert (log.waiting(), log.waits) == ([], (0, 4))
+
+
+def test_what_has_expired_when_it_is_due_waits_no_more() -> None:
+    log = Log.open(None, max_delay=50)
+    assert log.append([row(session=1, number=1, due=50, expires=40)], 5)
+    with pytest.raises(ValueError, match="later than"):
+        log.append([row(session=1, number=2, due=56)], 5)
+    assert wait_safe(log) is None
+    assert log.release(log.read(0, 1)[2], 50) == 0
+    assert (log.waits, log.next) == ((0, 0), 1)
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:

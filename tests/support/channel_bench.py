@@ -25,7 +25,6 @@ class Bench:
     def __init__(self, end: int = 0, *, first: int = 0, chosen=None, ranges: int = 65_536, **options) -> None:
         self.end, self.first, self.now = end, first, 1000.0
         self.chosen = chosen or (lambda offset: True)
-        self.due: dict[int, float] = {}
         self.ranges = ranges
         self.reads: list[Read] = []
         self.spared: tuple[tuple[int, int], ...] = ()
@@ -58,17 +57,14 @@ class Bench:
         return left
 
     def look(self, read: Read) -> list[Action]:
-        spans, due, at = Runs(), [], read.from_
+        spans, at = Runs(), read.from_
         count = 0
         while at < self.end and count < read.want:
             if self.chosen(at):
                 count += 1
-                if self.due.get(at, 0.0) > self.now:
-                    due.append((at, 1, self.due[at]))
-                else:
-                    spans.put(at, at + 1)
+                spans.put(at, at + 1)
             at += 1
-        return self.channel.found(read.ticket, [(s, e - s) for s, e, _ in spans], at, self.now, due)
+        return self.channel.found(read.ticket, [(s, e - s) for s, e, _ in spans], at, self.now)
 
     def append(self, count: int) -> list[Action]:
         self.end += count

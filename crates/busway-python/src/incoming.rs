@@ -297,15 +297,14 @@ impl Arrivals {
     fn reach(&mut self, py: Python<'_>, stream: &Arc<Py<PyAny>>, ids: impl Iterator<Item = u32>, next: u64) {
         for id in ids {
             let Some(all) = self.reached.get_mut(&id) else { continue };
-            // One that was due later is behind where it was read.
             if let Some((_, reached)) = all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, stream)) {
-                *reached = next.max(*reached);
+                *reached = next;
                 continue;
             }
             // Each connection names its streams anew.
             let same = |other: &Arc<Py<PyAny>>| other.bind(py).eq(stream.bind(py)).unwrap_or(false);
             match all.iter_mut().find(|(other, _)| same(other)) {
-                Some(one) => *one = (stream.clone(), next.max(one.1)),
+                Some(one) => *one = (stream.clone(), next),
                 None => all.push((stream.clone(), next)),
             }
         }

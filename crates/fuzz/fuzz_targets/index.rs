@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     if bytes.len() < HEAD {
         return;
     }
-    bytes[..8].copy_from_slice(b"BWAYIDX1");
+    bytes[..8].copy_from_slice(b"BWAYIDX2");
     let body = (bytes.len() - HEAD) as u64;
     bytes[64..72].copy_from_slice(&body.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[HEAD..]);
@@ -19,9 +19,12 @@ fuzz_target!(|data: &[u8]| {
     let crc = crc32c::crc32c(&bytes[..76]);
     bytes[76..80].copy_from_slice(&crc.to_le_bytes());
     let Some(index) = Index::read(bytes) else { return };
-    let (topics, once) = (index.carry(true), index.once());
-    let again = Index::read(index.building().index(&topics, &once)).expect("an index");
-    assert_eq!((again.summary, &again.marks, &again.due), (index.summary, &index.marks, &index.due));
+    let (topics, once, waiting) = (index.carry(true), index.once(), index.waiting());
+    let again = Index::read(index.building().index(&topics, &once, &waiting)).expect("an index");
+    assert_eq!(
+        (again.summary, &again.marks, again.waiting().sorted()),
+        (index.summary, &index.marks, waiting.sorted())
+    );
     for (text, row) in again.topics() {
         assert_eq!(again.topic(text), Some(row));
     }

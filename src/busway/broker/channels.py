@@ -6,7 +6,7 @@ messages by their offsets only and works on spans of them. Below the cursor each
 a crash; everything else is handed out until it is acknowledged or dead.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 from math import inf
 from typing import Any
@@ -75,13 +75,12 @@ class Channel(Giving):
         spans: Iterable[Span],
         next_: int,
         now: float,
-        due: Sequence[tuple[int, int, float]] = (),
     ) -> list[Action]:
-        """The answer to a Read: what it found before `next_`, and what of it is not due before a time, both in order.
+        """The answer to a Read: what it found before `next_`, in order.
 
         One that was asked for before the channel went elsewhere is of no interest.
         """
-        return self._pump(now, []) if self._ahead.found(ticket, spans, next_, due) else []
+        return self._pump(now, []) if self._ahead.found(ticket, spans, next_) else []
 
     def trimmed(self, first: int, now: float) -> list[Action]:
         """The stream has dropped everything below this offset."""
@@ -331,17 +330,14 @@ class Channel(Giving):
 
     def figures(self) -> dict[str, Any]:
         counts = dict.fromkeys((FLIGHT, AGAIN, LATER, DYING), 0)
-        delayed = 0
         for run in self._held:
             counts[run.phase] += run.end - run.start
-            delayed += 0 if run.deliveries else run.end - run.start
         return {
             "floor": self.floor,
             "cursor": self.cursor,
             "lag": self._safe - self.cursor + sum(counts.values()),
             "in_flight": counts[FLIGHT],
             "waiting": counts[AGAIN] + counts[LATER],
-            "delayed": delayed,
             "dying": counts[DYING],
             "redelivered": self.redelivered,
             "dead": self.dead,

@@ -10,7 +10,7 @@ from typing import Final
 from busway.broker.ahead import Ahead
 from busway.broker.channel_actions import Action, Dead, Deliver, Note, Read, TakeDone
 from busway.broker.consumers import Consumer, Consumers, Take
-from busway.broker.held import DYING, FLIGHT, LATER, Held, Run
+from busway.broker.held import DYING, FLIGHT, Held, Run
 from busway.broker.progress import ChannelState, Delivered, Done, Span
 
 RANGES: Final = 65_536
@@ -99,16 +99,13 @@ class Giving:
             spans.append((run.start, run.end - run.start))
             left -= run.end - run.start
         while left and ready and len(held) < self._ranges:
-            start, end, due, before = ready.popleft()
-            if due > now or (worst and before >= worst):
+            start, end, before = ready.popleft()
+            if worst and before >= worst:
                 ahead.fresh -= end - start
-                if due > now:
-                    held.add(start, end, LATER, None, before, due)
-                else:
-                    self._die(held.add(start, end, DYING, None, before, inf), out)
+                self._die(held.add(start, end, DYING, None, before, inf), out)
                 continue
             if end - start > left:
-                ready.appendleft((start + left, end, due, before))
+                ready.appendleft((start + left, end, before))
                 end = start + left
             held.add(start, end, FLIGHT, consumer, before + 1, until)
             if before + 1 != times:

@@ -38,6 +38,7 @@ class Stream:
         self._hub = hub
         self._stuck = False
         self._told = 0
+        self._dropped = 0
 
     # From start to stop.
 
@@ -147,10 +148,6 @@ class Stream:
         """Where its channels are noted; None: they end with the broker."""
         return None if self.folder is None else Journal(self.folder, self.config.safety)
 
-    async def due(self, after: int) -> list[tuple[int, int]]:
-        """Records that are to be delivered after this time: when, and their offsets."""
-        return self.log.due(after)
-
     # Time.
 
     def trim(self, clock: int) -> None:
@@ -161,8 +158,17 @@ class Stream:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
         self._hub.delivering.trimmed(self)
+        self._tell_dropped()
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
+
+    def _tell_dropped(self) -> None:
+        dropped = self.log.waits[1]
+        if (count := dropped - self._dropped) > 0:
+            log.warning(
+                "stream %r: %d messages were removed for its limits before they were due", self.config.name, count
+            )
+        self._dropped = dropped
 
     # What it is.
 
@@ -173,12 +179,15 @@ class Stream:
     def figures(self) -> dict[str, Any]:
         """Its settings and how it is, as a StreamInfo has them."""
         size, buckets = self.log.usage
+        waiting, dropped = self.log.waits
         return {
             **msgspec.to_builtins(self.config),
             "first": self.first,
             "next": self.safe,
             "bytes": size,
             "buckets": buckets,
+            "waiting": waiting,
+            "dropped": dropped,
             "damage": len(self.log.damage),
             "stuck": self.log.stuck,
             "topic_count": self.log.topic_count,
@@ -193,6 +202,11 @@ def takes(config: StreamConfig, pattern: str) -> bool:
     return any(matches(pattern, topic) for topic in (*config.topics, *config.former))
 
 
+def patience(config: StreamConfig) -> dict[str, Any]:
+    """What the native log of a stream that is kept elsewhere is told: how long it remembers, how far ahead it looks."""
+    return {"once_age": int(config.once * BILLION), "max_delay": int((config.max_age or 0) * BILLION)}
+
+
 def settings(config: StreamConfig) -> dict[str, Any]:
     """What a native log is told."""
     return {
@@ -200,5 +214,5 @@ def settings(config: StreamConfig) -> dict[str, Any]:
         "max_age": int((config.max_age or 0) * BILLION),
         "max_bytes": config.max_bytes or 0,
         "max_count": config.max_count or 0,
-        "once_age": int(config.once * BILLION),
+        **patience(config),
     }

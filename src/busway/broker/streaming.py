@@ -1,7 +1,7 @@
 """The streams of a broker: opens their logs, lends them to the engine, and does what goes beyond one message.
 
 Appending, answering and delivering is the engine's. Here streams are made, changed and removed, old messages leave, and
-what was stored to be due later is delivered when its time has come.
+what was stored to be delivered later is stored once more when its time has come: then it is a message like any other.
 """
 
 import asyncio
@@ -35,6 +35,8 @@ _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
 _SEALED: Final = 0.2
 """And after settings were changed."""
+_AGAIN: Final = BILLION
+"""Nanoseconds until a message is tried again that was due and could not be stored."""
 
 
 class Streaming:
@@ -214,7 +216,6 @@ class Streaming:
         try:
             stream = await self._open(config, folder)
             try:
-                due = await stream.due(time.time_ns())
                 await self._hub.delivering.added(stream)
             except BaseException:
                 await stream.close()
@@ -228,7 +229,7 @@ class Streaming:
         self.streams[config.name] = stream
         self._lend(stream)
         stream.start()
-        for when, offset in due:
+        for when, offset in stream.log.waiting():
             self.later(stream.number, when, offset)
         return stream
 
@@ -257,7 +258,7 @@ class Streaming:
     # Time.
 
     def later(self, number: int, when: int, offset: int) -> None:
-        """A stored message that is to be delivered at a time."""
+        """A stored message that waits for its time."""
         heapq.heappush(self._due, (when, number, offset))
         self._hub.pulse.arm()
 
@@ -269,7 +270,7 @@ class Streaming:
         return ahead
 
     def expire(self, now: float) -> None:
-        """Deliver what is due, remove what is old."""
+        """Release what is due, remove what is old."""
         clock = time.time_ns()
         by_number = {stream.number: stream for stream in self.streams.values()}
         while self._due and self._due[0][0] <= clock:
@@ -286,9 +287,15 @@ class Streaming:
             found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
             log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            self.later(stream.number, time.time_ns() + _AGAIN, offset)
             return
-        if found is not None and found[0] == offset and found[2]:
-            self._hub.engine.release(stream.number, found[2], self._hub.replaying.before(stream.number, offset))
+        if found is None:
+            return
+        if found[0] != offset or not found[2]:
+            if stream.first <= offset:  # or it went with old messages, which was told
+                log.error("stream %r: the message at offset %d was due, and is damaged", stream.config.name, offset)
+        elif not self._hub.engine.release(stream.number, found[2]):
+            self.later(stream.number, time.time_ns() + _AGAIN, offset)
 
     def _release_fetched(self, stream: Stream, offset: int) -> None:
         if self.streams.get(stream.config.name) is stream:

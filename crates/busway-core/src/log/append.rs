@@ -19,6 +19,7 @@ use super::record::{records, Message};
 use super::scan::Reader;
 use super::shared::{Bell, Bucket, Data, Piece, Shared, State, Writer, RETRY};
 use super::simulated::Simulated;
+use super::waiting::{Parked, Waiting};
 use super::{Error, Position, Refused, Safety, Settings};
 
 /// Records that were not stored, from the first offset to before the second; both will be given again.
@@ -27,6 +28,8 @@ pub struct Lost {
     pub from: u64,
     pub to: u64,
     pub error: String,
+    /// When and where: what was due, and waits again.
+    pub waiting: Vec<(i64, u64)>,
 }
 
 /// What `trim` removed.
@@ -42,6 +45,7 @@ pub struct Log {
     pub(super) settings: Settings,
     topics: Topics,
     once: Once,
+    waiting: Waiting,
     bucket: Building,
     /// Records that were not flushed, and where in the bucket they begin.
     tail: Vec<u8>,
@@ -88,7 +92,7 @@ impl Log {
         found: open::Found,
         indexed: bool,
     ) -> Self {
-        let open::Found { buckets, bucket, topics, once, next, stored, damage, carry } = found;
+        let open::Found { buckets, bucket, topics, once, waiting, next, stored, damage, carry } = found;
         let threaded = bell.is_some();
         let shared = Arc::new(Shared {
             files,
@@ -109,6 +113,7 @@ impl Log {
             settings,
             topics,
             once,
+            waiting,
             tail: Vec::new(),
             tail_from: next,
             tail_at: bucket.summary.length,
@@ -166,6 +171,11 @@ impl Log {
         self.topics.all.iter().map(|topic| (&*topic.text, topic.last))
     }
 
+    /// What waits to be due.
+    pub fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
     /// Takes a message; it is stored when `safe` is above its offset.
     #[inline]
     pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
@@ -180,6 +190,30 @@ impl Log {
                 Known::TooOld => return Err(Refused::TooOld),
             }
         }
+        self.put(now, message, size, false)
+    }
+
+    /// Takes a message once more that was parked and is due now; None: it does not wait any more, or has expired.
+    pub fn release(&mut self, now: i64, message: &Message<'_>) -> Result<Option<Position>, Refused> {
+        let (session, number) = (message.session, message.number);
+        if !self.waiting.has(session, number) {
+            return Ok(None);
+        }
+        if message.expires != 0 && message.expires <= now {
+            self.waiting.remove(session, number);
+            return Ok(None);
+        }
+        if self.failed.is_some() || self.shared.failed.load(Relaxed) {
+            self.try_again()?;
+        }
+        let size = message.size().ok_or(Refused::TooLarge)?;
+        let place = self.put(now.max(message.due), message, size, true)?;
+        self.waiting.release(session, number, place.offset, self.safe());
+        Ok(Some(place))
+    }
+
+    #[inline]
+    fn put(&mut self, now: i64, message: &Message<'_>, size: usize, released: bool) -> Result<Position, Refused> {
         let waiting = self.shared.waiting.load(Relaxed) + self.tail.len();
         if waiting > 0 && waiting + size > self.settings.pending_bytes {
             // Nobody knows when the disk takes more again.
@@ -187,19 +221,30 @@ impl Log {
             return Err(stuck.map_or(Refused::Full, Refused::Failed));
         }
         let stored = now.max(self.stored);
+        let (session, number, due) = (message.session, message.number, message.due);
+        let parked = due > stored && session != 0;
+        if parked && self.settings.max_delay > 0 && due - stored > self.settings.max_delay {
+            return Err(Refused::TooLate);
+        }
         let (own, (bytes, count)) = (&self.bucket.summary, self.settings.bucket());
         let full = own.length + size as u64 > bytes || own.count >= count;
         if own.count > 0 && (full || stored - own.first > self.settings.bucket_age) {
             self.roll(stored);
         }
         let offset = self.next;
-        let topic = self.topics.get(message.topic);
-        let sequence = topic.last + 1;
-        topic.add(sequence, offset);
-        message.encode(offset, sequence, stored, &mut self.tail);
-        self.bucket.add(offset, stored, message.due, size);
-        if message.session != 0 {
-            self.once.add(message.session, message.number, offset, stored);
+        let sequence = if parked {
+            self.waiting.add(Parked { due, offset, session, number });
+            0
+        } else {
+            let topic = self.topics.get(message.topic);
+            topic.add(topic.last + 1, offset);
+            topic.last
+        };
+        let due = if parked || released { due } else { 0 };
+        Message { due, ..*message }.encode(offset, sequence, stored, &mut self.tail);
+        self.bucket.add(offset, stored, size);
+        if session != 0 && !released {
+            self.once.add(session, number, offset, stored);
         }
         (self.next, self.stored) = (offset + 1, stored);
         Ok(Position { offset, sequence, again: false })
@@ -282,7 +327,8 @@ impl Log {
     fn roll(&mut self, now: i64) {
         self.flush();
         self.once.forget(now - self.settings.once_age);
-        let index = if self.shared.indexed { self.bucket.index(&self.topics, &self.once) } else { Vec::new() };
+        let index =
+            if self.shared.indexed { self.bucket.index(&self.topics, &self.once, &self.waiting) } else { Vec::new() };
         self.shared.state().pending.push_back(Piece::Seal(self.bucket.summary.base, index));
         self.fresh();
         self.wake();
@@ -323,11 +369,14 @@ impl Log {
         let blocks = failure.refused.iter().map(|data| data.bytes.as_slice()).chain([&tail[..]]);
         let all: Vec<_> = blocks.flat_map(records).collect();
         for record in all.iter().rev() {
-            self.topics.get(record.topic).retract(record.sequence());
-            if record.session() != 0 {
+            if !record.is_parked() {
+                self.topics.get(record.topic).retract(record.sequence());
+            }
+            if record.session() != 0 && !record.is_released() {
                 self.once.retract(record.session(), record.number());
             }
         }
+        let waiting = self.waiting.retract(from).into_iter().map(|parked| (parked.due, parked.offset)).collect();
         self.next = from;
         if sealed || length == 0 {
             let indexed = self.shared.indexed;
@@ -341,21 +390,22 @@ impl Log {
             (self.tail_from, self.tail_at, self.marked) = (from, length, self.bucket.marks.len());
         }
         self.failed = Some((Instant::now() + RETRY, failure.error.clone()));
-        Some(Lost { from, to, error: failure.error })
+        Some(Lost { from, to, error: failure.error, waiting })
     }
 
     /// The index of a bucket that ends earlier than it was to; None: nothing is in it, or it can't be read now.
     fn index_again(&mut self, base: u64, length: u64) -> Option<Vec<u8>> {
         let bytes = rest(&*self.shared.files.open(&log_name(base)).ok()?, 0, length).ok()?;
-        let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
-        let mut scan = Scan { building, topics, once, limit: Some(self.next) };
+        let (building, limit) = (Building::new(base), Some(self.next));
+        let (topics, once, waiting) = (Topics::default(), Once::default(), Waiting::default());
+        let mut scan = Scan { building, topics, once, waiting, limit };
         scan.run(&bytes, &mut Vec::new());
         self.topics.roll();
         for Topic { text, first, count, offset, .. } in scan.topics.all {
             let topic = self.topics.get(&text);
             (topic.first, topic.count, topic.offset) = (first, count, offset);
         }
-        (length > 0).then(|| scan.building.index(&self.topics, &self.once))
+        (length > 0).then(|| scan.building.index(&self.topics, &self.once, &self.waiting))
     }
 
     /// Removes whole buckets by age, bytes and count; none with an offset of `hold` or above.
@@ -393,6 +443,11 @@ impl Log {
         Ok(gone)
     }
 
+    /// Nothing below this offset is there any more, so nothing of it will be due.
+    pub fn drop_waiting(&mut self, first: u64) {
+        self.waiting.trim(first);
+    }
+
     fn remove(&mut self, first: u64, buckets: usize, newest: Option<u64>) -> io::Result<()> {
         let files = &*self.shared.files;
         if self.shared.indexed {
@@ -403,6 +458,9 @@ impl Log {
         let gone: Vec<u64> = state.buckets.drain(..buckets).map(|bucket| bucket.summary.base).collect();
         state.loaded.retain(|known| !gone.contains(&known.0));
         drop(state);
+        if self.front.is_none() {
+            self.waiting.trim(first);
+        }
         for base in &gone {
             files.remove(&log_name(*base))?;
         }
@@ -447,7 +505,12 @@ impl Log {
             return Ok(());
         }
         self.shared.files.open(&log_name(own.base))?.sync()?;
-        replace(&*self.shared.files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)
+        replace(
+            &*self.shared.files,
+            &index_name(own.base),
+            &self.bucket.index(&self.topics, &self.once, &self.waiting),
+            true,
+        )
     }
 }
 

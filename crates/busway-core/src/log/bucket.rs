@@ -4,18 +4,18 @@
 //!
 //! ```text
 //! offset  size  what
-//! 0       8     "BWAYIDX1"
+//! 0       8     "BWAYIDX2"
 //! 8       8     base u64      offset of the first record
 //! 16      8     end u64       offset behind the last record
 //! 24      8     length u64    bytes of the .log that this describes
 //! 32      8     count u64     records (fewer than end - base: some were lost)
 //! 40      8     first i64     when the first was stored
 //! 48      8     last i64      when the last was stored
-//! 56      8     due i64       the latest due time of its records that was in the future when they were stored, 0: none
+//! 56      8     0
 //! 64      8     size u64      bytes of the body
 //! 72      4     crc u32       of the body
 //! 76      4     crc u32       of the first 76 bytes
-//! 80      …     body: marks (offset, position, stored), due (time, offset), publishers (see `once`), topics
+//! 80      …     body: marks (offset, position, stored), what waits (see `waiting`), publishers (see `once`), topics
 //! ```
 //! The lists of the body begin with their number. A topic has its last sequence, then what is in this bucket: first sequence,
 //! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted, and those without a record in
@@ -29,9 +29,10 @@ use rustc_hash::FxHasher;
 
 use super::once::Once;
 use super::record::Record;
+use super::waiting::Waiting;
 use super::wire::{Reader, Writer};
 
-const MAGIC: &[u8; 8] = b"BWAYIDX1";
+const MAGIC: &[u8; 8] = b"BWAYIDX2";
 pub const HEAD: usize = 80;
 /// Bytes between two marks.
 const STEP: u64 = 64 << 10;
@@ -61,7 +62,6 @@ pub struct Summary {
     pub count: u64,
     pub first: i64,
     pub last: i64,
-    pub due: i64,
 }
 
 impl Summary {
@@ -77,9 +77,9 @@ impl Summary {
         }
         let rest = &mut &words[8..];
         let (base, end, length, count) = (rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?);
-        let (first, last, due, size) = (rest.i64()?, rest.i64()?, rest.i64()?, rest.u64()?);
+        let (first, last, _, size) = (rest.i64()?, rest.i64()?, rest.i64()?, rest.u64()?);
         let crc = u32::from_le_bytes(rest.bytes(4)?.try_into().ok()?);
-        Some((Self { base, end, length, count, first, last, due }, usize::try_from(size).ok()?, crc))
+        Some((Self { base, end, length, count, first, last }, usize::try_from(size).ok()?, crc))
     }
 
     fn write(&self, body: &[u8], out: &mut Vec<u8>) {
@@ -87,7 +87,7 @@ impl Summary {
         for word in [self.base, self.end, self.length, self.count] {
             out.u64(word);
         }
-        for word in [self.first, self.last, self.due] {
+        for word in [self.first, self.last, 0] {
             out.i64(word);
         }
         out.u64(body.len() as u64);
@@ -102,8 +102,6 @@ impl Summary {
 pub struct Building {
     pub summary: Summary,
     pub marks: Vec<Mark>,
-    /// Records that were due in the future when they were stored: when, and their offset.
-    pub due: Vec<(i64, u64)>,
 }
 
 impl Building {
@@ -112,17 +110,13 @@ impl Building {
     }
 
     #[inline]
-    pub fn add(&mut self, offset: u64, stored: i64, due: i64, size: usize) {
+    pub fn add(&mut self, offset: u64, stored: i64, size: usize) {
         let own = &mut self.summary;
         if own.count == 0 {
             own.first = stored;
         }
         if self.marks.last().is_none_or(|mark| own.length - mark.position >= STEP) {
             self.marks.push(Mark { offset, position: own.length, stored });
-        }
-        if due > stored {
-            self.due.push((due, offset));
-            own.due = own.due.max(due);
         }
         (own.end, own.last) = (offset + 1, stored);
         own.length += size as u64;
@@ -132,12 +126,11 @@ impl Building {
     /// Takes back what was added from this offset on.
     pub fn retract(&mut self, offset: u64, length: u64, count: u64) {
         self.marks.retain(|mark| mark.offset < offset);
-        self.due.retain(|due| due.1 < offset);
         (self.summary.end, self.summary.length) = (offset, length);
         self.summary.count -= count;
     }
 
-    pub fn index(&self, topics: &Topics, once: &Once) -> Vec<u8> {
+    pub fn index(&self, topics: &Topics, once: &Once, waiting: &Waiting) -> Vec<u8> {
         let mut body = Vec::new();
         body.u64(self.marks.len() as u64);
         for mark in &self.marks {
@@ -145,11 +138,7 @@ impl Building {
             body.u64(mark.position);
             body.i64(mark.stored);
         }
-        body.u64(self.due.len() as u64);
-        for (due, offset) in &self.due {
-            body.i64(*due);
-            body.u64(*offset);
-        }
+        waiting.write(&mut body);
         once.write(&mut body);
         let mut sorted: Vec<&Topic> = topics.all.iter().filter(|topic| topic.last > 0).collect();
         sorted.sort_unstable_by(|a, b| a.text.cmp(&b.text));
@@ -245,8 +234,8 @@ impl Topic {
 pub struct Index {
     pub summary: Summary,
     pub marks: Vec<Mark>,
-    pub due: Vec<(i64, u64)>,
     bytes: Vec<u8>,
+    waiting: usize,
     once: usize,
     /// Where each topic begins.
     topics: Vec<u32>,
@@ -260,13 +249,12 @@ impl Index {
             return None;
         }
         let read = &mut rest;
-        let (mut marks, mut due) = (Vec::new(), Vec::new());
+        let mut marks = Vec::new();
         for _ in 0..read.count(24)? {
             marks.push(Mark { offset: read.u64()?, position: read.u64()?, stored: read.i64()? });
         }
-        for _ in 0..read.count(16)? {
-            due.push((read.i64()?, read.u64()?));
-        }
+        let waiting = bytes.len() - read.len();
+        Waiting::read(read)?;
         let once = bytes.len() - read.len();
         Once::read(read)?;
         let mut topics = Vec::new();
@@ -276,7 +264,12 @@ impl Index {
             let size = read.u64()?;
             std::str::from_utf8(read.bytes(usize::try_from(size).ok()?)?).ok()?;
         }
-        rest.is_empty().then_some(Self { summary, marks, due, bytes, once, topics })
+        rest.is_empty().then_some(Self { summary, marks, bytes, waiting, once, topics })
+    }
+
+    /// What waited behind this bucket.
+    pub fn waiting(&self) -> Waiting {
+        Waiting::read(&mut &self.bytes[self.waiting..]).unwrap_or_default()
     }
 
     pub fn once(&self) -> Once {
@@ -315,16 +308,25 @@ impl Index {
     }
 
     pub fn building(&self) -> Building {
-        Building { summary: self.summary, marks: self.marks.clone(), due: self.due.clone() }
+        Building { summary: self.summary, marks: self.marks.clone() }
     }
 }
 
 /// Puts a record that was found into everything that is known of its bucket.
-pub fn learn(record: &Record<'_>, building: &mut Building, topics: &mut Topics, once: &mut Once) {
+pub fn learn(
+    record: &Record<'_>,
+    building: &mut Building,
+    topics: &mut Topics,
+    once: &mut Once,
+    waiting: &mut Waiting,
+) {
     let (offset, stored) = (record.offset(), record.stored());
-    building.add(offset, stored, record.due(), record.bytes.len());
-    topics.get(record.topic).add(record.sequence(), offset);
-    if record.session() != 0 {
+    building.add(offset, stored, record.bytes.len());
+    if !record.is_parked() {
+        topics.get(record.topic).add(record.sequence(), offset);
+    }
+    waiting.learn(record);
+    if record.session() != 0 && !record.is_released() {
         once.add(record.session(), record.number(), offset, stored);
     }
 }

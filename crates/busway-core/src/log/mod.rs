@@ -1,7 +1,7 @@
 //! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without gaps.
 //!
-//! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once` and `wire` (one file
-//! of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
+//! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once`, `waiting` and
+//! `wire` (one file of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
 //! writer), `open` (what is found when a log is opened), `append` (the appending side), `scan` (reading), `columns` (blocks
 //! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
 //! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
@@ -18,6 +18,7 @@ pub mod record;
 pub mod scan;
 mod shared;
 pub mod simulated;
+pub mod waiting;
 mod wire;
 
 /// When a record is as safe as the stream promises.
@@ -43,6 +44,8 @@ pub struct Settings {
     pub max_count: u64,
     /// How long a publisher's messages are remembered, to know them when they are sent again.
     pub once_age: i64,
+    /// How far ahead a message may be due.
+    pub max_delay: i64,
     /// Bytes that may wait to be written.
     pub pending_bytes: usize,
 }
@@ -59,6 +62,7 @@ impl Default for Settings {
             max_bytes: 0,
             max_count: 0,
             once_age: 15 * 60 * SECOND,
+            max_delay: 0,
             pending_bytes: 16 << 20,
         }
     }
@@ -114,6 +118,8 @@ pub enum Refused {
     TooOld,
     /// A topic, a name or all of it is longer than a record can be.
     TooLarge,
+    /// It is due so late that it would be removed before.
+    TooLate,
     /// The last write failed; another one is tried before long.
     Failed(String),
 }

@@ -13,6 +13,7 @@ use super::files::{replace, rest, Files};
 use super::once::Once;
 use super::record::{behind, Record};
 use super::shared::Bucket;
+use super::waiting::Waiting;
 use super::Damage;
 
 /// The file that has the offset of the first record that was not removed: u64, and its CRC-32C.
@@ -24,6 +25,7 @@ pub struct Found {
     pub bucket: Building,
     pub topics: Topics,
     pub once: Once,
+    pub waiting: Waiting,
     pub next: u64,
     pub stored: i64,
     pub damage: Vec<Damage>,
@@ -69,6 +71,7 @@ pub struct Scan {
     pub building: Building,
     pub topics: Topics,
     pub once: Once,
+    pub waiting: Waiting,
     /// The offset the next bucket begins with; None: this is the last.
     pub limit: Option<u64>,
 }
@@ -86,7 +89,7 @@ impl Scan {
             let next = match found {
                 Some(record) if record.offset() == expected => {
                     self.building.summary.length = start + at as u64;
-                    learn(&record, &mut self.building, &mut self.topics, &mut self.once);
+                    learn(&record, &mut self.building, &mut self.topics, &mut self.once, &mut self.waiting);
                     at += record.bytes.len();
                     continue;
                 }
@@ -209,8 +212,8 @@ impl Opening<'_> {
         }
         let active = bases.last().is_some_and(|base| self.logs.contains(base));
         if !active {
-            let (topics, once, end) = self.before(u64::MAX)?;
-            (self.found.topics, self.found.once) = (topics, once);
+            let (topics, once, waiting, end) = self.before(u64::MAX)?;
+            (self.found.topics, self.found.once, self.found.waiting) = (topics, once, waiting);
             next = next.max(end);
         }
         if !active || self.found.bucket.summary.end < next {
@@ -218,6 +221,9 @@ impl Opening<'_> {
             self.found.bucket = Building::new(next);
         }
         self.found.next = next;
+        // What went with old records was told then.
+        self.found.waiting.trim(begin);
+        self.found.waiting.dropped = 0;
         self.found.stored = self.found.buckets.last().map_or(0, |bucket| bucket.summary.last);
         if let Some(base) = self.found.carry {
             let known = if self.found.buckets.is_empty() { index(self.files, base)? } else { None };
@@ -233,25 +239,25 @@ impl Opening<'_> {
         Ok(end)
     }
 
-    /// What was known before a bucket: topics, publishers, the offset up to which it is.
-    fn before(&mut self, base: u64) -> io::Result<(Topics, Once, u64)> {
+    /// What was known before a bucket: topics, publishers, what waits, the offset up to which it is.
+    fn before(&mut self, base: u64) -> io::Result<(Topics, Once, Waiting, u64)> {
         let earlier: Vec<u64> = self.indexes.range(..base).rev().copied().collect();
         for earlier in earlier {
             if let Some(index) = index(self.files, earlier)? {
-                return Ok((index.carry(false), index.once(), index.summary.end));
+                return Ok((index.carry(false), index.once(), index.waiting(), index.summary.end));
             }
             self.told(index_name(earlier), (earlier, earlier), "an index is unreadable");
         }
-        Ok((Topics::default(), Once::default(), 0))
+        Ok((Topics::default(), Once::default(), Waiting::default(), 0))
     }
 
     fn scan(&mut self, base: u64, limit: Option<u64>) -> io::Result<Scan> {
-        let (mut topics, once, end) = self.before(base)?;
+        let (mut topics, once, waiting, end) = self.before(base)?;
         topics.skip(base.saturating_sub(end));
         let file = self.files.open(&log_name(base))?;
         let bytes = rest(&*file, 0, file.size()?)?;
         let building = Building::new(base);
-        let mut scan = Scan { building, topics, once, limit };
+        let mut scan = Scan { building, topics, once, waiting, limit };
         scan.run(&bytes, &mut self.found.damage);
         Ok(scan)
     }
@@ -278,7 +284,7 @@ impl Opening<'_> {
             self.told(log_name(base), (end, limit), "records are missing");
             scan.topics.skip(limit - end);
         }
-        replace(self.files, &index_name(base), &scan.building.index(&scan.topics, &scan.once), true)?;
+        replace(self.files, &index_name(base), &scan.building.index(&scan.topics, &scan.once, &scan.waiting), true)?;
         self.indexes.insert(base);
         Ok(scan.building.summary)
     }
@@ -294,8 +300,9 @@ impl Opening<'_> {
         let scan = match known {
             Some(index) if index.summary.length <= size => {
                 let bytes = rest(&*file, index.summary.length, size)?;
-                let building = index.building();
-                let mut scan = Scan { building, topics: index.carry(true), once: index.once(), limit: None };
+                let (building, topics) = (index.building(), index.carry(true));
+                let (once, waiting) = (index.once(), index.waiting());
+                let mut scan = Scan { building, topics, once, waiting, limit: None };
                 scan.run(&bytes, &mut self.found.damage);
                 scan
             }
@@ -303,7 +310,7 @@ impl Opening<'_> {
                 let mut scan = self.scan(base, None)?;
                 next = index.summary.end;
                 self.told(log_name(base), (scan.building.summary.end, next), "records are missing");
-                (scan.topics, scan.once) = (index.carry(false), index.once());
+                (scan.topics, scan.once, scan.waiting) = (index.carry(false), index.once(), index.waiting());
                 scan
             }
             None => self.scan(base, None)?,
@@ -312,14 +319,14 @@ impl Opening<'_> {
             file.cut(scan.building.summary.length)?;
             file.sync()?;
         }
-        let Scan { building, topics, once, .. } = scan;
+        let Scan { building, topics, once, waiting, .. } = scan;
         next = next.max(building.summary.end);
         let missing = building.summary.end < next;
         if building.summary.count > 0 {
             let marks = building.marks.clone();
             self.found.buckets.push(Bucket { summary: building.summary, sealed: missing, marks });
         }
-        (self.found.bucket, self.found.topics, self.found.once) = (building, topics, once);
+        (self.found.bucket, self.found.topics, self.found.once, self.found.waiting) = (building, topics, once, waiting);
         Ok(next)
     }
 }

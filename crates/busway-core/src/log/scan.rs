@@ -10,6 +10,7 @@ use super::once::Once;
 use super::open::{index, Scan};
 use super::record::{behind, offset, records, size, wanted, Record, HEAD};
 use super::shared::{Data, Loaded, Piece, Shared, State};
+use super::waiting::Waiting;
 use super::Damage;
 use crate::selection::Selection;
 
@@ -221,8 +222,9 @@ impl Reader {
     fn index_anew(&self, summary: &Summary) -> io::Result<Index> {
         let file = self.shared.files.open(&log_name(summary.base))?;
         let bytes = rest(&*file, 0, summary.length)?;
-        let building = Building::new(summary.base);
-        let mut scan = Scan { building, topics: Topics::default(), once: Once::default(), limit: Some(summary.end) };
+        let (building, limit) = (Building::new(summary.base), Some(summary.end));
+        let (topics, once, waiting) = (Topics::default(), Once::default(), Waiting::default());
+        let mut scan = Scan { building, topics, once, waiting, limit };
         let mut damage = Vec::new();
         scan.run(&bytes, &mut damage);
         let file = index_name(summary.base);
@@ -236,7 +238,7 @@ impl Reader {
         for damage in damage {
             self.shared.tell(damage);
         }
-        let index = Index::read(scan.building.index(&scan.topics, &scan.once));
+        let index = Index::read(scan.building.index(&scan.topics, &scan.once, &scan.waiting));
         index.ok_or_else(|| io::Error::other("an index could not be made anew"))
     }
 
@@ -283,7 +285,7 @@ impl Reader {
 
     /// Offset of the first record of a topic with this sequence or a later one.
     pub fn find(&self, topic: &str, sequence: u64) -> io::Result<Option<u64>> {
-        let is = |record: &Record<'_>| record.topic == topic && record.sequence() >= sequence;
+        let is = |record: &Record<'_>| record.topic == topic && record.sequence() >= sequence.max(1);
         for summary in self.summaries() {
             let loaded = self.load(&summary)?;
             let Some(index) = &loaded.index else { return self.walk(summary.base, u64::MAX, is) };
@@ -342,11 +344,13 @@ impl Reader {
             if let Some(index) = &self.load(&summary)?.index {
                 index.topics().for_each(|(text, [last, first, count, _])| add(text, last, first, count));
             } else {
-                self.each(&summary, |record| add(record.topic, record.sequence(), record.sequence(), 1))?;
+                let one = |record: &Record<'_>| u64::from(!record.is_parked());
+                self.each(&summary, |record| add(record.topic, record.sequence(), record.sequence(), one(record)))?;
             }
         }
         for bytes in waiting {
-            records(&bytes).for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
+            let there = records(&bytes).filter(|record| !record.is_parked());
+            there.for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
         }
         open.all.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
@@ -361,21 +365,6 @@ impl Reader {
             from = if block.bytes.is_empty() { summary.end } else { block.next };
         }
         Ok(())
-    }
-
-    /// Records that are due after a time: when, and their offset, in the order of both.
-    pub fn due(&self, after: i64) -> io::Result<Vec<(i64, u64)>> {
-        let mut found = Vec::new();
-        for summary in self.summaries().into_iter().filter(|summary| summary.due > after) {
-            if let Some(index) = &self.load(&summary)?.index {
-                found.extend(index.due.iter().copied());
-                continue;
-            }
-            self.each(&summary, |record| found.push((record.due(), record.offset())))?;
-        }
-        found.sort_unstable();
-        found.retain(|due| due.0 > after);
-        Ok(found)
     }
 
     /// Reads everything, so that all damage there is becomes known.

@@ -9,7 +9,7 @@ from busway.broker.stores import (
     SAFETIES,
     ChannelEntry,
     Damage,
-    Due,
+    Parked,
     Published,
     Record,
     Safety,
@@ -102,8 +102,8 @@ class DatabaseStore(Store):
     async def publishers(self, since: int) -> list[Published]:
         return await self._read(lambda connection: self._rows.publishers(connection, since))
 
-    async def due(self, after: int) -> list[Due]:
-        return await self._read(lambda connection: self._rows.due(connection, after))
+    async def waiting(self) -> list[Parked]:
+        return await self._read(self._rows.waiting)
 
     async def trim(
         self,
