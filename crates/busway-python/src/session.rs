@@ -126,8 +126,8 @@ impl State {
     ) -> PyResult<u64> {
         let State { out, defaults, .. } = self;
         let size = if fields.is_empty() { defaults.len() } else { fields.len() };
-        let timed = 16 * usize::from(times != (0, 0));
-        out.fits(payload.len() + timed, size).map_err(|fault| raised(topic.py(), &fault))?;
+        let more = 16 * usize::from(times != (0, 0));
+        out.fits(payload.len() + more, size).map_err(|fault| raised(topic.py(), &fault))?;
         let slot = self.slot(kind::PUBLISH, topic)?;
         let State { out, defaults, .. } = self;
         let fields = if fields.is_empty() { defaults } else { fields };

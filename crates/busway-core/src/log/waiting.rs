@@ -134,14 +134,14 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    fn parked(number: u64, offset: u64) -> Parked {
-        Parked { due: 100 - number as i64, offset, session: 7, number }
+    fn parked(number: u32, offset: u64) -> Parked {
+        Parked { due: 100 - i64::from(number), offset, session: 7, number: number.into() }
     }
 
     #[test]
     fn what_is_taken_back_waits_again() {
         let mut waiting = Waiting::default();
-        (1..=4).for_each(|number| waiting.add(parked(number, number)));
+        (1..=4).for_each(|number| waiting.add(parked(number, number.into())));
         waiting.release(7, 1, 5, 5);
         waiting.release(7, 2, 6, 6);
         waiting.release(7, 3, 8, 6);
