@@ -218,3 +218,41 @@ async def test_more_than_may_wait_makes_publishers_wait(net: Net) -> None:
             places = [place for place in outcomes if isinstance(place, Position)]
             assert all(isinstance(one, Position | busway.Disconnected) for one in outcomes)
             assert len({place.offset for place in places}) == len(places)
+
+
+async def test_many_on_their_way_into_two_streams_by_turns(net: Net) -> None:
+    """All of them are sent again, known to be stored, and get their first places."""
+    await net.serve()
+    assert net.server is not None
+    async with FaultProxy(net.server.addresses[0]) as proxy:
+        async with busway.connect(proxy.address, reconnect=(0, 0, 0.001), timeout=PATIENCE) as bus:
+            await bus.create_stream("odd", ["odd"])
+            (await proxy.link()).stall("down")
+            storing = [bus.publish(("even", "odd")[number % 2], b"", durable=True) for number in range(6000)]
+            async with net.client() as witness:
+                for name in ("default", "odd"):
+                    stream = await witness.stream(name)
+                    while (await stream.info()).next < 3000:
+                        await asyncio.sleep(0)
+                proxy.cut()
+                places = await within(asyncio.gather(*storing))
+                assert [place.offset for place in places] == [number // 2 for number in range(6000)]
+                assert [info.count for info in await witness.streams()] == [3000, 3000]
+
+
+async def test_messages_without_payload_are_bounded_too(net: Net) -> None:
+    await net.serve()
+    assert net.server is not None
+    async with FaultProxy(net.server.addresses[0]) as proxy:
+        async with busway.connect(proxy.address, timeout=PATIENCE, drain=0.05, reconnect=None) as bus:
+            (await proxy.link()).stall("down")
+            storing = asyncio.ensure_future(bus.publish_many("t", [b""] * 200_000, durable=True))
+            async with net.client() as witness:
+                default = await witness.stream("default")
+                while (await default.info()).next < 131_072:
+                    await asyncio.sleep(0)
+                for _ in range(100):
+                    assert (await default.info()).next == 131_072
+            proxy.cut()
+            with pytest.raises(busway.BusError):
+                await within(storing)

@@ -9,6 +9,8 @@ from busway._core import Log, SimulatedFiles
 from tests.support.stored import read_all, row, wait_safe
 
 SECOND = 1_000_000_000
+ON_THEIR_WAY = 131_072
+"""Messages that one client has on their way at most."""
 
 
 def fill(log: Log, count: int, *, begin: int = 0, size: int = 100, topic: str = "a") -> None:
@@ -105,16 +107,39 @@ def test_publishers_are_forgotten_by_age(tmp_path: Path) -> None:
     assert log.append([row(session=1, number=2)], 15 * SECOND) == [(5, 6)]
 
 
-def test_many_gaps_in_the_numbers() -> None:
-    """What is no longer known of a publisher is refused, never stored twice."""
-    log = Log.open(None, max_age=0)
-    for number in range(0, 6000, 2):
-        assert log.append([row(session=1, number=number)], 0)
-    assert log.append([row(session=1, number=5998)], 0) == [(2999, 3000)]
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+def test_many_gaps_in_the_numbers(kept: str, tmp_path: Path) -> None:
+    """As many as a client has on its way are known, also after a restart. Of more they are refused, never stored twice."""
+    log = Log.open(None if kept == "memory" else tmp_path, max_age=0, pending_bytes=1 << 30)
+    rows = [row(session=1, number=number) for number in range(0, 2 * ON_THEIR_WAY, 2)]
+    places = [(offset, offset + 1) for offset in range(ON_THEIR_WAY)]
+    assert log.append(rows, 0) == places
+    if kept == "disk":
+        log.close()
+        log = Log.open(tmp_path, max_age=0, pending_bytes=1 << 30)
+    for at in (0, 1, 1000, ON_THEIR_WAY - 1):
+        assert log.append([rows[at]], 0) == [places[at]]
     # A number that was left out is not known to be stored, and still can be.
-    assert log.append([row(session=1, number=5997)], 0) == [(3000, 3001)]
+    assert log.append([row(session=1, number=2 * ON_THEIR_WAY - 3)], 0) == [(ON_THEIR_WAY, ON_THEIR_WAY + 1)]
+    more = [row(session=1, number=number) for number in range(2 * ON_THEIR_WAY, 6 * ON_THEIR_WAY, 2)]
+    assert len(log.append(more, 0)) == len(more)
+    for given in more[-ON_THEIR_WAY::1000]:
+        assert log.append([given], 0)[0][0] < ON_THEIR_WAY + 1 + len(more)
     with pytest.raises(ValueError, match="too old"):
         log.append([row(session=1, number=0)], 0)
+
+
+def test_many_publishers_with_many_gaps() -> None:
+    """The memory for all of them is bounded: those with much lose some of it, and nobody is forgotten as a whole."""
+    log = Log.open(None, max_age=0, max_count=1000, once_age=1 << 62)
+    assert log.append([row(session=100, number=1)], 0) == [(0, 1)]
+    for number in range(0, 240_000, 2):
+        assert len(log.append([row(session=session, number=number) for session in range(1, 11)], 1)) == 10
+    assert log.append([row(session=100, number=1)], 2)[0][0] == 0
+    for session in range(1, 11):
+        with pytest.raises(ValueError, match="too old"):
+            log.append([row(session=session, number=0)], 2)
+        assert log.append([row(session=session, number=239_998)], 2)[0][0] <= 1_200_000
 
 
 def test_many_publishers() -> None:

@@ -33,6 +33,8 @@ Lasting: TypeAlias = float | str | timedelta
 
 _UNSTORED: Final = 32 << 20
 """Bytes that may wait to be stored before a publish waits too."""
+_EACH: Final = 256
+"""Bytes that a message counts beside its payload: no more are on their way than a stream remembers of a client."""
 _CHUNK: Final = 1024
 _LONGEST: Final = 100 * 365.25 * 86400
 
@@ -132,7 +134,7 @@ class Unstored:
         return self._begin_one(connection, topic, payload, fields, times)
 
     async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
-        connection = await self._ready(len(payload))
+        connection = await self._ready(len(payload) + _EACH)
         return await self._begin_one(connection, topic, payload, fields, times)
 
     def _begin_one(
@@ -142,7 +144,7 @@ class Unstored:
         now = time.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
-        self._bytes += len(payload)
+        self._bytes += len(payload) + _EACH
         if len(self._ones) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
         return placing
@@ -168,7 +170,7 @@ class Unstored:
     ) -> "tuple[asyncio.Future[Placed] | None, int]":
         """Send as many as can be sent now; their answer, and where to go on."""
         core = self._core
-        connection = await self._ready(sum(map(len, payloads)) if start == 0 else 0)
+        connection = await self._ready(_size(payloads) if start == 0 else 0)
         now = time.time_ns()
         end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE)
         if end == start:
@@ -177,7 +179,7 @@ class Unstored:
                 await asyncio.sleep(0)
             return None, end
         part = payloads[start:end] if end - start < len(payloads) else payloads
-        sent = _Sent(first, topic, part, fields, now, sum(map(len, part)), core.loop.create_future())
+        sent = _Sent(first, topic, part, fields, now, _size(part), core.loop.create_future())
         self._sent.append(sent)
         self._bytes += sent.size
         if len(self._sent) == 1:
@@ -202,7 +204,7 @@ class Unstored:
         (broker, stream), ones, end = where, self._ones, number + count
         while number < end:
             if (placing := ones.pop(number, None)) is not None:
-                self._bytes -= len(placing.payload)
+                self._bytes -= len(placing.payload) + _EACH
                 if not placing.answer.done():
                     placing.answer.set_result(Position(broker, stream, offset, sequence))
                 some = 1
@@ -237,7 +239,7 @@ class Unstored:
 
     def _refuse_one(self, number: int, error: BusError) -> None:
         placing = self._ones.pop(number)
-        self._bytes -= len(placing.payload)
+        self._bytes -= len(placing.payload) + _EACH
         self._tell(placing.answer, placing.topic, error)
 
     def _refuse(self, sent: _Sent, error: BusError) -> None:
@@ -311,6 +313,10 @@ class Unstored:
         while self._room and self._bytes < _UNSTORED:
             if not (future := self._room.popleft()).done():
                 future.set_result(None)
+
+
+def _size(payloads: Sequence[bytes | str]) -> int:
+    return sum(map(len, payloads)) + len(payloads) * _EACH
 
 
 def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes | str]]]:

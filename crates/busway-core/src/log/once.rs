@@ -1,14 +1,17 @@
 //! Which messages a publisher has stored already, so that one that is sent again is not stored again.
 //!
 //! For each session the runs of numbers that lie one after the other in the stream. Bounded by the number of sessions, the
-//! runs of each, the runs of all, and by age; whoever was stored longest ago is forgotten first.
+//! runs of each, the runs of all (24 bytes each, so 24 MiB for a stream), and by age. A session that was stored longest ago is
+//! forgotten first; of one that stays the lowest numbers are, and those are refused from then on.
 
 use hashbrown::HashMap;
 
 use super::wire::{Reader, Writer};
 
 const SESSIONS: usize = 65_536;
-const RUNS: usize = 1024;
+/// Twice what a client has on its way at most (131,072), since half of them go at once. Each number may be a run of its own:
+/// when a client's messages go to several streams by turns, or those of several clients meet in one.
+const RUNS: usize = 1 << 18;
 const ALL_RUNS: usize = 1 << 20;
 
 /// Numbers that follow each other and are stored at offsets that do.
@@ -35,6 +38,17 @@ struct Session {
     stored: i64,
     /// Sorted.
     runs: Vec<Run>,
+}
+
+impl Session {
+    /// Forgets the lower half of its runs; how many.
+    fn cut(&mut self) -> usize {
+        let half = self.runs.len() / 2;
+        if let Some(last) = self.runs.drain(..half).next_back() {
+            self.floor = last.next();
+        }
+        half
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,12 +107,10 @@ impl Once {
                 known.runs.insert(at, Run { number, offset, count: 1 });
                 self.runs += 1;
                 if known.runs.len() > RUNS {
-                    let gone = known.runs.drain(..RUNS / 2).next_back();
-                    known.floor = gone.map_or(0, |run| run.next());
-                    self.runs -= RUNS / 2;
+                    self.runs -= known.cut();
                 }
                 if self.runs > ALL_RUNS {
-                    self.halve();
+                    self.cut();
                 }
             }
         }
@@ -126,6 +138,13 @@ impl Once {
         self.all.push(Session { id: session, floor: 0, stored: 0, runs: Vec::new() });
         self.slots.insert(session, self.recent as u32);
         self.recent
+    }
+
+    /// Forgets the lower half of what is known of those with many runs: together they have at least half of all.
+    fn cut(&mut self) {
+        let many = self.runs / self.all.len() / 2;
+        let large = self.all.iter_mut().filter(|known| known.runs.len() >= many);
+        self.runs -= large.map(Session::cut).sum::<usize>();
     }
 
     /// Forgets those who were stored longest ago.
