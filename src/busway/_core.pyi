@@ -537,7 +537,7 @@ class Log:
     def check(self) -> list[Damage]:
         """Read everything, so that all damage becomes known."""
     @property
-    def usage(self) -> tuple[int, int]: ...  # bytes and buckets
+    def usage(self) -> tuple[int, int, int]: ...  # bytes of records, buckets, bytes of the files that find them
     def close(self) -> None:
         """Write all that waits and let go of the folder."""
 

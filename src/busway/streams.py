@@ -101,6 +101,9 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     next: int = 0
     """Behind the last offset that can be read."""
     bytes: int = 0
+    """Of its messages; on disk there are `index_bytes` more."""
+    index_bytes: int = 0
+    """Of the files that find messages, and know topics and publishers."""
     buckets: int = 0
     damage: int = 0
     """Places that were found to be lost or changed."""

@@ -34,7 +34,7 @@ def test_by_age(where: Path | None) -> None:
     assert (records, buckets) == (log.first - before, (log.first - before) // 11)
     assert 40 <= log.first <= 50
     # The last bucket too, when it is old as a whole; the log goes on where it was.
-    while log.usage != (0, 0):  # once the writer has sealed it
+    while log.usage[:2] != (0, 0):  # once the writer has sealed it
         log.trim(1000 * SECOND)
     assert log.first == 100
     assert log.append([row()], 1000 * SECOND) == [(100, 101)]
@@ -59,8 +59,9 @@ def test_by_count(where: Path | None) -> None:
 
 
 def test_what_is_held_stays(tmp_path: Path) -> None:
-    log = Log.open(tmp_path, bucket_bytes=2000, max_count=1, max_age=0)
+    log = Log.open(tmp_path, bucket_bytes=2000, max_age=0)
     fill(log, 300)
+    log.set(max_count=1)
     log.trim(0, 100)
     assert 80 < log.first <= 100
     log.trim(0)
@@ -88,6 +89,50 @@ def test_sequences_outlive_their_buckets(seed: int) -> None:
     assert [known.offset for known in read_all(log)] == list(range(log.first, 40))
     assert log.append([row("old"), row("new")], 501 * SECOND) == [(40, 21), (41, 21)]
     assert log.append([row("new", session=1, number=39)], 501 * SECOND)[0][0] == 39
+
+
+def test_many_topics_with_a_small_limit(tmp_path: Path) -> None:
+    """What a topic costs does not grow with the buckets there were, nobody has to ask for old ones to go, and sequences go on."""
+    log = Log.open(tmp_path, max_count=1000, max_age=0)
+    topics = [f"some/topic/{number}" for number in range(20_000)]
+    for turn in range(1, 4):
+        for begin in range(0, len(topics), 100):
+            rows = [row(topic, b"x" * 10, session=1, number=0) for topic in topics[begin : begin + 100]]
+            rows = [(*given[:5], turn * 100_000 + begin + at, *given[6:]) for at, given in enumerate(rows)]
+            assert [sequence for _, sequence in log.append(rows, turn)] == [turn] * 100
+            assert wait_safe(log) is None
+        assert log.next - log.first < 1000 + 9 * 256
+    log.trim(4)
+    on_disk = sum(file.stat().st_size for file in tmp_path.glob("0*"))
+    names = sum(map(len, topics))
+    assert on_disk < 5 * (names + 10 * len(topics)) + 1_000_000
+    assert sum(log.usage[::2]) == on_disk
+    for _ in range(2):
+        log.close()
+        log = Log.open(tmp_path, max_count=1000, max_age=0)
+        assert log.damage == []
+        assert log.sequences() == dict.fromkeys(topics, 3)
+        assert log.append([row(topics[0], session=1, number=300_000)], 5)[0][0] == 40_000
+    assert log.append([row(topics[5])], 5)[0][1] == 4
+
+
+@pytest.mark.parametrize("bad", ["newest", "older"])
+def test_one_file_with_all_topics_is_damaged(tmp_path: Path, bad: str) -> None:
+    log = Log.open(tmp_path, bucket_bytes=600, max_count=10, max_age=0)
+    fill(log, 100, topic="old")
+    fill(log, 500, begin=100, topic="new")
+    log.trim(0)
+    log.close()
+    wholes = sorted(tmp_path.glob("*.all"))
+    assert len(wholes) == 2
+    file = wholes[bad == "newest"]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    log = Log.open(tmp_path, max_count=10, max_age=0)
+    assert file.name in {name for name, *_ in log.check()}
+    assert log.sequences() == {"old": 100, "new": 500}
+    assert log.append([row(session=1, number=99)], 0)[0][0] == 99
 
 
 def test_a_resend_whose_record_is_gone() -> None:

@@ -357,9 +357,9 @@ impl Log {
         self.io(py, Reader::check).map(told)
     }
 
-    /// Bytes and buckets.
+    /// Bytes of records, buckets, bytes of what is kept to find them.
     #[getter]
-    fn usage(&self) -> (u64, usize) {
+    fn usage(&self) -> (u64, usize, u64) {
         self.reader.usage()
     }
 

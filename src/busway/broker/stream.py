@@ -172,12 +172,13 @@ class Stream:
 
     def figures(self) -> dict[str, Any]:
         """Its settings and how it is, as a StreamInfo has them."""
-        size, buckets = self.log.usage
+        size, buckets, index = self.log.usage
         return {
             **msgspec.to_builtins(self.config),
             "first": self.first,
             "next": self.safe,
             "bytes": size,
+            "index_bytes": index,
             "buckets": buckets,
             "damage": len(self.log.damage),
             "stuck": self.log.stuck,

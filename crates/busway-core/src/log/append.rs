@@ -10,16 +10,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::bucket::{index_name, log_name, Building, Topic, Topics};
+use super::bucket::{index_name, log_name, Building, Topics};
 use super::files::{replace, rest, Files};
 use super::front::Front;
 use super::once::{Known, Once};
 use super::open::{self, Scan};
 use super::record::{records, Message};
 use super::scan::Reader;
-use super::shared::{Bell, Bucket, Data, Piece, Shared, State, Writer, RETRY};
+use super::shared::{Bell, Data, Piece, Seal, Shared, State, Writer, RETRY};
 use super::simulated::Simulated;
-use super::{Error, Position, Refused, Safety, Settings};
+use super::trim::Trimmed;
+use super::{whole, Error, Position, Refused, Safety, Settings};
 
 /// Records that were not stored, from the first offset to before the second; both will be given again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,13 +30,10 @@ pub struct Lost {
     pub error: String,
 }
 
-/// What `trim` removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Trimmed {
-    pub records: u64,
-    pub bytes: u64,
-    pub buckets: usize,
-}
+/// Bytes of buckets and indexes behind one `whole` before there is another, unless it is larger itself.
+const BEHIND: u64 = 1 << 20;
+/// And at most so many indexes, which are read when the log is opened.
+const INDEXES: u64 = 1024;
 
 pub struct Log {
     pub(super) shared: Arc<Shared>,
@@ -51,8 +49,8 @@ pub struct Log {
     marked: usize,
     next: u64,
     stored: i64,
-    /// A bucket that is gone, whose index is still needed for the sequences.
-    carry: Option<u64>,
+    /// Bytes and buckets since there was a `whole`.
+    behind: (u64, u64),
     failed: Option<(Instant, String)>,
     /// Without a thread.
     pub(super) writer: Option<Writer>,
@@ -88,12 +86,21 @@ impl Log {
         found: open::Found,
         indexed: bool,
     ) -> Self {
-        let open::Found { buckets, bucket, topics, once, next, stored, damage, carry } = found;
+        let open::Found { buckets, bucket, topics, once, next, stored, damage, orphans, wholes, behind } = found;
         let threaded = bell.is_some();
         let shared = Arc::new(Shared {
             files,
             indexed,
-            state: Mutex::new(State { settings, buckets, damage, written: next, ..State::default() }),
+            state: Mutex::new(State {
+                settings,
+                buckets,
+                damage,
+                orphans,
+                wholes,
+                written: next,
+                ..State::default()
+            }),
+            trimming: Mutex::default(),
             work: Condvar::new(),
             safe: next.into(),
             waiting: 0.into(),
@@ -116,7 +123,7 @@ impl Log {
             bucket,
             next,
             stored,
-            carry,
+            behind,
             failed: None,
             writer: (!threaded).then(Writer::default),
             thread,
@@ -193,9 +200,7 @@ impl Log {
             self.roll(stored);
         }
         let offset = self.next;
-        let topic = self.topics.get(message.topic);
-        let sequence = topic.last + 1;
-        topic.add(sequence, offset);
+        let sequence = self.topics.append(message.topic, offset);
         message.encode(offset, sequence, stored, &mut self.tail);
         self.bucket.add(offset, stored, message.due, size);
         if message.session != 0 {
@@ -282,8 +287,18 @@ impl Log {
     fn roll(&mut self, now: i64) {
         self.flush();
         self.once.forget(now - self.settings.once_age);
-        let index = if self.shared.indexed { self.bucket.index(&self.topics, &self.once) } else { Vec::new() };
-        self.shared.state().pending.push_back(Piece::Seal(self.bucket.summary.base, index));
+        let mut seal = Seal { base: self.bucket.summary.base, index: Vec::new(), whole: None };
+        if self.shared.indexed {
+            seal.index = self.bucket.index(&self.topics, &self.once);
+            self.behind.0 += self.bucket.summary.length + seal.index.len() as u64;
+            self.behind.1 += 1;
+            let least = BEHIND.min(4 * self.settings.bucket_bytes).max(self.topics.weight + self.once.weight());
+            if self.behind.0 >= least || self.behind.1 >= INDEXES {
+                self.behind = (0, 0);
+                seal.whole = Some((self.next, whole::write(self.next, self.stored, &self.topics, &self.once)));
+            }
+        }
+        self.shared.state().pending.push_back(Piece::Seal(seal));
         self.fresh();
         self.wake();
         if !self.shared.indexed {
@@ -311,7 +326,7 @@ impl Log {
         for piece in lost {
             match piece {
                 Piece::Data(data) => failure.refused.push(data),
-                Piece::Seal(..) => sealed = true,
+                Piece::Seal(_) => sealed = true,
             }
         }
         let Data { base, position: length, from, .. } = failure.refused[0];
@@ -333,7 +348,7 @@ impl Log {
             let indexed = self.shared.indexed;
             let index = if indexed { self.index_again(base, length) } else { (length > 0).then(Vec::new) };
             if let Some(index) = index {
-                self.shared.state().pending.push_back(Piece::Seal(base, index));
+                self.shared.state().pending.push_back(Piece::Seal(Seal { base, index, whole: None }));
             }
             self.fresh();
         } else {
@@ -350,12 +365,7 @@ impl Log {
         let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
         let mut scan = Scan { building, topics, once, limit: Some(self.next) };
         scan.run(&bytes, &mut Vec::new());
-        self.topics.roll();
-        for Topic { text, first, count, offset, .. } in scan.topics.all {
-            let topic = self.topics.get(&text);
-            (topic.first, topic.count, topic.offset) = (first, count, offset);
-        }
-        (length > 0).then(|| scan.building.index(&self.topics, &self.once))
+        (length > 0).then(|| scan.building.index(&scan.topics, &self.once))
     }
 
     /// Removes whole buckets by age, bytes and count; none with an offset of `hold` or above.
@@ -367,60 +377,7 @@ impl Log {
         if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last)) {
             self.roll(now);
         }
-        let state = self.shared.state();
-        let mut bytes: u64 = state.buckets.iter().map(|bucket| bucket.summary.length).sum();
-        let mut count: u64 = state.buckets.iter().map(|bucket| bucket.summary.count).sum();
-        let mut gone = Trimmed::default();
-        for Bucket { summary, sealed, .. } in &state.buckets {
-            let over = |is: u64, most: u64| most > 0 && is > most;
-            let goes = old(summary.last)
-                || over(bytes, settings.max_bytes) && over(bytes, settings.max_bytes + summary.length - 1)
-                || over(count, settings.max_count) && over(count, settings.max_count + summary.count - 1);
-            if !sealed || !goes || summary.end > hold {
-                break;
-            }
-            (bytes, count) = (bytes - summary.length, count - summary.count);
-            gone.records += summary.count;
-            gone.bytes += summary.length;
-            gone.buckets += 1;
-        }
-        let first = state.buckets.get(gone.buckets).map_or(state.written, |bucket| bucket.summary.base);
-        let newest = state.buckets.iter().rev().find(|bucket| bucket.sealed).map(|bucket| bucket.summary.base);
-        drop(state);
-        if gone.buckets > 0 {
-            self.remove(first, gone.buckets, newest)?;
-        }
-        Ok(gone)
-    }
-
-    fn remove(&mut self, first: u64, buckets: usize, newest: Option<u64>) -> io::Result<()> {
-        let files = &*self.shared.files;
-        if self.shared.indexed {
-            // From here on they are gone, even if there is no time to remove them.
-            open::begin_with(files, first)?;
-        }
-        let mut state = self.shared.state();
-        let gone: Vec<u64> = state.buckets.drain(..buckets).map(|bucket| bucket.summary.base).collect();
-        state.loaded.retain(|known| !gone.contains(&known.0));
-        drop(state);
-        for base in &gone {
-            files.remove(&log_name(*base))?;
-        }
-        if self.shared.indexed {
-            // The newest index knows the last sequences, also of topics that have no record left.
-            let old = self.carry.take().into_iter().chain(gone.iter().copied());
-            for base in old {
-                if Some(base) == newest {
-                    self.carry = Some(base);
-                } else {
-                    match files.remove(&index_name(base)) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        Ok(())
+        self.shared.trim(&settings, |state, at| old(state.buckets[at].summary.last), hold)
     }
 
     /// Writes all that waits and lets go of the folder; an error tells what of it could not be stored.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! offset  size  what
-//! 0       8     "BWAYIDX1"
+//! 0       8     "BWAYIDX2"
 //! 8       8     base u64      offset of the first record
 //! 16      8     end u64       offset behind the last record
 //! 24      8     length u64    bytes of the .log that this describes
@@ -15,11 +15,12 @@
 //! 64      8     size u64      bytes of the body
 //! 72      4     crc u32       of the body
 //! 76      4     crc u32       of the first 76 bytes
-//! 80      …     body: marks (offset, position, stored), due (time, offset), publishers (see `once`), topics
+//! 80      …     body: skipped u64, marks (offset, position, stored), due (time, offset), publishers (see `once`), topics
 //! ```
 //! The lists of the body begin with their number. A topic has its last sequence, then what is in this bucket: first sequence,
-//! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted, and those without a record in
-//! this bucket are there, too: so the newest index knows the last sequence of every topic that ever was.
+//! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted. Publishers and topics are those
+//! of this bucket: the `whole` of some bucket before and the indexes behind it know all of them together. `skipped` are the
+//! sequences that no topic gives any more, since nobody knows whose records were lost in this bucket.
 
 use std::hash::{Hash, Hasher};
 
@@ -31,7 +32,7 @@ use super::once::Once;
 use super::record::Record;
 use super::wire::{Reader, Writer};
 
-const MAGIC: &[u8; 8] = b"BWAYIDX1";
+const MAGIC: &[u8; 8] = b"BWAYIDX2";
 pub const HEAD: usize = 80;
 /// Bytes between two marks.
 const STEP: u64 = 64 << 10;
@@ -104,6 +105,8 @@ pub struct Building {
     pub marks: Vec<Mark>,
     /// Records that were due in the future when they were stored: when, and their offset.
     pub due: Vec<(i64, u64)>,
+    /// Records that were lost between others.
+    pub skipped: u64,
 }
 
 impl Building {
@@ -139,6 +142,7 @@ impl Building {
 
     pub fn index(&self, topics: &Topics, once: &Once) -> Vec<u8> {
         let mut body = Vec::new();
+        body.u64(self.skipped);
         body.u64(self.marks.len() as u64);
         for mark in &self.marks {
             body.u64(mark.offset);
@@ -150,8 +154,8 @@ impl Building {
             body.i64(*due);
             body.u64(*offset);
         }
-        once.write(&mut body);
-        let mut sorted: Vec<&Topic> = topics.all.iter().filter(|topic| topic.last > 0).collect();
+        once.write(self.summary.base, &mut body);
+        let mut sorted: Vec<&Topic> = topics.inside().collect();
         sorted.sort_unstable_by(|a, b| a.text.cmp(&b.text));
         body.u64(sorted.len() as u64);
         for topic in sorted {
@@ -184,6 +188,10 @@ pub struct Topics {
     pub all: Vec<Topic>,
     table: HashTable<u32>,
     recent: usize,
+    /// Those that have, or had, a record in this bucket.
+    inside: Vec<u32>,
+    /// About how many bytes they are in a `whole`.
+    pub weight: u64,
 }
 
 fn hash(text: &str) -> u64 {
@@ -201,6 +209,7 @@ impl Topics {
             let slot = known.unwrap_or(self.all.len() as u32);
             if known.is_none() {
                 self.all.push(Topic { text: text.into(), ..Topic::default() });
+                self.weight += text.len() as u64 + 6;
                 let all = &self.all;
                 self.table.insert_unique(hashed, slot, |&slot| hash(&all[slot as usize].text));
             }
@@ -209,9 +218,41 @@ impl Topics {
         &mut self.all[self.recent]
     }
 
+    /// A record of a topic is in this bucket.
+    #[inline]
+    pub fn add(&mut self, text: &str, sequence: u64, offset: u64) {
+        let topic = self.get(text);
+        let new = topic.count == 0;
+        topic.add(sequence, offset);
+        if new {
+            self.inside.push(self.recent as u32);
+        }
+    }
+
+    /// The same with the next sequence, which is returned.
+    #[inline]
+    pub fn append(&mut self, text: &str, offset: u64) -> u64 {
+        let topic = self.get(text);
+        let (new, sequence) = (topic.count == 0, topic.last + 1);
+        topic.add(sequence, offset);
+        if new {
+            self.inside.push(self.recent as u32);
+        }
+        sequence
+    }
+
+    /// Those with a record in this bucket.
+    pub fn inside(&self) -> impl Iterator<Item = &Topic> {
+        let mut slots: Vec<u32> = self.inside.clone();
+        slots.sort_unstable();
+        slots.dedup();
+        slots.into_iter().map(|slot| &self.all[slot as usize]).filter(|topic| topic.count > 0)
+    }
+
     /// A new bucket begins.
     pub fn roll(&mut self) {
-        for topic in &mut self.all {
+        for slot in self.inside.drain(..) {
+            let topic = &mut self.all[slot as usize];
             (topic.first, topic.count, topic.offset) = (0, 0, 0);
         }
     }
@@ -246,6 +287,7 @@ pub struct Index {
     pub summary: Summary,
     pub marks: Vec<Mark>,
     pub due: Vec<(i64, u64)>,
+    skipped: u64,
     bytes: Vec<u8>,
     once: usize,
     /// Where each topic begins.
@@ -260,6 +302,7 @@ impl Index {
             return None;
         }
         let read = &mut rest;
+        let skipped = read.u64()?;
         let (mut marks, mut due) = (Vec::new(), Vec::new());
         for _ in 0..read.count(24)? {
             marks.push(Mark { offset: read.u64()?, position: read.u64()?, stored: read.i64()? });
@@ -268,7 +311,7 @@ impl Index {
             due.push((read.i64()?, read.u64()?));
         }
         let once = bytes.len() - read.len();
-        Once::read(read)?;
+        Once::default().read(0, read)?;
         let mut topics = Vec::new();
         for _ in 0..read.count(40)? {
             topics.push(u32::try_from(bytes.len() - read.len()).ok()?);
@@ -276,11 +319,7 @@ impl Index {
             let size = read.u64()?;
             std::str::from_utf8(read.bytes(usize::try_from(size).ok()?)?).ok()?;
         }
-        rest.is_empty().then_some(Self { summary, marks, due, bytes, once, topics })
-    }
-
-    pub fn once(&self) -> Once {
-        Once::read(&mut &self.bytes[self.once..]).unwrap_or_default()
+        rest.is_empty().then_some(Self { summary, marks, due, skipped, bytes, once, topics })
     }
 
     fn row(&self, at: u32) -> Option<(&str, [u64; 4])> {
@@ -290,7 +329,7 @@ impl Index {
         Some((std::str::from_utf8(rest.bytes(usize::try_from(size).ok()?)?).ok()?, words))
     }
 
-    /// Every topic: its last sequence, and what of it is in this bucket (first sequence, number, first offset).
+    /// Topics of this bucket: last sequence, first sequence, number, first offset.
     pub fn topics(&self) -> impl Iterator<Item = (&str, [u64; 4])> {
         self.topics.iter().filter_map(|at| self.row(*at))
     }
@@ -301,21 +340,24 @@ impl Index {
         self.row(self.topics[at]).map(|row| row.1)
     }
 
-    /// All topics as they were behind this bucket; with `inside` what is in it, too.
-    pub fn carry(&self, inside: bool) -> Topics {
-        let mut topics = Topics::default();
-        for (text, [last, first, count, offset]) in self.topics() {
-            let topic = topics.get(text);
-            topic.last = last;
-            if inside {
-                (topic.first, topic.count, topic.offset) = (first, count, offset);
-            }
+    /// Makes of what was known up to an offset in this bucket what is known behind it; for topics it is the one that is written to.
+    pub fn carry(&self, from: u64, topics: &mut Topics, once: &mut Once) {
+        topics.roll();
+        if from <= self.summary.base {
+            topics.skip(self.skipped);
         }
-        topics
+        for (text, [last, first, count, offset]) in self.topics() {
+            topics.add(text, last, offset);
+            let topic = topics.get(text);
+            (topic.first, topic.count) = (first, count);
+        }
+        let read = once.read(from, &mut &self.bytes[self.once..]);
+        debug_assert!(read.is_some(), "an index that could be read can be read again");
     }
 
     pub fn building(&self) -> Building {
-        Building { summary: self.summary, marks: self.marks.clone(), due: self.due.clone() }
+        let Self { summary, skipped, .. } = *self;
+        Building { summary, marks: self.marks.clone(), due: self.due.clone(), skipped }
     }
 }
 
@@ -323,7 +365,7 @@ impl Index {
 pub fn learn(record: &Record<'_>, building: &mut Building, topics: &mut Topics, once: &mut Once) {
     let (offset, stored) = (record.offset(), record.stored());
     building.add(offset, stored, record.due(), record.bytes.len());
-    topics.get(record.topic).add(record.sequence(), offset);
+    topics.add(record.topic, record.sequence(), offset);
     if record.session() != 0 {
         once.add(record.session(), record.number(), offset, stored);
     }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topics};
 use super::files::rest;
 use super::once::Once;
-use super::open::{index, Scan};
+use super::open::{index, Scan, UNREADABLE};
 use super::record::{behind, offset, records, size, wanted, Record, HEAD};
 use super::shared::{Data, Loaded, Piece, Shared, State};
+use super::whole::{self, whole_name};
 use super::Damage;
 use crate::selection::Selection;
 
@@ -63,7 +64,7 @@ impl State {
         }
         let pending = self.pending.iter().filter_map(|piece| match piece {
             Piece::Data(data) => Some(data),
-            Piece::Seal(..) => None,
+            Piece::Seal(_) => None,
         });
         let held = self.writing.iter().chain(pending).find(|data| (data.from..data.summary.end).contains(&from));
         held.map_or(Place::Later(u64::MAX), |data| Place::Memory(data.clone()))
@@ -83,10 +84,13 @@ impl Reader {
         self.shared.state().damage.clone()
     }
 
-    /// Bytes and buckets.
-    pub fn usage(&self) -> (u64, usize) {
+    /// Bytes of records and buckets, and bytes of all that is kept to find them.
+    pub fn usage(&self) -> (u64, usize, u64) {
         let state = self.shared.state();
-        (state.buckets.iter().map(|bucket| bucket.summary.length).sum(), state.buckets.len())
+        let indexes = state.buckets.iter().map(|bucket| bucket.index);
+        let more = state.orphans.iter().chain(&state.wholes).map(|known| known.1);
+        let bytes = state.buckets.iter().map(|bucket| bucket.summary.length).sum();
+        (bytes, state.buckets.len(), indexes.chain(more).sum())
     }
 
     /// Safe records from an offset on: at least one if there is any, otherwise as many as `most` bytes hold. Their checksums fit.
@@ -236,8 +240,7 @@ impl Reader {
         for damage in damage {
             self.shared.tell(damage);
         }
-        let index = Index::read(scan.building.index(&scan.topics, &scan.once));
-        index.ok_or_else(|| io::Error::other("an index could not be made anew"))
+        scan.index()
     }
 
     /// The sequence of a record, safe or not.
@@ -332,7 +335,7 @@ impl Reader {
             let state = self.shared.state();
             let pending = state.pending.iter().filter_map(|piece| match piece {
                 Piece::Data(data) => Some(data),
-                Piece::Seal(..) => None,
+                Piece::Seal(_) => None,
             });
             let waiting = state.writing.iter().chain(pending).filter(|data| data.base != base);
             let written = state.buckets.iter().map(|bucket| bucket.summary).filter(|summary| summary.base != base);
@@ -384,6 +387,22 @@ impl Reader {
             self.load(&summary)?;
         }
         self.walk(0, u64::MAX, |_| false)?;
+        let (wholes, orphans) = {
+            let state = self.shared.state();
+            (state.wholes.clone(), state.orphans.clone())
+        };
+        let files = &*self.shared.files;
+        let tell = |file, at, what| self.shared.tell(Damage { file, position: 0, from: at, to: Some(at), what });
+        for (end, _) in wholes.into_iter().filter(|known| known.1 > 0) {
+            if whole::read(files, end)?.is_none() {
+                tell(whole_name(end), end, UNREADABLE);
+            }
+        }
+        for (base, _) in orphans.into_iter().filter(|known| known.1 > 0) {
+            if index(files, base)?.is_none() {
+                tell(index_name(base), base, "an index is unreadable");
+            }
+        }
         Ok(self.damage())
     }
 }
