@@ -107,6 +107,8 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     buckets: int = 0
     damage: int = 0
     """Places that were found to be lost or changed."""
+    stuck: str | None = None
+    """With the safety `memory`: how many acknowledged messages can't be written, and why; None: all can."""
     topic_count: int = 0
     """Topics that were ever stored."""
     channels: tuple[dict[str, Any], ...] = ()

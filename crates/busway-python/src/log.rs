@@ -276,9 +276,9 @@ impl Log {
         self.reader.safe()
     }
 
-    /// Why what is told to be safe is not written yet; None: it is, or will be soon.
+    /// Why what is told to be safe is not written yet, and how many records that are; None: it is, or will be soon.
     #[getter]
-    fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
+    fn stuck(&self, py: Python<'_>) -> PyResult<Option<(String, u64)>> {
         self.with(py, |log| log.stuck())
     }
 

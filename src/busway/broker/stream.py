@@ -72,7 +72,7 @@ class Stream:
         if bool(stuck := self.log.stuck) is not self._stuck:
             self._stuck = bool(stuck)
             if stuck:
-                log.error("stream %r: acknowledged messages can't be written: %s", self.config.name, stuck)
+                log.error("stream %r: %s", self.config.name, _stuck(*stuck))
             else:
                 log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
@@ -173,6 +173,7 @@ class Stream:
     def figures(self) -> dict[str, Any]:
         """Its settings and how it is, as a StreamInfo has them."""
         size, buckets, index = self.log.usage
+        stuck = self.log.stuck
         return {
             **msgspec.to_builtins(self.config),
             "first": self.first,
@@ -181,10 +182,14 @@ class Stream:
             "index_bytes": index,
             "buckets": buckets,
             "damage": len(self.log.damage),
-            "stuck": self.log.stuck,
+            "stuck": stuck and _stuck(*stuck),
             "topic_count": self.log.topic_count,
             "channels": self._hub.delivering.figures(self.number),
         }
+
+
+def _stuck(error: str, count: int) -> str:
+    return f"{count} acknowledged messages can't be written, and no others are taken: {error}"
 
 
 def takes(config: StreamConfig, pattern: str) -> bool:

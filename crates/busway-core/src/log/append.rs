@@ -17,7 +17,7 @@ use super::once::{Known, Once};
 use super::open::{self, Scan};
 use super::record::{records, Message};
 use super::scan::Reader;
-use super::shared::{Bell, Data, Piece, Seal, Shared, State, Writer, RETRY};
+use super::shared::{Bell, Bucket, Data, Piece, Seal, Shared, State, Writer, RETRY};
 use super::simulated::Simulated;
 use super::trim::Trimmed;
 use super::{whole, Error, Position, Refused, Safety, Settings};
@@ -34,6 +34,8 @@ pub struct Lost {
 const BEHIND: u64 = 1 << 20;
 /// And at most so many indexes, which are read when the log is opened.
 const INDEXES: u64 = 1024;
+/// How far a clock is set back before it is asked which of both times was wrong.
+const STEP: i64 = 60_000_000_000;
 
 pub struct Log {
     pub(super) shared: Arc<Shared>,
@@ -49,6 +51,10 @@ pub struct Log {
     marked: usize,
     next: u64,
     stored: i64,
+    /// What a clock showed that was not set back since, and when.
+    steady: Option<(Instant, i64)>,
+    /// Since when it is known that the newest record is later than the clock.
+    ahead: Option<i64>,
     /// Bytes and buckets since there was a `whole`.
     behind: (u64, u64),
     failed: Option<(Instant, String)>,
@@ -105,6 +111,7 @@ impl Log {
             safe: next.into(),
             waiting: 0.into(),
             failed: false.into(),
+            stuck: false.into(),
             bell: bell.unwrap_or_else(|| Box::new(|| {})),
         });
         let thread = threaded.then(|| {
@@ -123,6 +130,8 @@ impl Log {
             bucket,
             next,
             stored,
+            steady: None,
+            ahead: None,
             behind,
             failed: None,
             writer: (!threaded).then(Writer::default),
@@ -163,9 +172,10 @@ impl Log {
         self.reader().topics(&self.topics, self.bucket.summary.base)
     }
 
-    /// Why what was promised to be stored is not written yet, if that is so.
-    pub fn stuck(&self) -> Option<String> {
-        self.shared.state().stuck.clone()
+    /// Why what was promised to be stored is not written yet, if that is so, and how many records that are.
+    pub fn stuck(&self) -> Option<(String, u64)> {
+        let state = self.shared.state();
+        Some((state.stuck.clone()?, self.safe().saturating_sub(state.written)))
     }
 
     /// Every topic that was ever stored: its last sequence.
@@ -176,7 +186,7 @@ impl Log {
     /// Takes a message; it is stored when `safe` is above its offset.
     #[inline]
     pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
-        if self.failed.is_some() || self.shared.failed.load(Relaxed) {
+        if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
             self.try_again()?;
         }
         let size = message.size().ok_or(Refused::TooLarge)?;
@@ -189,11 +199,9 @@ impl Log {
         }
         let waiting = self.shared.waiting.load(Relaxed) + self.tail.len();
         if waiting > 0 && waiting + size > self.settings.pending_bytes {
-            // Nobody knows when the disk takes more again.
-            let stuck = self.shared.state().stuck.clone();
-            return Err(stuck.map_or(Refused::Full, Refused::Failed));
+            return Err(Refused::Full);
         }
-        let stored = now.max(self.stored);
+        let stored = self.stamp(now);
         let (own, (bytes, count)) = (&self.bucket.summary, self.settings.bucket());
         let full = own.length + size as u64 > bytes || own.count >= count;
         if own.count > 0 && (full || stored - own.first > self.settings.bucket_age) {
@@ -210,6 +218,39 @@ impl Log {
         Ok(Position { offset, sequence, again: false })
     }
 
+    /// When the next record is stored. A clock that is set back a little, or was wrong for a while, is held; but if it had been
+    /// ahead, its times end here, with their bucket: so within a bucket times only grow.
+    #[inline]
+    fn stamp(&mut self, now: i64) -> i64 {
+        let back = self.stored.saturating_sub(now) > STEP;
+        if back && !self.was_ahead(now) {
+            return self.stored;
+        }
+        if self.steady.is_none() {
+            self.steady = Some((Instant::now(), now));
+        }
+        if back {
+            if self.bucket.summary.count > 0 {
+                self.roll(now);
+            }
+            return now;
+        }
+        now.max(self.stored)
+    }
+
+    /// Whether it was the time of the last record that was wrong, and not this one.
+    #[cold]
+    fn was_ahead(&self, now: i64) -> bool {
+        if let Some((when, clock)) = self.steady {
+            let expected = clock.saturating_add(i64::try_from(when.elapsed().as_nanos()).unwrap_or(i64::MAX));
+            return now.abs_diff(expected) < self.stored.abs_diff(expected);
+        }
+        match &self.shared.state().buckets[..] {
+            [.., before, last] => before.summary.last <= now && last.summary.first - now > STEP,
+            _ => false,
+        }
+    }
+
     /// The position of a message that was sent again; its sequence is 0 if the record is gone.
     fn again(&mut self, offset: u64) -> Result<Position, Refused> {
         self.flush();
@@ -222,9 +263,11 @@ impl Log {
     fn try_again(&mut self) -> Result<(), Refused> {
         // The owner has to hear of what was lost before anything new is taken.
         let told = |error: &str| Err(Refused::Failed(error.into()));
-        if let Some(failure) = &self.shared.state().failure {
-            return told(&failure.error);
+        let state = self.shared.state();
+        if let Some(error) = state.failure.as_ref().map(|failure| &failure.error).or(state.stuck.as_ref()) {
+            return told(error);
         }
+        drop(state);
         match &self.failed {
             Some((until, error)) if Instant::now() < *until => told(error),
             _ => {
@@ -265,12 +308,13 @@ impl Log {
                     self.tail = Vec::with_capacity(size);
                 }
             }
+            if self.settings.safety == Safety::Memory {
+                // Before the writer can see it: it takes back nothing that is promised.
+                self.shared.safe.fetch_max(self.next, SeqCst);
+            }
             drop(state);
             self.marked = self.bucket.marks.len();
             (self.tail_from, self.tail_at) = (self.next, summary.length);
-            if self.settings.safety == Safety::Memory {
-                self.shared.safe.fetch_max(self.next, SeqCst);
-            }
         }
         self.wake();
     }
@@ -303,7 +347,7 @@ impl Log {
         self.wake();
         if !self.shared.indexed {
             // A log in memory keeps its bounds by itself; there are no files whose removal could fail.
-            let _ = self.trim(now, u64::MAX);
+            let _ = self.shared.trim(&self.settings, |_, _| false, u64::MAX);
         }
     }
 
@@ -373,11 +417,21 @@ impl Log {
         let settings = self.settings;
         self.once.forget(now - settings.once_age);
         let old = |last: i64| settings.max_age > 0 && last < now - settings.max_age;
+        let ahead = |time: i64| time - now > STEP;
         let own = self.bucket.summary;
-        if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last)) {
+        if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last) || ahead(own.first)) {
             self.roll(now);
         }
-        self.shared.trim(&settings, |state, at| old(state.buckets[at].summary.last), hold)
+        self.ahead = ahead(self.stored).then(|| self.ahead.unwrap_or(now));
+        let since = self.ahead;
+        // A bucket whose times can't be right was stored before what comes behind it, and before that was seen.
+        let gone = |state: &State, at: usize| {
+            let times = |bucket: &Bucket| (bucket.summary.first, bucket.summary.last);
+            let behind = || state.buckets[at + 1..].iter().map(|bucket| times(bucket).0).find(|first| !ahead(*first));
+            let last = Some(times(&state.buckets[at]).1).filter(|last| !ahead(*last));
+            last.or_else(behind).or(since).is_some_and(old)
+        };
+        self.shared.trim(&settings, gone, hold)
     }
 
     /// Writes all that waits and lets go of the folder; an error tells what of it could not be stored.
@@ -390,8 +444,8 @@ impl Log {
         self.wake();
         let ended =
             self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| io::Error::other("the writer ended")));
-        let stuck = self.shared.state().stuck.clone();
-        let lost = self.settle().map(|lost| lost.error).or(stuck).map_or(Ok(()), |error| Err(io::Error::other(error)));
+        let stuck = self.stuck().map(|(error, count)| format!("{count} acknowledged messages are lost: {error}"));
+        let lost = stuck.or_else(|| self.settle().map(|lost| lost.error)).map_or(Ok(()), |error| Err(io::Error::other(error)));
         let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };
         self.shared.files.unlock();
         ended.and(lost).and(kept)

@@ -266,15 +266,21 @@ impl Reader {
         self.shared.state().buckets.iter().map(|bucket| bucket.summary).collect()
     }
 
+    fn marks(&self, base: u64) -> Vec<Mark> {
+        let state = self.shared.state();
+        let own = state.buckets.iter().find(|bucket| bucket.summary.base == base);
+        own.map(|bucket| bucket.marks.clone()).unwrap_or_default()
+    }
+
     /// Offset of the first record stored at this time or later; the end, if there is none.
     pub fn find_time(&self, stored: i64) -> io::Result<u64> {
-        let all = self.summaries();
-        let at = all.partition_point(|summary| summary.last < stored);
-        let from = match all.get(at) {
-            None => all.last().map_or(self.first(), |summary| summary.end),
+        // A clock that was ahead for a while has left buckets whose times are later than of those behind them. Within one they grow.
+        let earlier = |summary: &Summary| summary.count > 0 && summary.first < stored;
+        let from = match self.summaries().iter().rfind(|summary| earlier(summary)) {
+            None => self.first(),
             Some(summary) => {
                 let loaded = self.load(summary)?;
-                let own = self.shared.state().buckets.get(at).map(|bucket| bucket.marks.clone()).unwrap_or_default();
+                let own = self.marks(summary.base);
                 let marks = loaded.index.as_ref().map_or(&own, |index| &index.marks);
                 let before = marks.partition_point(|mark| mark.stored < stored);
                 marks[..before].last().map_or(summary.base, |mark| mark.offset)

@@ -117,6 +117,8 @@ pub struct Shared {
     /// Bytes that wait to be written.
     pub waiting: AtomicUsize,
     pub failed: AtomicBool,
+    /// What is promised can't be written.
+    pub stuck: AtomicBool,
     /// Rung by the writer when `safe` has moved on or a write has failed.
     pub bell: Bell,
 }
@@ -214,6 +216,13 @@ impl Writer {
         let sync = state.settings.safety == Safety::Synced;
         drop(state);
         let written = self.write(shared, &data, sync);
+        if let Err(Fault::Write(error) | Fault::Sync(error)) = &written {
+            // At once, for to undo it takes a while: nothing more is promised.
+            if shared.safe.load(SeqCst) > data.from {
+                shared.state().stuck = Some(error.to_string());
+                shared.stuck.store(true, SeqCst);
+            }
+        }
         let poisoned = match &written {
             Ok(()) => false,
             Err(Fault::Write(_)) => self.undo(shared, &data).is_err(),
@@ -224,6 +233,7 @@ impl Writer {
         let done = match written {
             Ok(()) => {
                 state.stuck = None;
+                shared.stuck.store(false, SeqCst);
                 state.publish(&data);
                 shared.waiting.fetch_sub(data.bytes.len(), SeqCst);
                 shared.safe.fetch_max(data.summary.end, SeqCst);
@@ -231,8 +241,7 @@ impl Writer {
             }
             Err(Fault::Write(error) | Fault::Sync(error)) => {
                 let error = error.to_string();
-                if shared.safe.load(SeqCst) > data.from {
-                    state.stuck = Some(error);
+                if state.stuck.is_some() {
                     state.pending.push_front(Piece::Data(data));
                 } else {
                     state.failure = Some(Failure { error, refused: vec![data], poisoned });
