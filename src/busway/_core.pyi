@@ -508,7 +508,9 @@ class Log:
     @property
     def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
     @property
-    def stuck(self) -> tuple[str, int] | None: ...  # why what is told to be safe (with safety memory) is not written; records
+    def stuck(
+        self,
+    ) -> tuple[str, int] | None: ...  # why what is told to be safe (with safety memory) is not written; records
     @property
     def first(self) -> int: ...  # the first offset that is there
     @property

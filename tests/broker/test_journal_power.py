@@ -129,8 +129,8 @@ class Disk:
         self.fuse = 0
         for fd in list(self.fds):
             self.close(fd)
-        for name in os.listdir(self.folder):
-            self.real["unlink"](self.folder / name)
+        for file in self.folder.iterdir():
+            self.real["unlink"](file)
         self.names = self.chance.choice(self.past)
         for name, node in self.names.items():
             for at, written in node.since:

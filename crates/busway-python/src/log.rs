@@ -314,7 +314,9 @@ impl Log {
 
     /// Topics that are there: first and last sequence, number of records.
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
-        self.with(py, |log| log.topics())?.map_err(|error| self.unusable(py, &error))
+        // Whoever appends does not wait until all indexes are read.
+        let (open, base) = self.with(py, |log| log.inside())?;
+        self.io(py, |reader| reader.topics(&open, base))
     }
 
     /// The last sequence of each topic that was ever stored.

@@ -141,7 +141,7 @@ class Stream:
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         """What is there of each topic: first and last sequence, number of records."""
-        return self.log.topics()
+        return await asyncio.to_thread(self.log.topics)  # there may be very many
 
     def notes(self) -> "Notes | None":
         """Where its channels are noted; None: they end with the broker."""

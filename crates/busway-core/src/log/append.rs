@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::bucket::{index_name, log_name, Building, Topics};
+use super::bucket::{index_name, log_name, Building, Topic, Topics};
 use super::files::{replace, rest, Files};
 use super::front::Front;
 use super::once::{Known, Once};
@@ -97,15 +97,7 @@ impl Log {
         let shared = Arc::new(Shared {
             files,
             indexed,
-            state: Mutex::new(State {
-                settings,
-                buckets,
-                damage,
-                orphans,
-                wholes,
-                written: next,
-                ..State::default()
-            }),
+            state: Mutex::new(State { settings, buckets, damage, orphans, wholes, written: next, ..State::default() }),
             trimming: Mutex::default(),
             work: Condvar::new(),
             safe: next.into(),
@@ -167,9 +159,9 @@ impl Log {
         self.settings
     }
 
-    /// Topics that are there: first and last sequence, number of records.
-    pub fn topics(&self) -> io::Result<Vec<(String, u64, u64, u64)>> {
-        self.reader().topics(&self.topics, self.bucket.summary.base)
+    /// What of each topic is in the bucket that is written to, and the base of that: for `Reader::topics`.
+    pub fn inside(&self) -> (Vec<Topic>, u64) {
+        (self.topics.inside().cloned().collect(), self.bucket.summary.base)
     }
 
     /// Why what was promised to be stored is not written yet, if that is so, and how many records that are.
@@ -445,7 +437,8 @@ impl Log {
         let ended =
             self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| io::Error::other("the writer ended")));
         let stuck = self.stuck().map(|(error, count)| format!("{count} acknowledged messages are lost: {error}"));
-        let lost = stuck.or_else(|| self.settle().map(|lost| lost.error)).map_or(Ok(()), |error| Err(io::Error::other(error)));
+        let lost =
+            stuck.or_else(|| self.settle().map(|lost| lost.error)).map_or(Ok(()), |error| Err(io::Error::other(error)));
         let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };
         self.shared.files.unlock();
         ended.and(lost).and(kept)

@@ -290,7 +290,14 @@ impl Opening<'_> {
         }
         let begin = self.indexes.range(..known.end).next_back().copied().unwrap_or(known.end);
         for earlier in self.indexes.range(begin..base.max(begin)).copied().collect::<Vec<_>>() {
-            match index(self.files, earlier)? {
+            let mut found = index(self.files, earlier)?;
+            // Its head was sound, or it would have been made anew before.
+            let limit = self.logs.range(earlier + 1..).next().copied().filter(|_| self.logs.contains(&earlier));
+            if let Some(limit) = limit.filter(|_| found.is_none()) {
+                self.index_anew(earlier, limit)?;
+                found = index(self.files, earlier)?;
+            }
+            match found {
                 Some(index) => Self::carry(&mut known, &index),
                 None => self.told(index_name(earlier), (earlier, earlier), "an index is unreadable"),
             }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
-use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topics};
+use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topic, Topics};
 use super::files::rest;
 use super::once::Once;
 use super::open::{index, Scan, UNREADABLE};
@@ -328,7 +328,7 @@ impl Reader {
 
     /// Topics that are there: first and last sequence, number of records; those of the bucket that is written to come from
     /// `open`, with its base.
-    pub fn topics(&self, open: &Topics, base: u64) -> io::Result<Vec<(String, u64, u64, u64)>> {
+    pub fn topics(&self, open: &[Topic], base: u64) -> io::Result<Vec<(String, u64, u64, u64)>> {
         let mut all = std::collections::BTreeMap::<String, (u64, u64, u64)>::new();
         let mut add = |text: &str, last: u64, first: u64, count: u64| {
             if count > 0 {
@@ -357,7 +357,7 @@ impl Reader {
         for bytes in waiting {
             records(&bytes).for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
         }
-        open.all.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
+        open.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
     }
 

@@ -220,6 +220,7 @@ impl Writer {
             // At once, for to undo it takes a while: nothing more is promised.
             if shared.safe.load(SeqCst) > data.from {
                 shared.state().stuck = Some(error.to_string());
+                (shared.bell)();
                 shared.stuck.store(true, SeqCst);
             }
         }
@@ -331,12 +332,7 @@ impl State {
                 bucket.marks.extend_from_slice(&data.marks);
             }
             _ => {
-                self.buckets.push(Bucket {
-                    summary: data.summary,
-                    sealed: false,
-                    marks: data.marks.clone(),
-                    index: 0,
-                });
+                self.buckets.push(Bucket { summary: data.summary, sealed: false, marks: data.marks.clone(), index: 0 });
             }
         }
         self.written = data.summary.end;
