@@ -519,7 +519,9 @@ class Log:
     @property
     def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
     @property
-    def stuck(self) -> str | None: ...  # why what is told to be safe (with safety memory) is not written
+    def stuck(
+        self,
+    ) -> tuple[str, int] | None: ...  # why what is told to be safe (with safety memory) is not written; records
     @property
     def first(self) -> int: ...  # the first offset that is there
     @property
@@ -555,7 +557,7 @@ class Log:
     def check(self) -> list[Damage]:
         """Read everything, so that all damage becomes known."""
     @property
-    def usage(self) -> tuple[int, int]: ...  # bytes and buckets
+    def usage(self) -> tuple[int, int, int]: ...  # bytes of records, buckets, bytes of the files that find them
     def close(self) -> None:
         """Write all that waits and let go of the folder."""
 

@@ -106,6 +106,9 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     next: int = 0
     """Behind the last offset that can be read."""
     bytes: int = 0
+    """Of its messages; on disk there are `index_bytes` more."""
+    index_bytes: int = 0
+    """Of the files that find messages, and know topics and publishers."""
     buckets: int = 0
     damage: int = 0
     """Places that were found to be lost or changed."""
@@ -113,6 +116,8 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     """Messages that are to be delivered later."""
     dropped: int = 0
     """Those that were removed for the stream's limits before they were due, since the broker started."""
+    stuck: str | None = None
+    """With the safety `memory`: how many acknowledged messages can't be written, and why; None: all can."""
     topic_count: int = 0
     """Topics that were ever stored."""
     channels: tuple[dict[str, Any], ...] = ()

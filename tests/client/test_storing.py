@@ -214,6 +214,26 @@ async def test_more_than_may_wait_makes_publishers_wait(net: Net) -> None:
             assert len({place.offset for place in places}) == len(outcomes), outcomes
 
 
+async def test_many_on_their_way_into_two_streams_by_turns(net: Net) -> None:
+    """All of them are sent again, known to be stored, and get their first places."""
+    await net.serve()
+    assert net.server is not None
+    async with FaultProxy(net.server.addresses[0]) as proxy:
+        async with busway.connect(proxy.address, reconnect=(0, 0, 0.001), timeout=PATIENCE) as bus:
+            await bus.create_stream("odd", ["odd"])
+            (await proxy.link()).stall("down")
+            storing = [bus.publish(("even", "odd")[number % 2], b"", durable=True) for number in range(6000)]
+            async with net.client() as witness:
+                for name in ("default", "odd"):
+                    stream = await witness.stream(name)
+                    while (await stream.info()).next < 3000:
+                        await asyncio.sleep(0)
+                proxy.cut()
+                places = await within(asyncio.gather(*storing))
+                assert [place.offset for place in places] == [number // 2 for number in range(6000)]
+                assert [info.count for info in await witness.streams()] == [3000, 3000]
+
+
 async def test_what_waits_to_be_stored_is_bounded_also_without_payloads(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def test_the_last_stay_in_memory_and_no_more() -> None:
     assert log.safe == 400
     assert 250 < log.first < 320
     assert [one.offset for one in read_all(log)] == list(range(log.first, 400))
-    size, _ = log.usage
+    size, *_ = log.usage
     assert size < 2 << 20
     # Of those that left it is still known that they were sent; only their sequence isn't.
     assert log.append([row("a", session=1, number=5), row("a", session=1, number=399)], 500) == [(5, 0), (399, 400)]

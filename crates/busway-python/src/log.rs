@@ -280,9 +280,9 @@ impl Log {
         self.reader.safe()
     }
 
-    /// Why what is told to be safe is not written yet; None: it is, or will be soon.
+    /// Why what is told to be safe is not written yet, and how many records that are; None: it is, or will be soon.
     #[getter]
-    fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
+    fn stuck(&self, py: Python<'_>) -> PyResult<Option<(String, u64)>> {
         self.with(py, |log| log.stuck())
     }
 
@@ -318,7 +318,9 @@ impl Log {
 
     /// Topics that are there: first and last sequence, number of records.
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
-        self.with(py, |log| log.topics())?.map_err(|error| self.unusable(py, &error))
+        // Whoever appends does not wait until all indexes are read.
+        let (open, base) = self.with(py, |log| log.inside())?;
+        self.io(py, |reader| reader.topics(&open, base))
     }
 
     /// The last sequence of each topic that was ever stored.
@@ -381,9 +383,9 @@ impl Log {
         self.io(py, Reader::check).map(told)
     }
 
-    /// Bytes and buckets.
+    /// Bytes of records, buckets, bytes of what is kept to find them.
     #[getter]
-    fn usage(&self) -> (u64, usize) {
+    fn usage(&self) -> (u64, usize, u64) {
         self.reader.usage()
     }
 

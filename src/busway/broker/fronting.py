@@ -98,6 +98,7 @@ class DatabaseStream(Stream):
     ) -> None:
         super().__init__(hub, number, config, front, folder)
         self.store = store
+        store.kept(self._kept)
         self._database = database
         self._databases = databases
         self._writing: asyncio.Task[None] | None = None
@@ -214,6 +215,20 @@ class DatabaseStream(Stream):
         self._refusing = True
         self.log.fail(reason, taken=taken)
         self._commit()
+
+    def _kept(self, begin: int, end: int) -> list[Record]:
+        """What the front has still of these; on the database's thread."""
+        records: list[Record] = []
+        while begin < end:
+            try:
+                first, behind, block = self.log.read(begin, _BATCH)
+            except DataFailed:  # closed meanwhile
+                break
+            if first != begin or not block:
+                break
+            records += _records(block)
+            begin = behind
+        return [record for record in records if record.offset < end]
 
     # Reading.
 

@@ -73,7 +73,7 @@ class Stream:
         if bool(stuck := self.log.stuck) is not self._stuck:
             self._stuck = bool(stuck)
             if stuck:
-                log.error("stream %r: acknowledged messages can't be written: %s", self.config.name, stuck)
+                log.error("stream %r: %s", self.config.name, _stuck(*stuck))
             else:
                 log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
@@ -142,7 +142,7 @@ class Stream:
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         """What is there of each topic: first and last sequence, number of records."""
-        return self.log.topics()
+        return await asyncio.to_thread(self.log.topics)  # there may be very many
 
     def notes(self) -> "Notes | None":
         """Where its channels are noted; None: they end with the broker."""
@@ -178,21 +178,27 @@ class Stream:
 
     def figures(self) -> dict[str, Any]:
         """Its settings and how it is, as a StreamInfo has them."""
-        size, buckets = self.log.usage
+        size, buckets, index = self.log.usage
         waiting, dropped = self.log.waits
+        stuck = self.log.stuck
         return {
             **msgspec.to_builtins(self.config),
             "first": self.first,
             "next": self.safe,
             "bytes": size,
+            "index_bytes": index,
             "buckets": buckets,
             "waiting": waiting,
             "dropped": dropped,
             "damage": len(self.log.damage),
-            "stuck": self.log.stuck,
+            "stuck": stuck and _stuck(*stuck),
             "topic_count": self.log.topic_count,
             "channels": self._hub.delivering.figures(self.number),
         }
+
+
+def _stuck(error: str, count: int) -> str:
+    return f"{count} acknowledged messages can't be written, and no others are taken: {error}"
 
 
 def takes(config: StreamConfig, pattern: str) -> bool:

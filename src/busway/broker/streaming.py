@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway._core import Log, matches
-from busway.broker.data import replace, sealed, sync, unsealed
 from busway.broker.ends import Ends
-from busway.broker.fronting import FILE, Databases, DatabaseStream
+from busway.broker.folder import CONFIG, COPY, LOG, copy_config, discard, handles, read, write
+from busway.broker.fronting import Databases, DatabaseStream
 from busway.broker.stream import BILLION, Stream, settings
-from busway.errors import BusError, Code, DataFailed, Rejected
-from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
+from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
+from busway.streams import DEFAULT, Store, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 FOLDER: Final = "streams"
-CONFIG: Final = "stream.json"
-LOG: Final = "log"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
 _SEALED: Final = 0.2
 """And after settings were changed."""
 _AGAIN: Final = BILLION
 """Nanoseconds until a message is tried again that was due and could not be stored."""
+_HANDLES: Final = 64
+"""File handles that are left for connections and for reading when a stream is made."""
 
 
 class Streaming:
@@ -47,6 +47,8 @@ class Streaming:
         self._folder = folder / FOLDER if folder is not None else None
         self._guid = bytes.fromhex(hub.guid)
         self.streams: dict[str, Stream] = {}
+        self.damaged: dict[str, str] = {}
+        """Streams that can't be opened, and why."""
         self._numbers = 0
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
         self._trimmed = hub.loop.time()
@@ -61,6 +63,8 @@ class Streaming:
         self._ends.open()
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
+            if DEFAULT in self.damaged:  # there is no broker without it
+                raise DataFailed(self.damaged[DEFAULT])
             configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
         async with self._changing:
             for config in configs.values():
@@ -69,6 +73,10 @@ class Streaming:
                 except Rejected as error:
                     raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
                 await self._add(config)
+        for reason in self.damaged.values():
+            log.error(
+                "%s; the broker goes on without it, what is published on its topics goes to other streams", reason
+            )
 
     @property
     def best(self) -> Store:
@@ -94,7 +102,13 @@ class Streaming:
         for folder in folders:
             if folder.name.startswith("."):
                 shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
-            elif (config := _read(folder)) is not None:
+                continue
+            try:
+                config = read(folder)
+            except DataFailed as error:
+                self.damaged[folder.name] = error.reason
+                continue
+            if config is not None:
                 found.append(config)
         return found
 
@@ -118,7 +132,9 @@ class Streaming:
                 if msgspec.structs.replace(old.config, former=()) == config:
                     return old
                 raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
+            self._refuse_damaged(config.name)
             self._check(config)
+            self._check_room()
             stream = await self._add(config, new=True)
             # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
             self._hub.replaying.added(stream)
@@ -136,7 +152,7 @@ class Streaming:
             self._check(config)
             if stream.folder is not None:
                 try:
-                    self._write(stream.folder, config)
+                    write(stream.folder, config)
                 except OSError as error:
                     raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
             stream.change(config)
@@ -173,12 +189,28 @@ class Streaming:
             except BusError as error:
                 log.warning("stream %r is removed; closing it failed: %s", name, error)
             if stream.folder is not None:
-                _discard(stream.folder)
+                gone = discard(stream.folder)
+                await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # what stays goes at the next start
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
+            self._refuse_damaged(name)
             raise Rejected(f"there is no stream {name!r}", code=Code.NO_STREAM)
         return stream
+
+    def _refuse_damaged(self, name: str) -> None:
+        if (reason := self.damaged.get(name)) is not None:
+            raise DataFailed(f"{reason}; mend or remove it, and start the broker again")
+
+    def _check_room(self) -> None:
+        if len(self.streams) >= (most := self._hub.settings.streams):
+            raise LimitExceeded(f"there are {most} streams already (setting streams)", code=Code.TOO_MANY_STREAMS)
+        used, most = handles()
+        if used + _HANDLES > most:
+            raise LimitExceeded(
+                f"{used} of {most} file handles are in use, and a stream needs some; raise the limit (ulimit -n) or remove streams",
+                code=Code.TOO_MANY_STREAMS,
+            )
 
     def _check(self, config: StreamConfig) -> None:
         if config.store == "disk" and self._folder is None:
@@ -210,7 +242,9 @@ class Streaming:
                 made = not folder.exists()
                 folder.mkdir(parents=True, exist_ok=True)
                 if new or not (folder / CONFIG).exists():
-                    self._write(folder, config)
+                    write(folder, config)
+                else:
+                    copy_config(folder)
             except OSError as error:
                 raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
         try:
@@ -223,6 +257,7 @@ class Streaming:
         except BaseException:
             if new and folder is not None:  # or the broker would not start again
                 (folder / CONFIG).unlink(missing_ok=True)
+                (folder / COPY).unlink(missing_ok=True)
                 if made:
                     shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -245,11 +280,6 @@ class Streaming:
         stream = Stream(self._hub, number, config, native, folder)
         stream.tell_damage()
         return stream
-
-    @staticmethod
-    def _write(folder: Path, config: StreamConfig) -> None:
-        mode = 0o666 if config.url is None else 0o600  # there may be a password in it
-        replace(folder / CONFIG, sealed(config), mode)
 
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
@@ -301,40 +331,6 @@ class Streaming:
         if self.streams.get(stream.config.name) is stream:
             self._release(stream, offset)
             self._hub.flush()
-
-
-def _discard(folder: Path) -> None:
-    """Remove a stream's folder, so that a crash leaves either all of it or nothing that counts."""
-    gone = folder.with_name(f".{folder.name}.removed")
-    try:
-        shutil.rmtree(gone, ignore_errors=True)
-        folder.rename(gone)
-        sync(folder.parent)
-    except OSError as error:
-        raise DataFailed(
-            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
-            "remove it, or the stream is there again when the broker starts"
-        ) from error
-    shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
-
-
-def _read(folder: Path) -> StreamConfig | None:
-    """What a folder's stream is; None: it was never finished."""
-    file = folder / CONFIG
-    try:
-        config = unsealed(file.read_bytes(), StreamConfig)
-        made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
-    except FileNotFoundError:
-        if not any((folder / one).exists() for one in (LOG, FILE)):
-            return None
-        raise DataFailed(f"the stream in {folder} can't be opened: its {CONFIG} is missing") from None
-    except OSError as error:
-        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error.strerror}") from error
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error}") from error
-    if config.name != folder.name:
-        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
-    return msgspec.structs.replace(made, former=config.former)
 
 
 def later(hub: "Hub", event: tuple[Any, ...]) -> None:

@@ -64,7 +64,8 @@ def stream_info(
             terminal.record(found | {"stored": held} if topics else found)
             return
         channels = found.pop("channels")
-        terminal.out.print(pairs("", found | {"bytes": values.shown_size(found["bytes"])}))
+        sizes = {name: values.shown_size(found[name]) for name in ("bytes", "index_bytes")}
+        terminal.out.print(pairs("", found | sizes))
         if channels:
             terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
         if held:

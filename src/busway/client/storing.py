@@ -35,7 +35,8 @@ Lasting: TypeAlias = float | str | timedelta
 _UNSTORED: Final = 32 << 20
 """Bytes that may wait to be stored before a publish waits too."""
 _EACH: Final = 256
-"""Bytes that a message counts besides its payload: what remembers it has a size as well."""
+"""Bytes that a message counts besides its payload: what remembers it has a size, and no more are on their way than a stream
+remembers of a client."""
 _CHUNK: Final = 1024
 _LONGEST: Final = 100 * 365.25 * 86400
 

@@ -115,7 +115,7 @@ impl Log {
         loop {
             let goes = match self.shared.state().pending.front() {
                 Some(Piece::Data(data)) => front.handed > 0 && data.summary.end <= upto,
-                Some(Piece::Seal(..)) => true,
+                Some(Piece::Seal(_)) => true,
                 None => false,
             };
             if !goes || !writer.step(&self.shared) {
@@ -136,8 +136,8 @@ impl Log {
             match piece {
                 Piece::Data(data) => refused.push(data),
                 // Of a bucket from which nothing is taken back it stays.
-                Piece::Seal(base, index) if refused.is_empty() => state.pending.push_back(Piece::Seal(base, index)),
-                Piece::Seal(..) => sealed = true,
+                Piece::Seal(seal) if refused.is_empty() => state.pending.push_back(Piece::Seal(seal)),
+                Piece::Seal(_) => sealed = true,
             }
         }
         front.handed = front.handed.min(state.pending.len());

@@ -1,8 +1,9 @@
 //! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without gaps.
 //!
 //! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once`, `waiting` and
-//! `wire` (one file of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
-//! writer), `open` (what is found when a log is opened), `append` (the appending side), `scan` (reading), `columns` (blocks
+//! `wire` (one file of the log, and what is known of it), `whole` (what is known of all before), `shared` (what the appending
+//! side, the writer thread and readers share, and the writer), `open` (what is found when a log is opened), `append` (the
+//! appending side), `trim` (old buckets leave), `scan` (reading), `columns` (blocks
 //! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
 //! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
 
@@ -18,7 +19,9 @@ pub mod record;
 pub mod scan;
 mod shared;
 pub mod simulated;
+pub mod trim;
 pub mod waiting;
+mod whole;
 mod wire;
 
 /// When a record is as safe as the stream promises.

@@ -2,7 +2,7 @@
 //!
 //! One whose time has not come is parked: stored without a sequence, so that it is no message of its topic yet, and nobody is
 //! given it. When it is due it is appended once more, with the same session and number, which ends its waiting. So what waits
-//! is known from the records alone; every index has all of it, so that the newest one is enough.
+//! is known from the records alone: an index has what its bucket changed, a `whole` all of it.
 
 use std::collections::VecDeque;
 
@@ -26,6 +26,77 @@ impl Parked {
     fn key(&self) -> Key {
         (self.session, self.number)
     }
+}
+
+/// What the records of a bucket changed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Moves {
+    parked: Vec<Parked>,
+    /// Those that were appended once more: the offset, and which.
+    released: Vec<(u64, Key)>,
+}
+
+impl Moves {
+    pub fn park(&mut self, parked: Parked) {
+        self.parked.push(parked);
+    }
+
+    pub fn release(&mut self, session: u64, number: u64, offset: u64) {
+        self.released.push((offset, (session, number)));
+    }
+
+    /// A record that was found.
+    #[inline]
+    pub fn learn(&mut self, record: &Record<'_>) {
+        if record.is_parked() {
+            let (due, offset, session, number) = (record.due(), record.offset(), record.session(), record.number());
+            self.park(Parked { due, offset, session, number });
+        } else if record.is_released() {
+            self.release(record.session(), record.number(), record.offset());
+        }
+    }
+
+    /// Records from this offset on were not stored.
+    pub fn retract(&mut self, from: u64) {
+        self.parked.retain(|parked| parked.offset < from);
+        self.released.retain(|(offset, _)| *offset < from);
+    }
+
+    pub fn write(&self, out: &mut Vec<u8>) {
+        write(&self.parked, out);
+        out.u64(self.released.len() as u64);
+        for (offset, (session, number)) in &self.released {
+            out.u64(*offset);
+            out.u64(*session);
+            out.u64(*number);
+        }
+    }
+
+    pub fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let mut moves = Self { parked: read(bytes)?, released: Vec::new() };
+        for _ in 0..bytes.count(24)? {
+            moves.released.push((bytes.u64()?, (bytes.u64()?, bytes.u64()?)));
+        }
+        Some(moves)
+    }
+}
+
+fn write(all: &[Parked], out: &mut Vec<u8>) {
+    out.u64(all.len() as u64);
+    for Parked { due, offset, session, number } in all {
+        out.i64(*due);
+        out.u64(*offset);
+        out.u64(*session);
+        out.u64(*number);
+    }
+}
+
+fn read(bytes: &mut &[u8]) -> Option<Vec<Parked>> {
+    let mut all = Vec::new();
+    for _ in 0..bytes.count(32)? {
+        all.push(Parked { due: bytes.i64()?, offset: bytes.u64()?, session: bytes.u64()?, number: bytes.u64()? });
+    }
+    Some(all)
 }
 
 #[derive(Debug, Default)]
@@ -89,14 +160,17 @@ impl Waiting {
         self.dropped += (before - self.all.len()) as u64;
     }
 
-    /// Puts a record that was found into it.
-    pub fn learn(&mut self, record: &Record<'_>) {
-        let (due, offset, session, number) = (record.due(), record.offset(), record.session(), record.number());
-        if record.is_parked() {
-            self.add(Parked { due, offset, session, number });
-        } else if record.is_released() {
-            self.remove(session, number);
+    /// What waits behind a bucket, from what waited before it, or in the middle of it.
+    pub fn apply(&mut self, moves: &Moves) {
+        moves.parked.iter().for_each(|parked| self.add(*parked));
+        for (_, (session, number)) in &moves.released {
+            self.remove(*session, *number);
         }
+    }
+
+    /// About how many bytes it is in a `whole`.
+    pub fn weight(&self) -> u64 {
+        32 * self.all.len() as u64
     }
 
     /// By the time they are due.
@@ -107,25 +181,12 @@ impl Waiting {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.u64(self.all.len() as u64);
-        for Parked { due, offset, session, number } in self.sorted() {
-            out.i64(due);
-            out.u64(offset);
-            out.u64(session);
-            out.u64(number);
-        }
+        write(&self.sorted(), out);
     }
 
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
         let mut waiting = Self::default();
-        for _ in 0..bytes.count(32)? {
-            waiting.add(Parked {
-                due: bytes.i64()?,
-                offset: bytes.u64()?,
-                session: bytes.u64()?,
-                number: bytes.u64()?,
-            });
-        }
+        read(bytes)?.into_iter().for_each(|parked| waiting.add(parked));
         Some(waiting)
     }
 }

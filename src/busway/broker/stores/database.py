@@ -66,6 +66,10 @@ class DatabaseStore(Store):
     def damage(self) -> Sequence[Damage]:
         return tuple(self._rows.damage)
 
+    def kept(self, find: Callable[[int, int], Sequence[Record]]) -> None:
+        """Where to find records (from an offset to before another) that the database has forgotten; called on its thread."""
+        self._rows.kept = find
+
     async def open(self) -> None:
         def work(connection: Connection) -> State:
             if self._database.holder(self.name) is not None:

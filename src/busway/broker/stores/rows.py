@@ -5,7 +5,7 @@ immutable value: writing returns the one that holds once the transaction is comm
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -73,6 +73,8 @@ class Rows:
     def __init__(self, name: str, dialect: Dialect) -> None:
         self.name = name
         self.damage: list[Damage] = []
+        self.kept: Callable[[int, int], Sequence[Record]] = lambda _begin, _end: ()
+        """Records from an offset to before another, as far as somebody has them still. Called on the thread."""
         self.state = State()
         self._dialect = dialect
         self._put_topics = dialect.put(schema.topic)
@@ -99,13 +101,24 @@ class Rows:
         return self._load(connection)
 
     def reopen(self, connection: Connection) -> State:
-        """The same after a lost connection: what was acknowledged and isn't there is told, and its places stay empty."""
+        """The same after a lost connection.
+
+        A server that was killed forgets the last commits it has answered, unless they were to be synced. They are stored again
+        if they are still known; what isn't is told, and its places stay empty.
+        """
         known = self.state
         found = self._load(connection)
         if found.next > known.next:
             log.info("stream %s: what was being stored when the connection was lost is there", self.name)
         if found.next >= known.next:
             return found
+        left = self.kept(found.next, known.next)
+        if [record.offset for record in left] == list(range(found.next, known.next)):
+            log.warning(
+                "stream %s: the database has forgotten records %d to %d; they are stored again",
+                *(self.name, found.next, known.next - 1),
+            )
+            return self._store_again(connection, found, left)
         log.error("stream %s: the database has lost records %d to %d", self.name, found.next, known.next - 1)
         what = "acknowledged, then lost by the database"
         self.damage.append(Damage(found.next, known.next, what))
@@ -115,6 +128,15 @@ class Rows:
             topics[name] = there._replace(last=max(topic.last, there.last))
         first = found.first if found.count else known.next
         return self._write(connection, replace(found, first=first, next=known.next, stored=known.stored, topics=topics))
+
+    def _store_again(self, connection: Connection, found: State, left: Sequence[Record]) -> State:
+        known = replace(self.state, topics=dict(self._topics))
+        self.loaded(found)
+        try:
+            stored = self.append(connection, left)
+        finally:
+            self.loaded(known)  # until it is committed
+        return replace(stored, topics={**found.topics, **stored.topics})
 
     def _load(self, connection: Connection) -> State:
         columns = schema.stream.c
