@@ -359,7 +359,9 @@ impl Reader {
             let there = records(&bytes).filter(|record| !record.is_parked());
             there.for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
         }
-        open.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
+        for topic in open {
+            add(&topic.text, topic.last, topic.first, topic.count);
+        }
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
     }
 
