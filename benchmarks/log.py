@@ -101,7 +101,7 @@ def open_time(folder: Path, blocks: list[tuple[int, bytes]], gib: float) -> None
     while log.usage[0] < gib * (1 << 30):
         # Without sessions, since they would be known.
         append(log, blocks)
-    size, buckets = log.usage
+    size, buckets, _ = log.usage
     log.close()
     for name in ("after a close", "after a crash"):
         begin = time.perf_counter()

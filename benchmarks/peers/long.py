@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from benchmarks.log import anonymous, append, prepared, rates
 from busway._core import Log
-from busway.broker.streaming import FOLDER, LOG
+from busway.broker.folder import LOG
+from busway.broker.streaming import FOLDER
 
 from .load import Load
 from .process import Process, ProcessError, Stage, stage

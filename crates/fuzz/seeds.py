@@ -92,12 +92,12 @@ def log() -> dict[str, dict[str, bytes]]:
     ]
     words = (0, 0, 3, 400, 3, 1, 9, 12, 0)
     head = struct.pack("<QQQQQqqqQ", *words) + bytes(8)
-    marks, due = struct.pack("<QQQq", 1, 0, 0, 1), struct.pack("<QqQ", 1, 12, 2)
+    marks, waiting = struct.pack("<QQQq", 1, 0, 0, 1), struct.pack("<QqQQQ", 1, 12, 2, 7, 3)
     once = struct.pack("<QQQqQQQQ", 1, 7, 0, 9, 1, 0, 0, 3)
     topics = struct.pack("<QQQQQQ", 1, 3, 1, 3, 0, 3) + b"a/b"
     return {
         "record": {"one": some[0], "all": b"".join(some), "bad": b"x" + some[0]},
-        "index": {"one": head + marks + due + once + topics, "empty": head + bytes(32)},
+        "index": {"one": head + marks + waiting + once + topics, "empty": head + bytes(32)},
     }
 
 

@@ -152,7 +152,13 @@ class Session:
     def publish(self, topic: str, payload: bytes | str, fields: bytes = ...) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
     def publish_many(
-        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes = ..., flags: int = 0
+        self,
+        topic: str,
+        payloads: Sequence[bytes | str],
+        start: int,
+        fields: bytes = ...,
+        flags: int = 0,
+        times: tuple[int, int] = ...,
     ) -> tuple[int, int]:
         """Encode from payloads[start] on; the index of the first that was not taken, and the number of the first that was."""
     def send(
@@ -379,8 +385,8 @@ class Engine:
     ) -> None:
         """Store a message of the broker itself; EVENT_OWN says what became of it. One with the same session is stored once."""
     def tell_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # a channel is gone
-    def release(self, stream: int, block: bytes, skip: list[tuple[int, int]]) -> None:
-        """Deliver a message that is due now; not to those (conn, sub) that will come to it in the log."""
+    def release(self, stream: int, block: bytes) -> bool:
+        """Store messages that waited and are due now once more, at the end of their stream; whether they could be."""
     def tell_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
@@ -451,6 +457,7 @@ class Log:
         max_bytes: int = ...,
         max_count: int = ...,
         once_age: int = ...,
+        max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
         """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
@@ -467,14 +474,17 @@ class Log:
         stored: int,
         sequences: dict[str, int],
         sent: list[tuple[int, int, int, int, int]],
+        waiting: Sequence[tuple[int, int, int, int]],
         keep_bytes: int = ...,
         once_age: int = ...,
+        max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
         """The front of a stream whose records somebody else stores: in memory, of the safe ones the last `keep_bytes` (16 MiB).
 
         What is stored already is told by its next offset, when its newest record was stored, the last sequence of each topic,
-        and who sent what, in the order of offsets: (session, number, offset, sequence, how many that follow each other).
+        and who sent what, in the order of offsets: (session, number, offset, sequence, how many that follow each other),
+        and what waits to be due (when, offset, session, number).
         fileno() is readable when something waits to be stored: then call hear() and unstored()."""
     def unstored(self, most: int) -> tuple[int, int, bytes] | None:
         """Of a front: what was appended and not taken yet, about so many bytes: (first offset, the one behind the last, block)."""
@@ -493,6 +503,7 @@ class Log:
         max_bytes: int = ...,
         max_count: int = ...,
         once_age: int = ...,
+        max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> None:
         """Change settings; the others stay."""
@@ -512,7 +523,9 @@ class Log:
     @property
     def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
     @property
-    def stuck(self) -> str | None: ...  # why what is told to be safe (with safety memory) is not written
+    def stuck(
+        self,
+    ) -> tuple[str, int] | None: ...  # why what is told to be safe (with safety memory) is not written; records
     @property
     def first(self) -> int: ...  # the first offset that is there
     @property
@@ -532,8 +545,15 @@ class Log:
         """The last sequence of each topic that was ever stored."""
     @property
     def topic_count(self) -> int: ...  # topics that were ever stored
-    def due(self, after: int) -> list[tuple[int, int]]:
-        """Records that are due after a time: when, and their offset."""
+    def waiting(self) -> list[tuple[int, int]]:
+        """Messages that wait to be due: when, and their offset, the next first."""
+    @property
+    def waits(self) -> tuple[int, int]:
+        """How many messages wait to be due, and how many went before they were."""
+    def drop_waiting(self, first: int) -> None:
+        """Of a front: nothing below this offset is there any more."""
+    def release(self, block: bytes, now: int) -> int:
+        """Append the messages of a block that are due by now, and wait, once more; how many were taken."""
     def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
         """Remove old buckets, none with offsets of `hold` or above: how many records, bytes and buckets went."""
     @property
@@ -541,7 +561,7 @@ class Log:
     def check(self) -> list[Damage]:
         """Read everything, so that all damage becomes known."""
     @property
-    def usage(self) -> tuple[int, int]: ...  # bytes and buckets
+    def usage(self) -> tuple[int, int, int]: ...  # bytes of records, buckets, bytes of the files that find them
     def close(self) -> None:
         """Write all that waits and let go of the folder."""
 
@@ -552,11 +572,9 @@ class Block:
     def __new__(cls, block: bytes) -> Self: ...
     def __len__(self) -> int: ...
     def get(self, offset: int) -> StoredRow | None: ...
-    def find(
-        self, begin: int, selection: Selection, but: str, now: int
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
-        """Of the records from an offset on that are selected, have not expired and have another topic than `but`: those that
-        are due (first offset, how many), and the others (first offset, how many, when)."""
+    def find(self, begin: int, selection: Selection, but: str, now: int) -> list[tuple[int, int]]:
+        """The records from an offset on that are selected, don't wait to be due, have not expired and have another topic than
+        `but`: first offset, how many."""
 
 @final
 class SimulatedFiles:

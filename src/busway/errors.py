@@ -83,6 +83,7 @@ class Code(IntEnum):
     REFUSED = 46
     ACK_LATE = 47
     OUT_OF_RANGE = 48
+    TOO_MANY_STREAMS = 49
     FORBIDDEN = 60
 
     @property
@@ -271,6 +272,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.TOO_OLD: Rejected,
     Code.CHANNEL_TAKEN: Rejected,
     Code.OUT_OF_RANGE: OutOfRange,
+    Code.TOO_MANY_STREAMS: LimitExceeded,
     Code.ACK_LATE: AckLate,
     Code.INVALID_SETTING: Rejected,
     Code.NO_RESPONDERS: NoResponders,

@@ -102,6 +102,8 @@ class Settings:
     heartbeat: float = 15.0
     handshake: float = 5.0
     drain: float = 5.0
+    streams: int = 1000
+    """Of the broker, not of a connection."""
     kept: int = 4096
     kept_bytes: int = 16 * MiB
     grace: float = 10.0

@@ -9,7 +9,7 @@ import msgspec
 from busway.positions import Position, Positions
 from busway.streams import seconds
 
-Since: TypeAlias = str | float | timedelta | datetime | Position | Positions
+Since: TypeAlias = str | timedelta | datetime | Position | Positions
 """Everything, a length of time back, a time, behind a position, or where a reader had come to."""
 
 _BILLION: Final = 10**9
@@ -31,7 +31,17 @@ def encode_since(since: Since | None) -> bytes:
         return msgspec.msgpack.encode((since, None))
     if isinstance(since, str) and ":" in since:
         return since_positions(Positions.parse(since))
+    _check_no_number(since)
     return msgspec.msgpack.encode(("ago", int(seconds("since", since) * _BILLION)))
+
+
+def _check_no_number(since: object) -> None:
+    """Elsewhere a number is an offset, and here it might be taken for seconds."""
+    if isinstance(since, int | float):
+        raise TypeError(
+            f'since={since!r} could be seconds or an offset: write timedelta(seconds={since!r}) or "{since}s" for a length of time '
+            "back, a Position for what comes behind a message"
+        )
 
 
 def moment(name: str, value: datetime) -> int:

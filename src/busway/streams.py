@@ -20,9 +20,14 @@ _PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
+def is_name(text: str) -> bool:
+    """Whether a stream or a channel may be called that."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(noun: str, name: Any) -> str:
     """The name of a stream or a channel."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_name(name):
         raise ValueError(
             f"{name!r} is no name of a {noun}: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
         )
@@ -101,16 +106,25 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     next: int = 0
     """Behind the last offset that can be read."""
     bytes: int = 0
+    """Of its messages; on disk there are `index_bytes` more."""
+    index_bytes: int = 0
+    """Of the files that find messages, and know topics and publishers."""
     buckets: int = 0
     damage: int = 0
     """Places that were found to be lost or changed."""
+    waiting: int = 0
+    """Messages that are to be delivered later."""
+    dropped: int = 0
+    """Those that were removed for the stream's limits before they were due, since the broker started."""
+    stuck: str | None = None
+    """With the safety `memory`: how many acknowledged messages can't be written, and why; None: all can."""
     topic_count: int = 0
     """Topics that were ever stored."""
     channels: tuple[dict[str, Any], ...] = ()
 
     @property
     def count(self) -> int:
-        """Messages that are there, damaged ones included."""
+        """Messages that are there, damaged ones included; one that was to be delivered later counts twice when it was."""
         return self.next - self.first
 
 
@@ -162,8 +176,6 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     in_flight: int
     waiting: int
     """To be handed out again, now or after a delay."""
-    delayed: int
-    """Not due yet."""
     dying: int
     """On their way to the dead-letter topic."""
     consumers: int

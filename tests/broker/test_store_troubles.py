@@ -137,6 +137,42 @@ async def test_a_full_disk(tmp_path: Path) -> None:
             assert (reader.lost, reader.missed) == (0, 0)
 
 
+async def test_a_full_disk_and_messages_that_were_promised_from_memory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Who was told too early can't be told otherwise; but everybody else is, at once, and nobody waits for ever."""
+    async with Limited(tmp_path) as broker, busway.connect(broker.address) as bus:
+        stream = await bus.create_stream("fast", ["t"], safety="memory")
+        for turn in range(2):
+            await broker.limit(4000 * (turn + 1))
+            count = 0
+            with pytest.raises(busway.StoreFailed, match="could not be stored"):
+                for _ in range(1_000_000):
+                    await within(bus.publish("t", b"x" * 1000, durable=True))
+                    count += 1
+            info = await stream.info()
+            unwritten = int((info.stuck or "0").split()[0])
+            assert 0 < unwritten <= count
+            if turn == 0:
+                await broker.limit(0)
+
+                async def resumes() -> bool:
+                    try:
+                        await bus.publish("t", b"room", durable=True)
+                    except busway.StoreFailed:
+                        return False
+                    return True
+
+                await eventually(resumes)
+                assert (await stream.info()).stuck is None
+    told = capfd.readouterr().err
+    assert told.count("acknowledged messages can't be written, and no others are taken") == 2
+    assert f"{unwritten} acknowledged messages are lost" in told
+    async with busway.serve(data=tmp_path / "data") as server, server.connect() as bus:
+        again = await bus.stream("fast")
+        assert (await again.info()).next == info.next - unwritten
+
+
 async def test_a_disk_that_is_full_again_and_again_tells_the_truth_of_each(tmp_path: Path) -> None:
     """Publishes in flight over many writes, of which some are done and some are not: who was told a place is there, and only who."""
     chance = random.Random(5)

@@ -4,9 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
+import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,29 +43,113 @@ async def fails(folder: Path, *words: str) -> None:
         ('{"name": "orders", "topics": []}', ("orders", "needs topics")),
         ('{"name": "orders", "topics": ["a"], "max_age": -1}', ("orders", "max_age")),
         ('{"name": "other", "topics": ["a"]}', ("'other'", "was the folder renamed?")),
-        ('{"name": "orders", "topics": ["taken/x"]}', ("overlaps",)),
     ],
 )
-async def test_a_broken_config_is_refused_with_its_name(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("copy", [True, False])
+async def test_a_broken_config_is_told_and_the_others_go_on(
+    tmp_path: Path, content: str, words: tuple[str, ...], caplog: pytest.LogCaptureFixture, *, copy: bool
+) -> None:
     await made(tmp_path)
-    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
-        await bus.create_stream("taken", ["taken/**"])
-    file = tmp_path / "streams/orders/stream.json"
+    file, second = tmp_path / "streams/orders/stream.json", tmp_path / "streams/orders/stream.json.bak"
     good = file.read_bytes()
+    assert second.read_bytes() == good
     file.write_text(content)
-    await fails(tmp_path, *words)
+    if not copy:
+        second.write_text("nothing")
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        assert all(word in caplog.text for word in words)
+        if copy:
+            assert (await (await bus.stream("orders")).info()).count == 1
+            assert file.read_bytes() == good
+            return
+        assert [one.name for one in await bus.streams()] == ["default"]
+        for refused in (bus.stream("orders"), bus.remove_stream("orders"), bus.create_stream("orders", ["orders/**"])):
+            with pytest.raises(busway.BusError) as caught:
+                await refused
+            for word in (*words, "mend or remove it"):
+                assert word in str(caught.value)
+        assert (await bus.publish("orders/2", b"2", durable=True)).stream == "default"
     file.write_bytes(good)  # nothing was changed by the attempt
     async with busway.serve(data=tmp_path) as server, server.connect() as bus:
         assert (await (await bus.stream("orders")).info()).count == 1
+    assert second.read_bytes() == good
 
 
-async def test_a_lost_config_is_refused_an_unfinished_stream_is_not(tmp_path: Path) -> None:
+async def test_streams_that_overlap_are_refused_with_their_names(tmp_path: Path) -> None:
+    await made(tmp_path)
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        await bus.create_stream("taken", ["taken/**"])
+    (tmp_path / "streams/orders/stream.json").write_text('{"name": "orders", "topics": ["taken/x"]}')
+    await fails(tmp_path, "overlaps")
+
+
+async def test_the_default_stream_has_to_be_sound(tmp_path: Path) -> None:
+    await made(tmp_path)
+    for name in ("stream.json", "stream.json.bak"):
+        (tmp_path / "streams/default" / name).write_text("nothing")
+    await fails(tmp_path, "default", "stream.json")
+
+
+async def test_there_are_only_so_many_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = busway.Settings(streams=3)
+    async with busway.serve(data=tmp_path, settings=settings) as server, server.connect() as bus:
+        for name in "ab":
+            await bus.create_stream(name, [name])
+        with pytest.raises(busway.LimitExceeded, match="there are 3 streams already"):
+            await bus.create_stream("c", ["c"])
+        await bus.create_stream("a", ["a"])  # it is there
+        await bus.remove_stream("a")
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (70, 70))
+        with pytest.raises(busway.LimitExceeded, match="of 70 file handles are in use"):
+            await bus.create_stream("c", ["c"])
+        monkeypatch.undo()
+        await bus.create_stream("c", ["c"])
+    assert sorted(one.name for one in (tmp_path / "streams").iterdir() if one.is_dir()) == ["b", "c", "default"]
+
+
+async def test_long_work_is_not_done_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are removed, and very many topics listed, while others are served."""
+    here = threading.get_ident()
+    removed: list[int] = []
+    rmtree = shutil.rmtree
+
+    def watched(*given: Any, **more: Any) -> None:
+        if Path(given[0]).exists():
+            removed.append(threading.get_ident())
+        rmtree(*given, **more)
+
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        stream = await bus.create_stream("orders", ["orders/**"])
+        await bus.publish("orders/1", b"1", durable=True)
+        ran: list[Any] = []
+        to_thread = asyncio.to_thread
+
+        async def noted(work: Any, *given: Any, **more: Any) -> Any:
+            ran.append(getattr(work, "__name__", work))
+            return await to_thread(work, *given, **more)
+
+        monkeypatch.setattr(asyncio, "to_thread", noted)
+        assert [one.topic for one in await stream.topics()] == ["orders/1"]
+        assert ran == ["topics", "_page"]
+        monkeypatch.setattr(shutil, "rmtree", watched)
+        await bus.remove_stream("orders")
+        assert removed
+        assert here not in removed
+    assert not any(one.name.startswith(".") for one in (tmp_path / "streams").iterdir())
+
+
+async def test_a_lost_config_is_told_an_unfinished_stream_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     await made(tmp_path)
     (tmp_path / "streams/unfinished").mkdir()
     async with busway.serve(data=tmp_path) as server, server.connect() as bus:
         assert [one.name for one in await bus.streams()] == ["default", "orders"]
-    (tmp_path / "streams/orders/stream.json").unlink()
-    await fails(tmp_path, "orders", "stream.json is missing")
+    for name in ("stream.json", "stream.json.bak"):
+        assert "missing" not in caplog.text
+        (tmp_path / "streams/orders" / name).unlink()
+    async with busway.serve(data=tmp_path):
+        assert "stream.json is missing" in caplog.text
 
 
 async def test_what_a_removal_left_is_removed_at_the_next_start(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import busway
+from tests.support.channels import cut
 from tests.support.net import Net, eventually, gather
 
 KINDS = {"Bus", "Core", "Life", "Connection", "Subscription", "Service", "Session", "Inbox", "Request", "EventStream"}
@@ -64,3 +65,16 @@ async def test_requests_that_were_given_up(net: Net) -> None:
             await asyncio.gather(task, return_exceptions=True)
         await asker.flush()
         assert server.stats()["pending"] == 0
+
+
+async def test_how_far_a_subscription_has_come_is_known_once_for_each_stream(net: Net) -> None:
+    """However often the connection is lost: each of them names the streams anew."""
+    maker = await net.connect()
+    lost = await net.connect(reconnect=(0,))
+    async with lost.subscribe("t", since="all") as reader:
+        for number in range(10):
+            place = await maker.publish("t", b"", durable=True)
+            assert [one.offset for one in await gather(reader, 1)] == [number]
+            key = place.broker, place.stream
+            assert lost._core.session.reached(reader._id) == [(key, number + 1)]
+            await cut(lost)

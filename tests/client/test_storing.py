@@ -1,6 +1,6 @@
 """Durable publishes over connections that die: at every frame and every byte, and with the broker itself.
 
-Each publish has exactly one outcome. One that was told a place is stored there, once; one that failed is not stored at all.
+Each publish has exactly one outcome: it is told a place, and is stored there, once.
 """
 
 import asyncio
@@ -96,10 +96,7 @@ class Stage:
         assert len(places) == len(stored) - 1, "something is stored twice"
         told = {payload: place for payload, place in conversation.outcomes.items() if isinstance(place, Position)}
         assert places == told, (places, conversation.outcomes)
-        for error in conversation.outcomes.values():
-            assert isinstance(error, Position | busway.Disconnected), (
-                f"{error!r} is not what a lost connection looks like"
-            )
+        assert len(told) == 10, f"a lost connection is no reason to fail: {conversation.outcomes}"
         if (reader := conversation.reader) is not None:
             got = [await reader.recv(timeout=PATIENCE) for _ in stored]
             assert [message.position for message in got] == [message.position for message in stored]
@@ -128,13 +125,11 @@ async def test_at_every_frame(stage: Stage, way: Any, fault: Any) -> None:
     proxy, _ = await stage.play()
     count = (proxy.links[0].up if way == "up" else proxy.links[0].down).frames
     assert count > 8
-    came_back = kept = 0
+    came_back = 0
     for place in range(2 if way == "up" else 1, count):
-        proxy, conversation = await stage.play(fault(way, frame=place))
+        proxy, _ = await stage.play(fault(way, frame=place))
         came_back += len(proxy.links) > 1
-        kept += stored(conversation)
     assert came_back > count // 2  # the faults did hit
-    assert kept > 5 * count  # and cost little: what was on its way is sent again
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
@@ -216,5 +211,43 @@ async def test_more_than_may_wait_makes_publishers_wait(net: Net) -> None:
             proxy.cut()
             outcomes = await asyncio.gather(*storing, return_exceptions=True)
             places = [place for place in outcomes if isinstance(place, Position)]
-            assert all(isinstance(one, Position | busway.Disconnected) for one in outcomes)
-            assert len({place.offset for place in places}) == len(places)
+            assert len({place.offset for place in places}) == len(outcomes), outcomes
+
+
+async def test_many_on_their_way_into_two_streams_by_turns(net: Net) -> None:
+    """All of them are sent again, known to be stored, and get their first places."""
+    await net.serve()
+    assert net.server is not None
+    async with FaultProxy(net.server.addresses[0]) as proxy:
+        async with busway.connect(proxy.address, reconnect=(0, 0, 0.001), timeout=PATIENCE) as bus:
+            await bus.create_stream("odd", ["odd"])
+            (await proxy.link()).stall("down")
+            storing = [bus.publish(("even", "odd")[number % 2], b"", durable=True) for number in range(6000)]
+            async with net.client() as witness:
+                for name in ("default", "odd"):
+                    stream = await witness.stream(name)
+                    while (await stream.info()).next < 3000:
+                        await asyncio.sleep(0)
+                proxy.cut()
+                places = await within(asyncio.gather(*storing))
+                assert [place.offset for place in places] == [number // 2 for number in range(6000)]
+                assert [info.count for info in await witness.streams()] == [3000, 3000]
+
+
+async def test_what_waits_to_be_stored_is_bounded_also_without_payloads(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker does not answer: publishers wait, whatever they send."""
+    monkeypatch.setattr("busway.client.storing._UNSTORED", 1 << 20)
+    await net.serve()
+    assert net.server is not None
+    async with FaultProxy(net.server.addresses[0]) as proxy:
+        async with busway.connect(proxy.address, reconnect=(0, 0, 0.001), timeout=PATIENCE) as bus:
+            (await proxy.link()).stall("down")
+            storing = [asyncio.ensure_future(bus.publish("t", b"", durable=True)) for _ in range(6000)]
+            many = asyncio.ensure_future(bus.publish_many("t", [b""] * 6000, durable=True))
+            await until(lambda: proxy.links[0].up.frames > 4000)
+            assert len(bus._unstored) <= 4096 + 1
+            proxy.reset()
+            placed = [*await within(asyncio.gather(*storing)), *await within(many)]
+    assert sorted(position.offset for position in placed) == list(range(12_000))

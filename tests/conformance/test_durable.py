@@ -199,7 +199,8 @@ async def test_a_delayed_message_is_stored_at_once_and_delivered_when_it_is_due(
         assert (late.offset, at.offset, now.offset) == (0, 1, 2)
         for subscription in (live, reader):
             assert await payloads(subscription, 3) == [b"now", b"at", b"late"]
-    assert [message.payload for message in await stored(bus)] == [b"late", b"at", b"now"]
+    got = await stored(bus)
+    assert [(message.payload, message.sequence) for message in got] == [(b"now", 1), (b"at", 2), (b"late", 3)]
 
 
 async def test_a_message_that_is_due_far_ahead_waits(net: Net) -> None:
@@ -219,6 +220,20 @@ async def test_what_is_due_survives_a_restart(net: Net, tmp_path: Path) -> None:
     bus = await net.connect()
     async with bus.subscribe("t") as live:
         assert await payloads(live, 1) == [b"late"]
+
+
+async def test_many_with_times(net: Net) -> None:
+    bus = await net.connect()
+    async with bus.subscribe("t", since="all") as reader:
+        receipts = await bus.publish_many("t", [b"0", b"1"], durable=True, delay=0.2)
+        placed = await bus.publish_many("t", [b"2", b"3"], durable=True, expires="1h")
+        past = datetime.now(UTC) - timedelta(hours=1)
+        await bus.publish_many("t", [b"4"], durable=True, expires=past)
+        await bus.publish_many("t", [b"5"], durable=True, deliver_at=past)
+        assert await payloads(reader, 5) == [b"2", b"3", b"5", b"0", b"1"]
+    assert [(one.offset, one.sequence) for one in [*receipts, *placed]] == [(0, 0), (1, 0), (2, 1), (3, 2)]
+    with pytest.raises(ValueError, match="durable=True"):
+        await bus.publish_many("t", [b""], expires=5)  # type: ignore[call-overload]
 
 
 # What is refused.

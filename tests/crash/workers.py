@@ -9,7 +9,7 @@ from busway.client.channel import Channel
 from busway.errors import AckLate
 from busway.positions import Position, Positions
 from busway.topic import matches
-from tests.crash.harness import PATIENCE, Stored, Worker, Writer
+from tests.crash.harness import LATER, PATIENCE, Stored, Worker, Writer
 
 TOPICS = ("orders/north", "orders/south", "audit")
 
@@ -72,6 +72,43 @@ class Publisher(Writer):
         for topic in TOPICS:
             numbers = [int(one.payload.split()[1]) for one in mine if one.topic == topic]
             assert numbers == sorted(numbers), f"the order of {self.name} on {topic} was not kept"
+
+
+class Delayer(Writer):
+    """Stores messages to be delivered a little later, also while the broker is down then."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        super().__init__(name)
+        self.chance = random.Random(seed)
+        self.told: set[bytes] = set()
+        self.came: list[bytes] = []
+        self._count = 0
+
+    async def work(self, bus: busway.Bus) -> None:
+        async with bus.subscribe(LATER, since="all") as own:
+            while not self.stopping:
+                await self._one(bus)
+            while self.told - set(self.came):
+                self.came.append((await own.recv(timeout=PATIENCE)).payload)
+
+    async def _one(self, bus: busway.Bus) -> None:
+        self._count += 1
+        payload = b"%s %d" % (self.name.encode(), self._count)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await bus.publish(LATER, payload, durable=True, delay=self.chance.uniform(0.001, 0.3))
+        except busway.Disconnected:
+            await asyncio.sleep(0.001)  # there is no connection at the moment
+        else:
+            self.told.add(payload)
+            self.did()
+
+    def check(self, stored: list[Stored]) -> None:
+        """Each that was acknowledged came, and came once."""
+        kept = [one.payload for one in stored if one.topic == LATER]
+        assert self.came == kept, "it did not get what is there"
+        assert len(kept) == len(set(kept)), "one came twice"
+        assert self.told == set(kept), "one is lost, or came although it was refused"
 
 
 class Subscriber(Worker):
@@ -206,10 +243,11 @@ class Consumer(Worker):
 
 
 def usual(seed: int = 0) -> list[Worker]:
-    """Three publishers, three who read, and three who share a channel."""
+    """Three publishers and one for later, three who read, and three who share a channel."""
     jobs = Jobs()
     return [
         *(Publisher(f"publisher-{number}", seed + number) for number in range(3)),
+        Delayer("delayer", seed),
         Subscriber("everything"),
         Subscriber("orders", "orders/*"),
         Resumer("resumer", "audit"),

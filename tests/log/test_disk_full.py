@@ -103,13 +103,17 @@ def test_a_sync_that_fails_is_never_trusted(bucket: int) -> None:
 
 def test_what_was_promised_from_memory_waits_for_room() -> None:
     files, model = SimulatedFiles(), Model()
-    log = Log.open(files, safety="memory", bucket_bytes=500, max_age=0)
+    log = Log.open(files, safety="memory", bucket_bytes=5000, max_age=0)
     take(log, model, 5)
     log.flush()
     files.fail(room=10)
     take(log, model, 9, 10)
     log.flush()
     assert log.settle() is None
+    assert log.stuck is not None
+    assert log.stuck[1] == 9
+    with pytest.raises(errors.DataFailed, match="a write or read failed"):
+        log.append([row()], 0)
     same(log, model)
     files.fail()
     log.flush()

@@ -3,7 +3,9 @@ if it had never been."""
 
 import select
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -12,12 +14,9 @@ from busway._core import Log, block_part, block_records, encode_records
 from busway.errors import DataFailed
 from tests.support.stored import Model, last_sequences, read_all, row, stored
 
-if TYPE_CHECKING:
-    from busway._core import Row
-
 
 def front(**given: object) -> Log:
-    start: dict = {"name": "s", "next": 0, "stored": 0, "sequences": {}, "sent": [], **given}
+    start: dict = {"name": "s", "next": 0, "stored": 0, "sequences": {}, "sent": [], "waiting": [], **given}
     return Log.front(**start)
 
 
@@ -103,26 +102,31 @@ def test_the_last_stay_in_memory_and_no_more() -> None:
     assert log.safe == 400
     assert 250 < log.first < 320
     assert [one.offset for one in read_all(log)] == list(range(log.first, 400))
-    size, _ = log.usage
+    size, *_ = log.usage
     assert size < 2 << 20
     # Of those that left it is still known that they were sent; only their sequence isn't.
     assert log.append([row("a", session=1, number=5), row("a", session=1, number=399)], 500) == [(5, 0), (399, 400)]
 
 
-sizes = st.tuples(st.sampled_from("abc"), st.integers(0, 400_000), st.integers(0, 2), st.integers(1, 30))
+dues = st.sampled_from([0, 0, 100, 200, 300])
+sizes = st.tuples(st.sampled_from("abc"), st.integers(0, 400_000), st.integers(0, 2), st.integers(1, 30), dues)
 steps = st.one_of(
     st.tuples(st.just("append"), st.lists(sizes, min_size=1, max_size=5)),
     st.tuples(st.just("take"), st.integers(1, 2_000_000)),
+    st.tuples(st.just("release"), st.none()),
     st.tuples(st.sampled_from(["store", "store", "fail", "fail rest"]), st.none()),
 )
 
 
-def taken_again(log: Log, given: list["Row"]) -> list[tuple[int, int]]:
+T = TypeVar("T")
+
+
+def taken_again(work: Callable[[], T]) -> T:
     """Append, when it is tried again."""
     ends = time.monotonic() + 10
     while time.monotonic() < ends:
         try:
-            return log.append(given, 1)
+            return work()
         except DataFailed as error:
             assert "gone" in error.reason
     raise AssertionError("it is not tried again")
@@ -137,10 +141,16 @@ def test_against_a_model(story: list) -> None:
     taken = safe = failures = 0
     for what, argument in story:
         if what == "append":
-            given_ = [row(topic, b"x" * size, session=who, number=n) for topic, size, who, n in argument]
-            expected = [model.append(one) for one in given_]
-            assert taken_again(log, given_) == expected
+            given_ = [row(topic, b"x" * size, session=who, number=n, due=due) for topic, size, who, n, due in argument]
+            expected = [model.append(one, 1) for one in given_]
+            assert taken_again(partial(log.append, given_, 1)) == expected
             log.flush()
+        elif what == "release":
+            for key in [key for key, (_, offset) in model.waiting.items() if offset < safe][:1]:
+                _, _, block = log.read(model.waiting[key][1], 1)
+                assert taken_again(partial(log.release, block, 1)) == 1
+                model.release(key, 1)
+                log.flush()
         elif what == "take":
             if taken == safe:
                 found = log.unstored(argument)
@@ -162,6 +172,7 @@ def test_against_a_model(story: list) -> None:
         assert (log.safe, log.next) == (safe, len(model.records))
         assert read_all(log) == model.records[:safe]
         assert last_sequences(log) == model.topics()
+        assert log.waiting() == sorted(model.waiting.values())
 
 
 rows = st.builds(row, st.text(max_size=3), st.binary(max_size=99), sender=st.text(max_size=3), due=st.integers(0, 9))

@@ -34,14 +34,33 @@ class Machine(RuleBasedStateMachine):
         where = {"memory": None, "disk": self.folder, "simulated": self.files}[self.store]
         return Log.open(where, bucket_bytes=1000, bucket_age=50, max_age=0)
 
-    @rule(topic=TOPICS, size=SIZES, session=st.integers(0, 2), step=st.integers(-20, 20), flush=st.booleans())
-    def append(self, topic: str, size: int, session: int, step: int, flush: bool) -> None:
+    @rule(
+        topic=TOPICS,
+        size=SIZES,
+        session=st.integers(0, 2),
+        step=st.integers(-20, 20),
+        delay=st.sampled_from([-1000, -1000, 5, 30]),
+        flush=st.booleans(),
+    )
+    def append(self, topic: str, size: int, session: int, step: int, delay: int, flush: bool) -> None:
         self.now += step
-        given = row(
-            topic, b"x" * size, session=session, number=len(self.model.records) + 1, fields=b"\x80", sender="me"
-        )
-        assert self.log.append([given], self.now) == [self.model.append(given)]
-        self.times.append(max(self.now, self.times[-1] if self.times else 0))
+        number, due = len(self.model.records) + 1, max(self.now + delay, 0)
+        given = row(topic, b"x" * size, session=session, number=number, due=due, fields=b"\x80", sender="me")
+        assert self.log.append([given], self.now) == [self.model.append(given, self.now)]
+        self.times.append(self.model.stored)
+        if flush:
+            self.log.flush()
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data(), flush=st.booleans())
+    def release(self, data: st.DataObject, flush: bool) -> None:
+        """Once, however often that is asked for."""
+        assert wait_safe(self.log) is None
+        key = data.draw(st.sampled_from(sorted(self.model.waiting)))
+        _, _, block = self.log.read(self.model.waiting[key][1], 1)
+        assert [self.log.release(block, self.now) for _ in range(2)] == [1, 0]
+        self.model.release(key, self.now)
+        self.times.append(self.model.stored)
         if flush:
             self.log.flush()
 
@@ -51,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         known = data.draw(st.sampled_from(self.model.records[self.first :]))
         if known.session:
             given = row(known.topic, b"other", session=known.session, number=known.number)
-            assert self.log.append([given], self.now) == [(known.offset, known.sequence)]
+            assert self.log.append([given], self.now) == [self.model.append(given)]
 
     @precondition(lambda self: self.store != "memory")
     @rule()
@@ -70,6 +89,7 @@ class Machine(RuleBasedStateMachine):
         gone, _, _ = self.log.trim(self.now, hold)
         self.log.set(max_count=0)
         self.first += gone
+        self.model.trim(self.first)
         assert self.log.first == self.first
         if gone:
             assert self.first <= hold
@@ -92,14 +112,14 @@ class Machine(RuleBasedStateMachine):
     def find(self, topic: str, sequence: int, back: int) -> None:
         assert wait_safe(self.log) is None
         there = self.model.records[self.first :]
-        wanted = (known.offset for known in there if known.topic == topic and known.sequence >= sequence)
+        wanted = (known.offset for known in there if known.topic == topic and known.sequence >= max(sequence, 1))
         assert self.log.find(topic, sequence) == next(wanted, None)
         later = (known.offset for known in there if self.times[known.offset] >= self.now - back)
         assert self.log.find_time(self.now - back) == next(later, len(self.model.records))
         selection = _core.Selection(topic)
         begin = self.log.skip(sequence, selection)
         assert begin >= sequence
-        assert not any(known.topic == topic for known in there if sequence <= known.offset < begin)
+        assert not any(known.topic == topic and known.sequence for known in there if sequence <= known.offset < begin)
 
     @invariant()
     def same(self) -> None:
@@ -107,10 +127,12 @@ class Machine(RuleBasedStateMachine):
         assert read_all(self.log) == self.model.records[self.first :]
         assert self.log.next == self.log.safe == len(self.model.records)
         assert last_sequences(self.log) == self.model.topics()
+        assert self.log.waiting() == sorted(self.model.waiting.values())
         assert self.log.damage == []
         there: dict[str, list[int]] = {}
         for known in self.model.records[self.first :]:
-            there.setdefault(known.topic, []).append(known.sequence)
+            if known.sequence:
+                there.setdefault(known.topic, []).append(known.sequence)
         assert self.log.topics() == sorted((topic, s[0], s[-1], len(s)) for topic, s in there.items())
 
     def teardown(self) -> None:

@@ -37,7 +37,8 @@ class Model:
     def __init__(self, ranges: int) -> None:
         self.now = 100.0
         self.ranges = ranges
-        self.records: list[tuple[bool, float]] = []  # chosen, due
+        self.records: list[bool] = []
+        """Whether the channel chooses it."""
         self.first = 0
         self.fates: dict[int, Fate] = {}
         self.people: dict[tuple[int, int], Person] = {}
@@ -64,7 +65,7 @@ class Model:
                 self.read = action
             elif isinstance(action, Note):
                 self.notes.append(action.entry)
-                done = [n for n, fate in self.fates.items() if fate.phase == "done" and self.records[n][0]]
+                done = [n for n, fate in self.fates.items() if fate.phase == "done" and self.records[n]]
                 self.known.append(dict.fromkeys(done, True))
             elif isinstance(action, Dead):
                 start, count = action.span
@@ -88,15 +89,12 @@ class Model:
         if (read := self.read) is None:
             return []
         self.read = None
-        spans, due, at = [], [], max(read.from_, self.first)
-        while at < len(self.records) and len(spans) + len(due) < read.want + more:
-            chosen, when = self.records[at]
-            if chosen and when > self.now:
-                due.append((at, 1, when))
-            elif chosen:
+        spans, at = [], max(read.from_, self.first)
+        while at < len(self.records) and len(spans) < read.want + more:
+            if self.records[at]:
                 spans.append((at, 1))
             at += 1
-        return self.perform(self.channel.found(read.ticket, joined(spans), at, self.now, due))
+        return self.perform(self.channel.found(read.ticket, joined(spans), at, self.now))
 
     def delivered(self, action: Deliver) -> None:
         person = self.people[action.consumer]
@@ -105,19 +103,16 @@ class Model:
         for start, count in action.spans:
             for offset in range(start, start + count):
                 fate = self.fates[offset]
-                chosen, due = self.records[offset]
-                assert chosen, "a filter is no wish"
+                assert self.records[offset], "a filter is no wish"
                 assert offset >= self.first
-                assert due <= self.now, "before its time"
                 assert fate.phase in ("new", "waiting"), f"{offset} is {fate.phase}"
                 if fate.phase == "waiting":
                     assert fate.until <= self.now, "before its delay was over"
                     assert offset == min(self.again()), "in order"
                 else:
                     assert offset < min(self.again(), default=inf), "what comes again comes first"
-                    if due <= 100.0:
-                        assert offset > self.highest, "in order"
-                        self.highest = offset
+                    assert offset > self.highest, "in order"
+                    self.highest = offset
                 assert action.deliveries == fate.deliveries + 1
                 assert not 0 < self.config.max_deliveries <= fate.deliveries
                 fate.phase, fate.holder, fate.deliveries = "flight", action.consumer, action.deliveries
@@ -148,7 +143,7 @@ class Model:
         assert figures["dying"] == phases.count("dying")
         assert self.channel.floor >= self.first
         for offset in range(self.first, min(self.channel.floor, len(self.records))):
-            assert not self.records[offset][0] or self.fates[offset].phase == "done", "the floor is done"
+            assert not self.records[offset] or self.fates[offset].phase == "done", "the floor is done"
         assert all(got < wanted for one in self.people.values() for wanted, got, _ in one.takes.values())
         assert all(until > self.now for one in self.people.values() for *_, until in one.takes.values()) or self.read
         assert not any(fate.phase == "flight" and fate.until <= self.now for fate in self.fates.values())
@@ -162,18 +157,14 @@ class Model:
         if hungry:
             assert not self.again(), "they could be handed out"
         if hungry and not figures["full"]:
-            fresh = [
-                n
-                for n, one in self.fates.items()
-                if one.phase == "new" and self.records[n][0] and self.records[n][1] <= self.now
-            ]
+            fresh = [n for n, one in self.fates.items() if one.phase == "new" and self.records[n]]
             assert not fresh, f"{fresh} could be handed out"
 
     # What happens.
 
-    def append(self, kinds: list[int]) -> None:
-        for kind in kinds:
-            self.records.append((kind != 1, self.now + 7.0 if kind == 2 else 0.0))
+    def append(self, kinds: list[bool]) -> None:
+        for chosen in kinds:
+            self.records.append(chosen)
             self.fates[len(self.records) - 1] = Fate()
         self.perform(self.channel.appended(len(self.records), self.now))
 
@@ -290,7 +281,7 @@ class Model:
         for start, count in cut:
             for offset in range(start, start + count):
                 self.fates[offset] = Fate("done")
-                self.records[offset] = False, 0.0
+                self.records[offset] = False
         self.perform(self.channel.skip(cut, self.now))
 
     def pause(self, paused: bool) -> None:
@@ -351,7 +342,7 @@ def counted(notes: list[Entry]) -> dict[int, int]:
 who = st.sampled_from(CONSUMERS)
 near = st.lists(st.tuples(st.integers(-2, 12), st.integers(1, 8)), min_size=1, max_size=2)
 """Spans, counted from the floor."""
-kinds = st.lists(st.sampled_from([0, 0, 0, 0, 1, 2]), min_size=1, max_size=12)
+kinds = st.lists(st.sampled_from([True, True, True, False]), min_size=1, max_size=12)
 delays = st.sampled_from([0.0, 0.0, 3.0, 20.0])
 own = st.tuples(st.just("ack_own"), who, st.integers(0, 50), st.integers(1, 5))
 append = st.tuples(st.just("append"), kinds)
@@ -468,7 +459,7 @@ def finish(model: Model) -> None:
         while any(fate.phase == "dying" for fate in model.fates.values()):
             model.bury(0, worked=True)
         model.settle()
-    assert all(fate.phase == "done" for n, fate in model.fates.items() if model.records[n][0])
+    assert all(fate.phase == "done" for n, fate in model.fates.items() if model.records[n])
     assert model.channel.floor == len(model.records)
     assert model.channel.figures()["lag"] == 0
     state = rebuild(model.notes)["c"]

@@ -83,13 +83,16 @@ class Writer:
         number: int | None = None,
         expires: int = 0,
         due: int = 0,
+        waits: bool = False,
         sender: str = "till",
         fields: bytes | None = None,
         payload: bytes = b"payload",
     ) -> list[Record]:
         made = []
         for _ in range(count):
-            sequence = self.sequences[topic] = self.sequences.get(topic, 0) + 1
+            sequence = 0
+            if not waits:
+                sequence = self.sequences[topic] = self.sequences.get(topic, 0) + 1
             made.append(
                 Record(
                     offset=self.next,

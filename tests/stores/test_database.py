@@ -342,7 +342,7 @@ async def test_the_queries_of_a_long_stream_look_at_few_rows(postgres: Postgres)
         lambda connection: rows.find_time(connection, writer.records[1234].stored),
         lambda connection: rows.find(connection, "orders/new", 15_000),
         lambda connection: rows.limit(connection, age=None, most_bytes=10_000, most_count=None),
-        lambda connection: rows.due(connection, 0),
+        rows.waiting,
     ):
         assert await counted(work) == 0  # type: ignore[misc]
     await kit.close()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from busway.broker.stores import ChannelEntry, Due, Published, Store, TopicUsage, Trimmed, Usage
+from busway.broker.stores import ChannelEntry, Parked, Published, Store, TopicUsage, Trimmed, Usage
 from busway.errors import Closed, StoreFailed
 from tests.stores.kits import DAY, NOON, Kit, Writer, everything
 
@@ -20,7 +20,7 @@ async def test_an_empty_store_has_nothing(store: Store) -> None:
     assert await store.topics() == []
     assert await store.sequences() == {}
     assert await store.publishers(0) == []
-    assert await store.due(0) == []
+    assert await store.waiting() == []
     assert await store.usage() == Usage(0, 0)
     assert await store.load_channels() == []
     assert await store.trim(NOON, max_age=1, max_bytes=1, max_count=1) == Trimmed(0, 0)
@@ -189,14 +189,28 @@ async def test_many_publishers_are_told_whole(store: Store) -> None:
     assert await store.publishers(0) == [Published(7, 0, 0, 1, 20_000)]
 
 
-async def test_what_is_due_later_is_told_in_order_of_time(store: Store) -> None:
+async def test_what_waits_is_told_in_order_of_time_until_it_is_stored_once_more(store: Store) -> None:
     writer = Writer()
     for due in (0, NOON + 9, NOON + 3, 0, NOON + 3, NOON + 1):
-        writer.make(due=due)
+        writer.make(due=due, waits=due > 0, session=HUGE, number=HUGE - due)
     await store.append(writer.records)
-    assert await store.due(0) == [Due(NOON + 1, 5), Due(NOON + 3, 2), Due(NOON + 3, 4), Due(NOON + 9, 1)]
-    assert await store.due(NOON + 3) == [Due(NOON + 9, 1)]
-    assert await store.due(NOON + 9) == []
+    parked = [
+        Parked(NOON + more, offset, HUGE, HUGE - NOON - more) for more, offset in ((1, 5), (3, 2), (3, 4), (9, 1))
+    ]
+    assert await store.waiting() == parked
+    assert await store.topics() == [TopicUsage("orders/new", 1, 2, 2)]
+    sent = await store.publishers(0)
+    await store.append(writer.make(due=NOON + 1, session=HUGE, number=HUGE - NOON - 1))
+    assert await store.waiting() == parked[1:]
+    assert await store.publishers(0) == sent, "it was sent once"
+    assert await everything(store) == [
+        record._replace(due=0) if record.offset == 5 else record for record in writer.records
+    ]
+    await store.trim(NOON, max_count=4)
+    assert (await store.waiting(), await store.topics()) == (
+        [one for one in parked[1:] if one.offset >= store.first],
+        [TopicUsage("orders/new", 2 if store.first else 1, 3, 2 if store.first else 3)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -309,19 +323,19 @@ async def test_everything_is_there_after_opening_again(kit: Kit, store: Store) -
     if not kit.lasting:
         pytest.skip("lives in memory")
     writer = Writer()
-    writer.make(5, "a", due=NOON + 5)
+    writer.make(5, "a", due=NOON + 5, waits=True)
     writer.make(70, "b")
     await store.append(writer.records)
     await store.save_channels([ChannelEntry("billing", "floor", b"\x05")])
     await store.trim(NOON, max_count=20)
     before = [
         *(store.first, store.next, store.stored, await everything(store), await store.topics()),
-        *(await store.sequences(), await store.publishers(0), await store.due(0), await store.usage()),
+        *(await store.sequences(), await store.publishers(0), await store.waiting(), await store.usage()),
     ]
     store = await kit.reopen(store)
     assert before == [
         *(store.first, store.next, store.stored, await everything(store), await store.topics()),
-        *(await store.sequences(), await store.publishers(0), await store.due(0), await store.usage()),
+        *(await store.sequences(), await store.publishers(0), await store.waiting(), await store.usage()),
     ]
     assert await store.load_channels() == [ChannelEntry("billing", "floor", b"\x05")]
     await store.append(writer.make(3, "a"))

@@ -10,6 +10,7 @@ import pytest
 import busway
 from busway.errors import StoreFailed
 from busway.positions import Position
+from busway.streams import Safety
 from tests.streams.kits import Place, stores_again, vanish
 from tests.support.net import gather, payloads, settle, until, within
 from tests.support.postgres import Postgres
@@ -128,9 +129,11 @@ async def test_a_broker_that_ends_in_doubt_leaves_no_doubt(far: Place, relay: Re
     assert [message.payload for message in await far.stored()] == [b"0", b"1"]
 
 
-async def test_a_server_that_is_killed_again_and_again(postgres: Postgres, tmp_path: Path) -> None:
+@pytest.mark.parametrize("safety", ["synced", "written"])
+async def test_a_server_that_is_killed_again_and_again(postgres: Postgres, tmp_path: Path, safety: Safety) -> None:
+    """It forgets what was not to be synced, though it was answered; the broker still knows it."""
     async with Place("postgresql", tmp_path, postgres.url(postgres.schema())) as place:
-        await place.make(safety="synced")
+        await place.make(safety=safety)
         reader = await place.connect()
         acknowledged: dict[int, bytes] = {}
         refused: set[bytes] = set()
@@ -167,6 +170,8 @@ async def test_a_server_that_is_killed_again_and_again(postgres: Postgres, tmp_p
         assert [message.offset for message in got] == list(range(len(got)))
         assert [message.sequence for message in got] == list(range(1, len(got) + 1))
         assert refused.isdisjoint(acknowledged.values())
+        assert place.stream().figures()["damage"] == 0
+        await place.restart()  # so that the broker has none of it in memory
         stored = await place.stored()
         assert {message.offset: message.payload for message in stored} == acknowledged
 

@@ -178,7 +178,7 @@ async def test_what_is_due_later_is_delivered_later_once(bus_with_stream: Place)
         await within(bus.publish("orders/now", b"end", durable=True))
         for subscription in (plain, following):
             assert await payloads(subscription, 1) == [b"end"]
-    assert [message.payload for message in await bus_with_stream.stored()] == [b"late", b"now", b"end"]
+    assert [message.payload for message in await bus_with_stream.stored()] == [b"now", b"late", b"end"]
 
 
 async def test_no_more_than_the_stream_may_hold(bus_with_stream: Place) -> None:

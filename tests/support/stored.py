@@ -66,25 +66,52 @@ def wait_safe(log: Log) -> tuple[int, int, str] | None:
 
 
 class Model:
-    """A log as a list: what it holds, and the last sequence of each topic."""
+    """A log as a list: what it holds, the last sequence of each topic, what waits to be due and what has waited."""
 
     def __init__(self) -> None:
         self.records: list[Stored] = []
         self.sequences: dict[str, int] = {}
+        self.stored = 0
+        self.waiting: dict[tuple[int, int], tuple[int, int]] = {}
+        self.released: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
 
-    def append(self, given: "Row") -> tuple[int, int]:
-        topic, payload, _, _, session, number, *_ = given
+    def append(self, given: "Row", now: int = 0) -> tuple[int, int]:
+        topic, payload, _, _, session, number, _, _, due = given
         for known in self.records:
             if session and (known.session, known.number) == (session, number):
                 return known.offset, known.sequence
+        self.stored = max(self.stored, now)
+        if session and due > self.stored:
+            self.waiting[session, number] = due, len(self.records)
+            self.records.append(Stored(len(self.records), 0, topic, payload, session, number))
+            return self.records[-1].offset, 0
+        return self._add(topic, payload, session, number)
+
+    def _add(self, topic: str, payload: bytes, session: int, number: int) -> tuple[int, int]:
         sequence = self.sequences[topic] = self.sequences.get(topic, 0) + 1
         self.records.append(Stored(len(self.records), sequence, topic, payload, session, number))
         return self.records[-1].offset, sequence
 
+    def release(self, key: tuple[int, int], now: int) -> None:
+        """One that waits is due."""
+        due, offset = parked = self.waiting.pop(key)
+        self.stored = max(self.stored, now, due)
+        self.released[len(self.records)] = key, parked
+        self._add(self.records[offset].topic, self.records[offset].payload, *key)
+
+    def trim(self, first: int) -> None:
+        """What waits below this offset is gone."""
+        self.waiting = {key: parked for key, parked in self.waiting.items() if parked[1] >= first}
+
     def cut(self, length: int) -> None:
         """Forget what is behind the first so many."""
         for gone in reversed(self.records[length:]):
-            self.sequences[gone.topic] = gone.sequence - 1
+            if gone.sequence:
+                self.sequences[gone.topic] = gone.sequence - 1
+            if gone.offset in self.released:
+                key, parked = self.released.pop(gone.offset)
+                self.waiting[key] = parked
+        self.waiting = {key: parked for key, parked in self.waiting.items() if parked[1] < length}
         del self.records[length:]
 
     def topics(self) -> dict[str, int]:

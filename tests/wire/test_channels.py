@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 import busway
+from busway.broker import delivering
 from busway.errors import Code
 from tests.support import wire
 from tests.support.net import PATIENCE, Net
@@ -173,7 +174,15 @@ async def test_a_channel_that_is_none(raw: RawClient, asked: Any) -> None:
 
 async def test_times_far_away(raw: RawClient) -> None:
     for number, (start, floor) in enumerate(
-        [(["time", -(2**63)], 0), (["time", 2**63 - 1], 10), (["ago", 2**63 - 1], 0), (["ago", -(2**62)], 10)]
+        [
+            (["time", -(2**63)], 0),
+            (["time", 2**63 - 1], 10),
+            (["time", 2**64 - 1], 10),
+            (["ago", 2**63 - 1], 0),
+            (["ago", 2**64 - 1], 0),
+            (["ago", -(2**62)], 10),
+            (["ago", -(2**63)], 10),
+        ]
     ):
         asked = {**ASKED, "channel": f"c{number}", "start": start}
         answer = await result(raw, wire.channel(number + 1, number + 1, asked))
@@ -248,6 +257,69 @@ async def test_as_many_channels_as_a_connection_may_have(net: Net) -> None:
         for number in range(1, 4):
             assert (await result(raw, wire.channel(number, number, {**ASKED, "channel": f"c{number}"}))).code == 0
         assert (await result(raw, wire.channel(9, 9, ASKED))).code == Code.TOO_MANY_SUBSCRIPTIONS
+
+
+async def test_more_at_once_than_a_connection_may_have(net: Net) -> None:
+    """Those that are about to begin count too."""
+    server = await net.serve(subscriptions=3)
+    async with await RawClient.welcomed(server.addresses[0], 5) as raw:
+        await raw.send(*(wire.channel(number, number, {**ASKED, "channel": f"c{number}"}) for number in range(1, 11)))
+        codes = [(await raw.expect(wire.RESULT)).code for _ in range(10)]
+        assert sorted(codes) == [0] * 3 + [Code.TOO_MANY_SUBSCRIPTIONS] * 7
+
+
+async def test_as_many_channels_as_a_stream_may_have(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "CHANNELS", 3)
+    server = await net.serve()
+    async with await RawClient.welcomed(server.addresses[0], 5) as raw:
+        for number in range(1, 4):
+            assert (await result(raw, wire.channel(number, number, {**ASKED, "channel": f"c{number}"}))).code == 0
+        assert (await result(raw, wire.channel(9, 9, ASKED))).code == Code.TOO_MANY_SUBSCRIPTIONS
+        assert (await result(raw, wire.channel(9, 10, {**ASKED, "channel": "c1"}))).code == 0
+
+
+async def test_one_bad_entry_refuses_the_whole_frame(joined: RawClient) -> None:
+    await joined.send(wire.take(7, 2, 3))
+    await records(joined, 3)
+    await joined.expect(wire.RESULT)
+    assert (await result(joined, wire.ack(7, 3, (0, 2), (2, 1, 4)))).code == Code.INVALID_SETTING
+    assert await result(joined, wire.ack(7, 4, (0, 3))) == (0, 4, 3, "")
+
+
+async def test_one_that_is_back_changes_no_settings(joined: RawClient, net: Net) -> None:
+    """With `again` they are for a channel that has to be made."""
+    bus = await net.connect()
+    settings = {"lease": 5.0}
+    asked = {**ASKED, "settings": settings, "again": True}
+    assert (await result(joined, wire.channel(8, 2, asked))).code == 0
+    assert (await result(joined, wire.channel(9, 3, {**asked, "channel": "new"}))).code == 0
+    assert {one.name: one.lease for one in await bus.channels("default")} == {"c": 30, "new": 5, "witness": 30}
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"topic": "a//b"}, Code.INVALID_TOPIC),
+        ({"topic": "re:("}, Code.INVALID_PATTERN),
+        ({"where": b"\xc1"}, Code.INVALID_RULE),
+        ({"dead_letter": "a//b"}, Code.INVALID_TOPIC),
+        ({"dead_letter": "$bus/info"}, Code.RESERVED),
+        ({"dead_letter": "{other}"}, Code.INVALID_SETTING),
+        ({"paused": "yes"}, Code.INVALID_SETTING),
+    ],
+)
+async def test_settings_that_are_refused(joined: RawClient, settings: dict[str, Any], code: Code) -> None:
+    assert (await result(joined, wire.channel(8, 2, {**ASKED, "settings": settings}))).code == code
+    assert (await result(joined, wire.take(8, 3, 1))).code == Code.NO_CHANNEL
+
+
+@pytest.mark.parametrize("kind", [wire.CHANNEL, wire.UNCHANNEL, wire.TAKE, wire.ACK])
+@pytest.mark.parametrize("bad", ["short", "flag"])
+async def test_a_frame_that_can_not_be_read_ends_its_connection_alone(joined: RawClient, kind: int, bad: str) -> None:
+    """The witness goes on, and gets all."""
+    await joined.send(wire.frame(kind, bytes(13 if bad == "short" else 14), flags=bad == "flag"))
+    code, text = await joined.expect(wire.CLOSE)
+    assert (code, bool(text)) == (Code.PROTOCOL, True)
 
 
 async def test_the_end_is_told(joined: RawClient, net: Net) -> None:

@@ -144,6 +144,7 @@ codes! {
     REFUSED = 46, true;
     ACK_LATE = 47, true;
     OUT_OF_RANGE = 48, true;
+    TOO_MANY_STREAMS = 49, true;
     FORBIDDEN = 60, true;
 }
 

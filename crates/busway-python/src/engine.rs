@@ -433,11 +433,11 @@ impl Engine {
         self.core().tell_ended(conn, id, code, text);
     }
 
-    /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.
-    fn release(&self, stream: u32, block: &[u8], skip: Vec<(u32, u32)>) {
+    /// Stores messages that waited and are due now once more; whether they could be.
+    fn release(&self, stream: u32, block: &[u8]) -> bool {
         let mut core = self.core();
         core.clock = now();
-        core.release_record(stream, block, &skip);
+        core.release_due(stream, block)
     }
 
     /// Offsets that a subscription will never get.

@@ -231,16 +231,7 @@ impl Arrivals {
             if kept && self.seen.get_mut(&id).is_some_and(|seen| seen.knows(py, delivery, &message)) {
                 continue;
             }
-            let mut messages = inbox.borrow_mut();
-            let (waiting, full) = (!messages.is_empty(), messages.is_full());
-            if !messages.push(delivery.body.payload.len(), || message.clone_ref(py)) {
-                missed(&mut self.events, id, 1);
-            } else if !waiting {
-                self.events.push(Event::Ready(id));
-            }
-            if messages.is_full() && !full {
-                self.events.push(Event::Full(id));
-            }
+            push(&mut self.events, id, inbox, delivery.body.payload.len(), || message.clone_ref(py));
         }
         Ok(())
     }
@@ -289,7 +280,7 @@ impl Arrivals {
             at += size;
         }
         if let Some(offset) = last {
-            self.reach(&of.0, [id].into_iter(), offset + 1);
+            self.reach(py, &of.0, [id].into_iter(), offset + 1);
         }
         if !waiting && !messages.is_empty() {
             self.events.push(Event::Ready(id));
@@ -303,12 +294,17 @@ impl Arrivals {
         Ok(at)
     }
 
-    fn reach(&mut self, stream: &Arc<Py<PyAny>>, ids: impl Iterator<Item = u32>, next: u64) {
+    fn reach(&mut self, py: Python<'_>, stream: &Arc<Py<PyAny>>, ids: impl Iterator<Item = u32>, next: u64) {
         for id in ids {
             let Some(all) = self.reached.get_mut(&id) else { continue };
-            match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, stream)) {
-                // One that was due later is behind where it was read.
-                Some((_, reached)) => *reached = next.max(*reached),
+            if let Some((_, reached)) = all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, stream)) {
+                *reached = next;
+                continue;
+            }
+            // Each connection names its streams anew.
+            let same = |other: &Arc<Py<PyAny>>| other.bind(py).eq(stream.bind(py)).unwrap_or(false);
+            match all.iter_mut().find(|(other, _)| same(other)) {
+                Some(one) => *one = (stream.clone(), next),
                 None => all.push((stream.clone(), next)),
             }
         }
@@ -319,16 +315,7 @@ impl Arrivals {
         for id in ids {
             // A message may be on its way while its subscription ends.
             let Some(inbox) = self.inboxes.get(&id) else { continue };
-            let mut messages = inbox.borrow_mut();
-            let (waiting, full) = (!messages.is_empty(), messages.is_full());
-            if !messages.push(size, || message.clone_ref(py)) {
-                missed(&mut self.events, id, 1);
-            } else if !waiting {
-                self.events.push(Event::Ready(id));
-            }
-            if messages.is_full() && !full {
-                self.events.push(Event::Full(id));
-            }
+            push(&mut self.events, id, inbox, size, || message.clone_ref(py));
         }
     }
 
@@ -415,7 +402,7 @@ impl Arrivals {
             Incoming::Record(stored) => {
                 let of = self.of(&stored)?;
                 let message = self.stored(py, &of, stored.flags, stored.deliveries, &stored.record)?;
-                self.reach(&of.0, stored.ids(), stored.record.offset() + 1);
+                self.reach(py, &of.0, stored.ids(), stored.record.offset() + 1);
                 self.put(py, stored.ids(), stored.record.payload.len(), &message);
                 let head = Stored::head(frame);
                 let more = head.map(|head| self.follow_stored(py, &stored, &of, head, rest)).transpose()?;
@@ -467,6 +454,21 @@ impl Arrivals {
             }
         }
         Ok((Flow::Go, size))
+    }
+}
+
+/// Puts a message into an inbox, and tells what follows from it. Inlined: every message that comes alone passes here.
+#[inline]
+fn push(events: &mut Vec<Event>, id: u32, inbox: &Shared, size: usize, message: impl FnOnce() -> Message) {
+    let mut messages = inbox.borrow_mut();
+    let (waiting, full) = (!messages.is_empty(), messages.is_full());
+    if !messages.push(size, message) {
+        missed(events, id, 1);
+    } else if !waiting {
+        events.push(Event::Ready(id));
+    }
+    if messages.is_full() && !full {
+        events.push(Event::Full(id));
     }
 }
 

@@ -15,6 +15,7 @@ use busway_core::log::front::{Kept, Sent};
 use busway_core::log::record::{records, Message, Record};
 use busway_core::log::scan::Reader;
 use busway_core::log::simulated::{Faults, Simulated};
+use busway_core::log::waiting::Parked;
 use busway_core::log::{Damage, Error, Position, Refused, Safety, Settings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -147,6 +148,7 @@ impl Log {
             Some(Refused::TooOld) => {
                 Err(PyValueError::new_err("too old to tell whether it was stored already; give it a new number"))
             }
+            Some(Refused::TooLate) => Err(PyValueError::new_err("due later than its stream keeps messages")),
             Some(Refused::TooLarge) => Err(PyValueError::new_err(TOO_LARGE)),
         }
     }
@@ -195,7 +197,7 @@ impl Log {
 
     /// The front of a stream that somebody else stores.
     #[staticmethod]
-    #[pyo3(signature = (*, name, next, stored, sequences, sent, keep_bytes = 16 << 20, **settings))]
+    #[pyo3(signature = (*, name, next, stored, sequences, sent, waiting, keep_bytes = 16 << 20, **settings))]
     #[allow(clippy::too_many_arguments)]
     fn front(
         py: Python<'_>,
@@ -204,13 +206,15 @@ impl Log {
         stored: i64,
         sequences: HashMap<String, u64>,
         sent: Vec<(u64, u64, u64, u64, u64)>,
+        waiting: Vec<(i64, u64, u64, u64)>,
         keep_bytes: u64,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let settings = read_settings(Settings::default(), settings)?;
         let run = |(session, number, offset, sequence, count)| Sent { session, number, offset, sequence, count };
-        let sequences = sequences.into_iter().collect();
-        let kept = Kept { next, stored, sequences, sent: sent.into_iter().map(run).collect() };
+        let parked = |(due, offset, session, number)| Parked { due, offset, session, number };
+        let (sequences, sent) = (sequences.into_iter().collect(), sent.into_iter().map(run).collect());
+        let kept = Kept { next, stored, sequences, sent, waiting: waiting.into_iter().map(parked).collect() };
         let made = py.detach(|| {
             let (bell, ring) = Bell::new()?;
             std::io::Result::Ok((Core::front(settings, keep_bytes, kept, ring), bell))
@@ -285,9 +289,9 @@ impl Log {
         self.reader.safe()
     }
 
-    /// Why what is told to be safe is not written yet; None: it is, or will be soon.
+    /// Why what is told to be safe is not written yet, and how many records that are; None: it is, or will be soon.
     #[getter]
-    fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
+    fn stuck(&self, py: Python<'_>) -> PyResult<Option<(String, u64)>> {
         self.with(py, |log| log.stuck())
     }
 
@@ -323,7 +327,9 @@ impl Log {
 
     /// Topics that are there: first and last sequence, number of records.
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
-        self.with(py, |log| log.topics())?.map_err(|error| self.unusable(py, &error))
+        // Whoever appends does not wait until all indexes are read.
+        let (open, base) = self.with(py, |log| log.inside())?;
+        self.io(py, |reader| reader.topics(&open, base))
     }
 
     /// The last sequence of each topic that was ever stored.
@@ -343,9 +349,29 @@ impl Log {
         self.with(py, |log| log.sequences().count())
     }
 
-    /// Records that are due after a time: when, and their offset.
-    fn due(&self, py: Python<'_>, after: i64) -> PyResult<Vec<(i64, u64)>> {
-        self.io(py, |reader| reader.due(after))
+    /// Messages that wait to be due: when, and their offset, the next first.
+    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<(i64, u64)>> {
+        self.with(py, |log| log.waiting().sorted().iter().map(|parked| (parked.due, parked.offset)).collect())
+    }
+
+    /// How many messages wait to be due, and how many went before they were.
+    #[getter]
+    fn waits(&self, py: Python<'_>) -> PyResult<(usize, u64)> {
+        self.with(py, |log| (log.waiting().len(), log.waiting().dropped))
+    }
+
+    /// Of a front: nothing below this offset is there any more.
+    fn drop_waiting(&self, py: Python<'_>, first: u64) -> PyResult<()> {
+        self.with(py, |log| log.drop_waiting(first))
+    }
+
+    /// Appends the messages of a block that are due by now, and wait, once more; how many were taken.
+    fn release(&self, py: Python<'_>, block: &[u8], now: i64) -> PyResult<usize> {
+        let put = |log: &mut Core| {
+            records(block).filter_map(|record| log.release(now, &record.message()).transpose()).collect()
+        };
+        let taken: Result<Vec<Position>, Refused> = self.with(py, put)?;
+        taken.map(|all| all.len()).map_err(|refused| self.unusable(py, &format!("a write failed: {refused:?}")))
     }
 
     /// Removes old buckets: how many records, bytes and buckets went.
@@ -366,9 +392,9 @@ impl Log {
         self.io(py, Reader::check).map(told)
     }
 
-    /// Bytes and buckets.
+    /// Bytes of records, buckets, bytes of what is kept to find them.
     #[getter]
-    fn usage(&self) -> (u64, usize) {
+    fn usage(&self) -> (u64, usize, u64) {
         self.reader.usage()
     }
 
@@ -403,6 +429,7 @@ fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) -> P
             "max_age" => settings.max_age = age(&value)?,
             "max_bytes" => settings.max_bytes = count(&name, &value)?,
             "max_count" => settings.max_count = count(&name, &value)?,
+            "max_delay" => settings.max_delay = age(&value)?,
             "once_age" => settings.once_age = age(&value)?,
             "pending_bytes" => settings.pending_bytes = count(&name, &value)? as usize,
             _ => return Err(PyValueError::new_err(format!("a stream has no setting {name:?}"))),
@@ -504,16 +531,9 @@ impl Block {
         self.0.get(offset).map(|record| row(py, &record)).transpose()
     }
 
-    /// What is chosen of the records from an offset on: spans, and those that are due later with their time.
-    fn find(
-        &self,
-        begin: u64,
-        selection: &Bound<'_, Selection>,
-        but: &str,
-        now: i64,
-    ) -> (Vec<Span>, Vec<(u64, u64, i64)>) {
-        let found = self.0.find(begin, &selection.get().0, but, now);
-        (found.spans, found.due)
+    /// What is chosen of the records from an offset on.
+    fn find(&self, begin: u64, selection: &Bound<'_, Selection>, but: &str, now: i64) -> Vec<Span> {
+        self.0.find(begin, &selection.get().0, but, now)
     }
 }
 

@@ -120,16 +120,18 @@ impl State {
         topic: &Bound<'_, PyString>,
         time: i64,
         flags: u8,
+        times: (i64, i64),
         fields: &[u8],
         payload: &[u8],
     ) -> PyResult<u64> {
         let State { out, defaults, .. } = self;
         let size = if fields.is_empty() { defaults.len() } else { fields.len() };
-        out.fits(payload.len(), size).map_err(|fault| raised(topic.py(), &fault))?;
+        let more = 16 * usize::from(times != (0, 0));
+        out.fits(payload.len() + more, size).map_err(|fault| raised(topic.py(), &fault))?;
         let slot = self.slot(kind::PUBLISH, topic)?;
         let State { out, defaults, .. } = self;
         let fields = if fields.is_empty() { defaults } else { fields };
-        Ok(out.message(kind::PUBLISH, slot, More { flags, time, fields, ..More::default() }, payload))
+        Ok(out.message(kind::PUBLISH, slot, More { flags, time, times, fields, ..More::default() }, payload))
     }
 
     fn closed(&self) -> Checked<()> {
@@ -181,7 +183,7 @@ impl Session {
             if !state.ready() {
                 return Ok(false);
             }
-            with_bytes(payload, |bytes| state.publish(topic, now(), 0, fields, bytes))?;
+            with_bytes(payload, |bytes| state.publish(topic, now(), 0, (0, 0), fields, bytes))?;
             Ok(true)
         })
     }
@@ -254,7 +256,8 @@ impl Session {
     }
 
     /// How many were taken, and the number of the first of them.
-    #[pyo3(signature = (topic, payloads, start, fields = NOTHING, flags = 0))]
+    #[pyo3(signature = (topic, payloads, start, fields = NOTHING, flags = 0, times = (0, 0)))]
+    #[allow(clippy::too_many_arguments)] // what all of them have
     fn publish_many<'py>(
         &self,
         py: Python<'py>,
@@ -263,6 +266,7 @@ impl Session {
         start: usize,
         fields: &[u8],
         flags: u8,
+        times: (i64, i64),
     ) -> PyResult<(usize, u64)> {
         let list = payloads.cast::<PyList>().ok();
         let size = payloads.len()?;
@@ -274,7 +278,7 @@ impl Session {
                     Some(list) => list.get_item(at)?,
                     None => payloads.get_item(at)?,
                 };
-                match with_bytes(&payload, |bytes| state.publish(topic, time, flags, fields, bytes)) {
+                match with_bytes(&payload, |bytes| state.publish(topic, time, flags, times, fields, bytes)) {
                     Ok(number) => {
                         first = if at == start { number } else { first };
                         at += 1;

@@ -5,9 +5,7 @@ opened, and leaves out or marks what it finds accordingly.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import chain
-from math import inf
+from collections.abc import Iterable
 
 from busway.broker.progress import ChannelState, Span
 
@@ -19,8 +17,8 @@ class Ahead:
         self.past = past
         self.scanned = past.floor
         """Where the next look begins."""
-        self.ready: deque[tuple[int, int, float, int]] = deque()
-        """Found: start, end, due, deliveries before this channel was opened."""
+        self.ready: deque[tuple[int, int, int]] = deque()
+        """Found: start, end, deliveries before this channel was opened."""
         self.fresh = 0
         """How many messages are ready. Whoever takes some out keeps it right."""
         self.looking = 0
@@ -45,19 +43,18 @@ class Ahead:
         self.looking = self._tickets
         return True
 
-    def found(self, ticket: int, spans: Iterable[Span], next_: int, due: Sequence[tuple[int, int, float]]) -> bool:
+    def found(self, ticket: int, spans: Iterable[Span], next_: int) -> bool:
         """What a look has found; False if that is of no interest any more."""
         if not ticket or ticket != self.looking:
             return False
         self.looking = 0
         self._stalled = next_ <= self.scanned
-        if due or self.past.done or self.past.deliveries:
-            both = [(start, count, -inf) for start, count in spans]
-            for start, count, when in sorted(chain(both, due)):
-                self.ready += self._left(start, start + count, when)
+        if self.past.done or self.past.deliveries:
+            for start, count in spans:
+                self.ready += self._left(start, start + count)
             self.past.raise_floor(self.cursor)
         else:
-            self.ready += [(start, start + count, -inf, 0) for start, count in spans]
+            self.ready += [(start, start + count, 0) for start, count in spans]
         self.fresh = sum(one[1] - one[0] for one in self.ready)
         self.scanned = max(self.scanned, next_)
         return True
@@ -70,12 +67,12 @@ class Ahead:
         """Nothing below this offset is there any more; what was not done of it."""
         lost: list[Span] = []
         while self.ready and self.ready[0][0] < first:
-            start, end, when, times = self.ready.popleft()
+            start, end, times = self.ready.popleft()
             cut = min(end, first)
             lost.append((start, cut - start))
             self.fresh -= cut - start
             if end > cut:
-                self.ready.appendleft((cut, end, when, times))
+                self.ready.appendleft((cut, end, times))
         if self.scanned < first:
             pieces = self.past.done.pieces(self.scanned, first)
             lost += [(start, end - start) for start, end, done in pieces if not done]
@@ -88,10 +85,10 @@ class Ahead:
         self.scanned, self.looking, self.fresh, self._stalled = offset, 0, 0, False
         self.ready.clear()
 
-    def _left(self, start: int, end: int, due: float) -> list[tuple[int, int, float, int]]:
+    def _left(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """What of this was not done before, and how often it was handed out."""
         return [
-            (low, high, due, times)
+            (low, high, times)
             for at, upto, done in self.past.done.pieces(start, end)
             if not done
             for low, high, times in self.past.deliveries.pieces(at, upto)

@@ -6,87 +6,40 @@ messages by their offsets only and works on spans of them. Below the cursor each
 a crash; everything else is handed out until it is acknowledged or dead.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from busway.broker.ahead import Ahead
 from busway.broker.channel_actions import (
     Action,
     Answer,
     ChannelBusy,
-    Dead,
     Delete,
-    Deliver,
     Gone,
     Note,
-    Read,
     Rewound,
     SeekFailed,
     TakeDone,
 )
-from busway.broker.consumers import Consumer, Consumers, Take, Who
+from busway.broker.consumers import Take, Who
+from busway.broker.giving import Giving
 from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Held, Run
 from busway.broker.progress import (
     ChannelConfig,
-    ChannelState,
     Configured,
     Deleted,
     Delivered,
-    Done,
     Sought,
     Span,
 )
 from busway.broker.runs import Runs
 
-RANGES: Final = 65_536
-"""So many runs a channel holds; with more it reads no further until some are done."""
-STRIDE: Final = 65_536
-"""A floor that moves on without acknowledgements (nothing matches) is noted after so many messages."""
 
-
-class Channel:
+class Channel(Giving):
     """One channel, from the state that its journal has. open() comes first."""
-
-    def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
-        config = state.config
-        assert config is not None, "whoever opens a channel says how it is set"
-        state = state.copy()  # it goes on from there
-        self.name = state.channel
-        self.config = config
-        self._epoch = state.epoch
-        self._noted = state.floor
-        self._first = self._safe = 0
-        self._ranges = ranges
-        self._consumers = Consumers()
-        self._held = Held()
-        self._ahead = Ahead(state)
-        self._brief: list[Take] = []
-        self.redelivered = self.dead = self.late = self.refused = self.lost = 0
-
-    @property
-    def epoch(self) -> int:
-        """It changes whenever the channel goes to another place."""
-        return self._epoch
-
-    @property
-    def first(self) -> int:
-        """The first offset that the stream still has, as far as it was told."""
-        return self._first
-
-    @property
-    def cursor(self) -> int:
-        """Nothing from here on was handed out."""
-        return self._ahead.cursor
-
-    @property
-    def floor(self) -> int:
-        """Everything below is done."""
-        first = self._held.first
-        return self.cursor if first is None else first
 
     # The stream.
 
@@ -122,13 +75,12 @@ class Channel:
         spans: Iterable[Span],
         next_: int,
         now: float,
-        due: Sequence[tuple[int, int, float]] = (),
     ) -> list[Action]:
-        """The answer to a Read: what it found before `next_`, and what of it is not due before a time, both in order.
+        """The answer to a Read: what it found before `next_`, in order.
 
         One that was asked for before the channel went elsewhere is of no interest.
         """
-        return self._pump(now, []) if self._ahead.found(ticket, spans, next_, due) else []
+        return self._pump(now, []) if self._ahead.found(ticket, spans, next_) else []
 
     def trimmed(self, first: int, now: float) -> list[Action]:
         """The stream has dropped everything below this offset."""
@@ -165,6 +117,7 @@ class Channel:
         if not self._consumers.get(consumer):
             self.check_free()
         self._consumers.join(consumer, window)
+        self._alone = inf
         return self._pump(now, [])
 
     def check_free(self, *, exclusive: bool = False) -> None:
@@ -174,17 +127,24 @@ class Channel:
         if self._consumers and exclusive:
             raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so nobody can have it exclusively")
 
-    def leave(self, consumer: Who, now: float) -> list[Action]:
-        """It goes, or its connection has ended: what it didn't acknowledge is for the others."""
+    def leave(self, consumer: Who, now: float, *, grace: float = 0.0) -> list[Action]:
+        """It goes, or, with a time of grace, it is lost and may come back: what it didn't acknowledge is for the others."""
         gone = self._consumers.leave(consumer)
         if gone is None:
             return []
-        if self.config.delete_on_leave and not self._consumers:
-            return [Note(Deleted(self.name)), Delete(self.name)]
+        if not self._consumers:
+            if self.config.delete_on_leave and grace <= 0:
+                return self._delete()
+            self.alone(now + grace)
         out: list[Action] = []
         for run in [run for run in self._held if run.holder is gone]:
             self._back(run, out)
         return self._pump(now, out)
+
+    def alone(self, until: float) -> None:
+        """Nobody is here. One that goes with its last consumer waits for another one until then."""
+        if self.config.delete_on_leave:
+            self._alone = until
 
     def stop(self, consumer: Who) -> None:
         """It can't be given more for now, whatever its window says: its connection is full."""
@@ -311,6 +271,8 @@ class Channel:
 
     def expire(self, now: float) -> list[Action]:
         """What follows from the time that has passed."""
+        if now >= self._alone:
+            return self._delete()
         out: list[Action] = []
         while item := self._held.ripe(now):
             if isinstance(item, Take):
@@ -325,7 +287,8 @@ class Channel:
 
     def deadline(self) -> float | None:
         """When expire() is to be called next."""
-        return self._held.deadline()
+        when = self._held.deadline()
+        return when if self._alone == inf else min(inf if when is None else when, self._alone)
 
     def seek(self, offset: int, now: float) -> list[Action]:
         """Go to an offset: it and all behind it are handed out, whatever was acknowledged; nothing before it is.
@@ -361,21 +324,20 @@ class Channel:
         if not config.same_choice(self.config):
             self._ahead.again(self.cursor)
         self.config = config
+        if not config.delete_on_leave:
+            self._alone = inf
         return self._pump(now, [Note(Configured(self.name, config))])
 
     def figures(self) -> dict[str, Any]:
         counts = dict.fromkeys((FLIGHT, AGAIN, LATER, DYING), 0)
-        delayed = 0
         for run in self._held:
             counts[run.phase] += run.end - run.start
-            delayed += 0 if run.deliveries else run.end - run.start
         return {
             "floor": self.floor,
             "cursor": self.cursor,
             "lag": self._safe - self.cursor + sum(counts.values()),
             "in_flight": counts[FLIGHT],
             "waiting": counts[AGAIN] + counts[LATER],
-            "delayed": delayed,
             "dying": counts[DYING],
             "redelivered": self.redelivered,
             "dead": self.dead,
@@ -389,92 +351,7 @@ class Channel:
             "paused": self.config.paused,
         }
 
-    # What follows from it.
-
-    def _pump(self, now: float, out: list[Action]) -> list[Action]:
-        """Hand out what can be, those that come again first, and look for more if somebody has room."""
-        consumers, held, ahead = self._consumers, self._held, self._ahead
-        if not self.config.paused:
-            while consumers.room:
-                available = held.due + (ahead.fresh if len(held) < self._ranges else 0)
-                if not available:
-                    break
-                consumer, most = consumers.next(available)
-                self._give(consumer, most, now, out)
-                consumers.rate(consumer)
-            if consumers.room and len(held) < self._ranges and ahead.look(self._safe):
-                out.append(Read(ahead.scanned, min(consumers.room, RANGES), ahead.looking))
-        if self._brief and (self.config.paused or not self._ahead.looking):
-            for take in self._brief:
-                self._end_take(take, out)
-            self._brief.clear()
-        if self.floor - self._noted >= STRIDE:
-            self._note_done((), out)
-        return out
-
-    def _give(self, consumer: Consumer, most: int, now: float, out: list[Action]) -> None:
-        held, ahead, worst = self._held, self._ahead, self.config.max_deliveries
-        ready = ahead.ready
-        until = self._lease_end(now)
-        left, times = most, 0
-        spans: list[Span] = []
-        while left and held.due:
-            run = held.next_again(left)
-            run.phase, run.holder, run.until = FLIGHT, consumer, until
-            run.deliveries += 1
-            if until != inf:
-                held.wake(run)
-            if run.deliveries != times:
-                self._deliver(consumer, spans, times, out)
-                spans, times = [], run.deliveries
-            spans.append((run.start, run.end - run.start))
-            left -= run.end - run.start
-        while left and ready and len(held) < self._ranges:
-            start, end, due, before = ready.popleft()
-            if due > now or (worst and before >= worst):
-                ahead.fresh -= end - start
-                if due > now:
-                    held.add(start, end, LATER, None, before, due)
-                else:
-                    self._die(held.add(start, end, DYING, None, before, inf), out)
-                continue
-            if end - start > left:
-                ready.appendleft((start + left, end, due, before))
-                end = start + left
-            held.add(start, end, FLIGHT, consumer, before + 1, until)
-            if before + 1 != times:
-                self._deliver(consumer, spans, times, out)
-                spans, times = [], before + 1
-            spans.append((start, end - start))
-            ahead.fresh -= end - start
-            left -= end - start
-        self._deliver(consumer, spans, times, out)
-        given = most - left
-        consumer.in_flight += given
-        while given and consumer.takes:
-            take = consumer.takes[0]
-            part = min(given, take.left)
-            take.left -= part
-            take.got += part
-            consumer.wanted -= part
-            given -= part
-            if not take.left:
-                self._end_take(take, out)
-            elif not take.whole:
-                self._brief.append(take)
-
-    def _deliver(self, consumer: Consumer, spans: list[Span], times: int, out: list[Action]) -> None:
-        if not spans:
-            return
-        if times > 1:
-            self.redelivered += sum(count for _, count in spans)
-        if self._counts(times):
-            out.append(Note(Delivered(self.name, self._epoch, times, tuple(spans))))
-        out.append(Deliver(consumer.who, spans, times))
-
-    def _counts(self, deliveries: int) -> bool:
-        """Whether a crash must not forget that there were so many."""
-        return deliveries > 1 or 0 < self.config.max_deliveries <= deliveries
+    # Inside.
 
     def _uncount(self, run: Run, out: list[Action]) -> None:
         if self._counts(run.deliveries):
@@ -504,49 +381,8 @@ class Channel:
         self.refused += elsewhere
         return Answer(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
 
-    def _back(self, run: Run, out: list[Action], until: float = 0.0) -> None:
-        """What was in flight comes back without an acknowledgement."""
-        assert run.holder is not None
-        self._landed(run.holder, run.end - run.start)
-        if 0 < self.config.max_deliveries <= run.deliveries:
-            self._die(run, out)
-        elif until:
-            self._held.later(run, until)
-        else:
-            self._held.again(run)
-
-    def _landed(self, holder: Consumer, count: int) -> None:
-        holder.in_flight -= count
-        self._consumers.rate(holder)
-
-    def _die(self, run: Run, out: list[Action]) -> None:
-        self._held.dying(run)
-        out.append(Dead((run.start, run.end - run.start), run.deliveries))
-
-    def _end_take(self, take: Take, out: list[Action]) -> None:
-        if take.over:
-            return
-        take.over = True
-        consumer = take.consumer
-        consumer.takes.remove(take)
-        consumer.wanted -= take.left
-        self._consumers.rate(consumer)
-        out.append(TakeDone(consumer.who, take.number, take.got))
-
-    def _note_done(self, pieces: Iterable[tuple[int, int]], out: list[Action]) -> None:
-        """Note the floor and, above it, all that is done around these: also what lies between and was not chosen."""
-        held, floor, cursor = self._held, self.floor, self.cursor
-        spans: list[Span] = []
-        upto = floor
-        for start, end in sorted(pieces):
-            if end > upto:
-                low, upto = held.around(start, floor, cursor)
-                spans.append((low, upto - low))
-        self._noted = floor
-        out.append(Note(Done(self.name, self._epoch, floor, tuple(spans))))
-
-    def _lease_end(self, now: float) -> float:
-        return now + self.config.lease if self.config.lease else inf
+    def _delete(self) -> list[Action]:
+        return [Note(Deleted(self.name)), Delete(self.name)]
 
 
 def _without(named: list[Span], done: list[tuple[int, int]]) -> tuple[Span, ...]:

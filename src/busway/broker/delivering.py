@@ -29,6 +29,7 @@ log = logging.getLogger("busway.broker")
 
 CHANNELS: Final = 10_000
 """The most channels a stream may have."""
+_LATEST: Final = (1 << 63) - 1
 
 
 class _NoNotes:
@@ -64,6 +65,9 @@ class Delivering:
         self._alarms: list[tuple[float, int, Handing]] = []
         self._serial = count()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.noting = 0
+        """Acknowledgements that are answered when they are noted."""
 
     # Streams.
 
@@ -77,7 +81,7 @@ class Delivering:
             if state.config is None:
                 log.warning("channel %r of stream %r has lost its settings", state.channel, stream.config.name)
                 state.config = ChannelConfig()
-            self._open(stream, state)
+            self._wait_for_somebody(self._open(stream, state))
 
     async def removed(self, stream: Stream) -> None:
         """A stream is gone, and its channels with it."""
@@ -125,7 +129,8 @@ class Delivering:
             await self.configure(handing, settings)
             return handing
         if len(channels) >= CHANNELS:
-            raise LimitExceeded(f"the stream {stream!r} has {CHANNELS} channels, which is the limit")
+            reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
         config = frames.configured(ChannelConfig(), settings, stream, channel)
         floor = await self.place(found, start)
         if self._channels.get(found.number) is not channels:
@@ -177,7 +182,8 @@ class Delivering:
             raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
         if kind not in {"time", "ago"}:
             raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
-        return await stream.find_time(moment if kind == "time" else time.time_ns() - moment)
+        when = moment if kind == "time" else time.time_ns() - moment
+        return await stream.find_time(min(max(when, 0), _LATEST))
 
     async def _message(self, stream: Stream, offset: int, id_: str) -> int:
         """An offset, if the message with this id is there."""
@@ -206,6 +212,11 @@ class Delivering:
         self._channels[stream.number][state.channel] = handing
         handing.do(handing.machine.open(stream.first, stream.safe, handing.now))
         return handing
+
+    def _wait_for_somebody(self, handing: Handing) -> None:
+        """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
+        handing.machine.alone(handing.now + self._hub.settings.grace)
+        self._set_alarm(handing)
 
     def _end(self, handing: Handing, code: Code, text: str) -> None:
         handing.end()
@@ -241,20 +252,23 @@ class Delivering:
 
     def _begin(self, who: Who, call: int, join: Join) -> None:
         conn, number = who
-        if number in (consumed := self._consumed.get(conn, {})) or who in self._joining:
+        if number in self._consumed.get(conn, {}) or who in self._joining:
             raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
-        if len(consumed) >= (most := self._hub.settings.subscriptions):
-            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
+        self._check_room(conn)
         self._joining[who] = call
         self._spawn(self._join(self._hub.sessions[conn], who, call, join))
 
+    def _check_room(self, conn: int) -> None:
+        if len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
+            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
+
     async def _join(self, session: "Session", who: Who, call: int, join: Join) -> None:
         engine, conn = self._hub.engine, who[0]
+        handing: Handing | None = None
         try:
             handing = await self._joined(join)
-            if session.conn < 0:
-                return
-            self._enter(handing, who, call, join)
+            if session.conn >= 0:
+                self._enter(handing, who, call, join)
         except BusError as error:
             if session.conn >= 0:
                 engine.result(conn, call, error.code, 0, error.reason)
@@ -263,14 +277,19 @@ class Delivering:
         finally:
             if self._joining.get(who) == call:
                 del self._joining[who]
+            if handing is not None and not handing.consumers:
+                self._wait_for_somebody(handing)
             self._hub.flush()
 
     def _enter(self, handing: Handing, who: Who, call: int, join: Join) -> None:
         conn, number = who
         if self._joining.get(who) != call or handing.over:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
+        self._check_room(conn)  # of those that came at once all had room
         handing.catch_up()
         actions = handing.machine.join(who, join.window, handing.now)
+        if self._stopping:
+            handing.machine.stop(who)
         handing.consumers.add(who)
         self._consumed.setdefault(conn, {})[number] = handing
         self._hub.engine.follow_stream(handing.stream.number, yes=True)
@@ -290,10 +309,10 @@ class Delivering:
         await self.configure(handing, join.settings)
         return handing
 
-    def _leave(self, who: Who, handing: Handing) -> None:
+    def _leave(self, who: Who, handing: Handing, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
         handing.left(who)
-        handing.do(handing.machine.leave(who, handing.now))
+        handing.do(handing.machine.leave(who, handing.now, grace=grace))
         number = handing.stream.number
         if not any(one.consumers for one in self._channels.get(number, {}).values()):
             self._hub.engine.follow_stream(number, yes=False)
@@ -321,6 +340,7 @@ class Delivering:
             self._answer(who[0], call, good, left)
         else:
             session = self._hub.sessions.get(who[0])
+            self.noting += 1
             told.add_done_callback(lambda told: self._answer_later(session, call, good, left, told))
 
     def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Any:
@@ -352,6 +372,7 @@ class Delivering:
     def _answer_later(
         self, session: "Session | None", call: int, good: int, left: list[Span], told: "asyncio.Future[None]"
     ) -> None:
+        self.noting -= 1
         if session is None or session.conn < 0:
             return  # it is gone, and somebody else may have its number
         error = None if told.cancelled() else told.exception()
@@ -365,13 +386,27 @@ class Delivering:
 
     def room(self, conn: int) -> None:
         """There is room again in the outbox of a connection."""
+        if self._stopping:
+            return
         for number, handing in list(self._consumed.get(conn, {}).items()):
             handing.do(handing.machine.go_on((conn, number), handing.now))
 
-    def forget(self, conn: int) -> None:
-        """A connection is over: what it had is for the others."""
+    def hand_no_more(self) -> None:
+        """The broker is about to stop: who works on a message may acknowledge it, but gets no other one."""
+        self._stopping = True
+        for conn, consumed in self._consumed.items():
+            for number, handing in consumed.items():
+                handing.machine.stop((conn, number))
+
+    def left(self, conn: int) -> None:
+        """A client says that it goes, and so it leaves all its channels."""
         for number, handing in list(self._consumed.get(conn, {}).items()):
             self._leave((conn, number), handing)
+
+    def forget(self, conn: int) -> None:
+        """A connection is over: what it had is for the others. If it was lost, its client may come back."""
+        for number, handing in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), handing, self._hub.settings.grace)
         self._consumed.pop(conn, None)
         for who in [who for who in self._joining if who[0] == conn]:
             del self._joining[who]

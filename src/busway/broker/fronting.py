@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.stores import Record
-from busway.broker.stream import BILLION, Block, Stream
+from busway.broker.stream import BILLION, Block, Stream, patience
 from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
 from busway.settings import MiB
 from busway.streams import StreamConfig
@@ -98,6 +98,7 @@ class DatabaseStream(Stream):
     ) -> None:
         super().__init__(hub, number, config, front, folder)
         self.store = store
+        store.kept(self._kept)
         self._database = database
         self._databases = databases
         self._writing: asyncio.Task[None] | None = None
@@ -127,17 +128,17 @@ class DatabaseStream(Stream):
 
             store = DatabaseStore(database, config.name, safety=config.safety)
             await store.open()
-            once = int(config.once * BILLION)
-            sent = await store.publishers(time.time_ns() - once)
+            sent = await store.publishers(time.time_ns() - int(config.once * BILLION))
             front = Log.front(
                 name=config.name,
                 next=store.next or begin,
                 stored=store.stored,
                 sequences=await store.sequences(),
                 sent=[(run.session, run.number, run.offset, run.sequence, run.count) for run in sent],
-                once_age=once,
+                waiting=await store.waiting(),
                 keep_bytes=_KEPT,
                 pending_bytes=_PENDING,
+                **patience(config),
             )
         except BaseException as error:
             await databases.leave(url)
@@ -169,7 +170,7 @@ class DatabaseStream(Stream):
     def change(self, config: StreamConfig) -> None:
         self.config = config
         self.store.safety = config.safety
-        self.log.set(once_age=int(config.once * BILLION))
+        self.log.set(**patience(config))
 
     # Storing.
 
@@ -214,6 +215,20 @@ class DatabaseStream(Stream):
         self._refusing = True
         self.log.fail(reason, taken=taken)
         self._commit()
+
+    def _kept(self, begin: int, end: int) -> list[Record]:
+        """What the front has still of these; on the database's thread."""
+        records: list[Record] = []
+        while begin < end:
+            try:
+                first, behind, block = self.log.read(begin, _BATCH)
+            except DataFailed:  # closed meanwhile
+                break
+            if first != begin or not block:
+                break
+            records += _records(block)
+            begin = behind
+        return [record for record in records if record.offset < end]
 
     # Reading.
 
@@ -290,9 +305,6 @@ class DatabaseStream(Stream):
 
         return DatabaseJournal(self.store)
 
-    async def due(self, after: int) -> list[tuple[int, int]]:
-        return [(due, offset) for due, offset in await self.store.due(after)]
-
     async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read something, when the database is back if it is gone."""
         delay, longest = _DELAYS
@@ -347,6 +359,8 @@ class DatabaseStream(Stream):
         if self.first > before:
             for asked in [asked for asked in self._cache if asked < self.first]:
                 del self._cache[asked]
+            self.log.drop_waiting(self.first)
+            self._tell_dropped()
             self._hub.delivering.trimmed(self)
             self._hub.flush()
 

@@ -46,7 +46,6 @@ _EACH: Final = 4096
 _TURN: Final = 8
 """Blocks that are looked through before everybody else has a turn."""
 _RETRY: Final = 1.0
-_BILLION: Final = 1e9
 _USUAL: Final = {name: getattr(ChannelConfig(), name) for name in ChannelConfig.__struct_fields__} | {"where": ""}
 
 
@@ -216,13 +215,10 @@ class Handing:
             return False
         _, following, block = found
         self._todo.popleft()
-        clock = time.time_ns()
-        spans, later = block.find(begin, self._selection, self.dead_topic, clock)
-        now = self.now
-        due = [(start, count, now + (when - clock) / _BILLION) for start, count, when in later]
-        if len(spans) + len(due) > 0:
+        spans = block.find(begin, self._selection, self.dead_topic, time.time_ns())
+        if spans:
             self._turns = 0
-        self._add(self.machine.found(read.ticket, spans, following, now, due))
+        self._add(self.machine.found(read.ticket, spans, following, self.now))
         return True
 
     def _hand(self, action: Deliver) -> bool:

@@ -210,6 +210,7 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
         log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
         if hub.present.get(session.session) is session:
             hub.keeping.left(session.session)
+        hub.delivering.left(conn)
         session.end()
     return None
 

@@ -143,17 +143,6 @@ class Replaying:
                     count += 1
         return count
 
-    def before(self, number: int, offset: int) -> list[tuple[int, int]]:
-        """Subscriptions that have not come to this record yet."""
-        found = []
-        for conn, behind in self._behind.items():
-            found += [
-                (conn, sub)
-                for (sub, stream), one in behind.items()
-                if stream == number and (one.next is None or one.next <= offset)
-            ]
-        return found
-
     # Reading.
 
     def plan(self, conn: int) -> None:

@@ -28,6 +28,8 @@ log = logging.getLogger("busway.broker")
 
 _LOOK: Final = 0.01
 """Seconds between two looks at the outboxes while draining."""
+_STORING: Final = 1.0
+"""Seconds of draining that messages have to be stored, so that their publishers hear so now rather than when they are back."""
 
 
 class Server:
@@ -93,6 +95,8 @@ class Server:
                 self._listeners.append(listener)
         except BaseException:
             self._close_listeners()
+            if self._hub is not None:
+                self._hub.pulse.stop()
             await self._close_data()
             raise
         hub.addresses = self.addresses
@@ -163,6 +167,7 @@ class Server:
         try:
             self._close_listeners()
             hub.engine.away()
+            hub.delivering.hand_no_more()
             hub.flush()
             await self._flow_out(hub)
             for session in list(hub.everyone):
@@ -200,12 +205,15 @@ class Server:
             self._data.close()
 
     async def _flow_out(self, hub: Hub) -> None:
-        """Wait until nothing arrives any more, no request is in flight and nothing waits to be written."""
+        """Wait until nothing arrives any more, nothing is in flight or about to be stored, and nothing waits to be written."""
         arrived = -1
+        patience = hub.loop.time() + _STORING
         while hub.sessions:
             stats = hub.engine.stats()
             quiet, arrived = arrived == stats["received_bytes"], stats["received_bytes"]
             still = stats["pending"] or stats["aside_bytes"] or hub.sharing.asking.pending
+            if not still and hub.loop.time() < patience:
+                still = hub.streaming.storing or hub.delivering.noting
             if quiet and not still and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:

@@ -38,6 +38,7 @@ class Stream:
         self._hub = hub
         self._stuck = False
         self._told = 0
+        self._dropped = 0
 
     # From start to stop.
 
@@ -72,7 +73,7 @@ class Stream:
         if bool(stuck := self.log.stuck) is not self._stuck:
             self._stuck = bool(stuck)
             if stuck:
-                log.error("stream %r: acknowledged messages can't be written: %s", self.config.name, stuck)
+                log.error("stream %r: %s", self.config.name, _stuck(*stuck))
             else:
                 log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
@@ -141,15 +142,11 @@ class Stream:
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         """What is there of each topic: first and last sequence, number of records."""
-        return self.log.topics()
+        return await asyncio.to_thread(self.log.topics)  # there may be very many
 
     def notes(self) -> "Notes | None":
         """Where its channels are noted; None: they end with the broker."""
         return None if self.folder is None else Journal(self.folder, self.config.safety)
-
-    async def due(self, after: int) -> list[tuple[int, int]]:
-        """Records that are to be delivered after this time: when, and their offsets."""
-        return self.log.due(after)
 
     # Time.
 
@@ -161,8 +158,17 @@ class Stream:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
         self._hub.delivering.trimmed(self)
+        self._tell_dropped()
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
+
+    def _tell_dropped(self) -> None:
+        dropped = self.log.waits[1]
+        if (count := dropped - self._dropped) > 0:
+            log.warning(
+                "stream %r: %d messages were removed for its limits before they were due", self.config.name, count
+            )
+        self._dropped = dropped
 
     # What it is.
 
@@ -172,18 +178,27 @@ class Stream:
 
     def figures(self) -> dict[str, Any]:
         """Its settings and how it is, as a StreamInfo has them."""
-        size, buckets = self.log.usage
+        size, buckets, index = self.log.usage
+        waiting, dropped = self.log.waits
+        stuck = self.log.stuck
         return {
             **msgspec.to_builtins(self.config),
             "first": self.first,
             "next": self.safe,
             "bytes": size,
+            "index_bytes": index,
             "buckets": buckets,
+            "waiting": waiting,
+            "dropped": dropped,
             "damage": len(self.log.damage),
-            "stuck": self.log.stuck,
+            "stuck": stuck and _stuck(*stuck),
             "topic_count": self.log.topic_count,
             "channels": self._hub.delivering.figures(self.number),
         }
+
+
+def _stuck(error: str, count: int) -> str:
+    return f"{count} acknowledged messages can't be written, and no others are taken: {error}"
 
 
 def takes(config: StreamConfig, pattern: str) -> bool:
@@ -193,6 +208,11 @@ def takes(config: StreamConfig, pattern: str) -> bool:
     return any(matches(pattern, topic) for topic in (*config.topics, *config.former))
 
 
+def patience(config: StreamConfig) -> dict[str, Any]:
+    """What the native log of a stream that is kept elsewhere is told: how long it remembers, how far ahead it looks."""
+    return {"once_age": int(config.once * BILLION), "max_delay": int((config.max_age or 0) * BILLION)}
+
+
 def settings(config: StreamConfig) -> dict[str, Any]:
     """What a native log is told."""
     return {
@@ -200,5 +220,5 @@ def settings(config: StreamConfig) -> dict[str, Any]:
         "max_age": int((config.max_age or 0) * BILLION),
         "max_bytes": config.max_bytes or 0,
         "max_count": config.max_count or 0,
-        "once_age": int(config.once * BILLION),
+        **patience(config),
     }

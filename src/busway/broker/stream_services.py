@@ -4,6 +4,7 @@ Questions and answers are JSON, but for `$bus/read`, whose answer is a block of 
 task of its own, since a store may take time.
 """
 
+import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -105,10 +106,15 @@ async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/topics`: what a stream holds of each topic."""
     question = msgspec.json.decode(message.payload, type=TopicsQuestion)
     selection = Selection(question.pattern)
-    found = sorted(await hub.streaming.get(question.name).topics())
-    room = hub.settings.frame - KiB
+    found = await hub.streaming.get(question.name).topics()
+    return await asyncio.to_thread(_page, found, question, selection, hub.settings.frame - KiB)
+
+
+def _page(
+    found: list[tuple[str, int, int, int]], question: TopicsQuestion, selection: Selection, room: int
+) -> dict[str, Any]:
     some: list[tuple[str, int, int, int]] = []
-    for row in found:
+    for row in sorted(found):
         if (question.after is not None and row[0] <= question.after) or not selection.covers(row[0]):
             continue
         room -= 6 * len(row[0].encode()) + 70  # however JSON writes it

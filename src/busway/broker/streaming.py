@@ -1,7 +1,7 @@
 """The streams of a broker: opens their logs, lends them to the engine, and does what goes beyond one message.
 
 Appending, answering and delivering is the engine's. Here streams are made, changed and removed, old messages leave, and
-what was stored to be due later is delivered when its time has come.
+what was stored to be delivered later is stored once more when its time has come: then it is a message like any other.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway._core import Log, matches
-from busway.broker.data import replace, sealed, sync, unsealed
 from busway.broker.ends import Ends
-from busway.broker.fronting import FILE, Databases, DatabaseStream
+from busway.broker.folder import CONFIG, COPY, LOG, copy_config, discard, handles, read, write
+from busway.broker.fronting import Databases, DatabaseStream
 from busway.broker.stream import BILLION, Stream, settings
-from busway.errors import BusError, Code, DataFailed, Rejected
-from busway.streams import DEFAULT, SETTINGS, Store, StreamConfig
+from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
+from busway.streams import DEFAULT, Store, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 FOLDER: Final = "streams"
-CONFIG: Final = "stream.json"
-LOG: Final = "log"
 _TRIM: Final = 10.0
 """Seconds between two looks for old messages."""
 _SEALED: Final = 0.2
 """And after settings were changed."""
+_AGAIN: Final = BILLION
+"""Nanoseconds until a message is tried again that was due and could not be stored."""
+_HANDLES: Final = 64
+"""File handles that are left for connections and for reading when a stream is made."""
 
 
 class Streaming:
@@ -45,6 +47,8 @@ class Streaming:
         self._folder = folder / FOLDER if folder is not None else None
         self._guid = bytes.fromhex(hub.guid)
         self.streams: dict[str, Stream] = {}
+        self.damaged: dict[str, str] = {}
+        """Streams that can't be opened, and why."""
         self._numbers = 0
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
         self._trimmed = hub.loop.time()
@@ -59,6 +63,8 @@ class Streaming:
         self._ends.open()
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
+            if DEFAULT in self.damaged:  # there is no broker without it
+                raise DataFailed(self.damaged[DEFAULT])
             configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
         async with self._changing:
             for config in configs.values():
@@ -67,11 +73,20 @@ class Streaming:
                 except Rejected as error:
                     raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
                 await self._add(config)
+        for reason in self.damaged.values():
+            log.error(
+                "%s; the broker goes on without it, what is published on its topics goes to other streams", reason
+            )
 
     @property
     def best(self) -> Store:
         """Where streams are stored that don't say so."""
         return "memory" if self._folder is None else "disk"
+
+    @property
+    def storing(self) -> bool:
+        """Whether there are messages that are not yet as safe as promised."""
+        return any(stream.log.next > stream.log.safe for stream in self.streams.values())
 
     def _found(self) -> list[StreamConfig]:
         """What the data folder says of its streams."""
@@ -87,7 +102,13 @@ class Streaming:
         for folder in folders:
             if folder.name.startswith("."):
                 shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
-            elif (config := _read(folder)) is not None:
+                continue
+            try:
+                config = read(folder)
+            except DataFailed as error:
+                self.damaged[folder.name] = error.reason
+                continue
+            if config is not None:
                 found.append(config)
         return found
 
@@ -111,7 +132,9 @@ class Streaming:
                 if msgspec.structs.replace(old.config, former=()) == config:
                     return old
                 raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
+            self._refuse_damaged(config.name)
             self._check(config)
+            self._check_room()
             stream = await self._add(config, new=True)
             # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
             self._hub.replaying.added(stream)
@@ -129,7 +152,7 @@ class Streaming:
             self._check(config)
             if stream.folder is not None:
                 try:
-                    self._write(stream.folder, config)
+                    write(stream.folder, config)
                 except OSError as error:
                     raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
             stream.change(config)
@@ -166,12 +189,28 @@ class Streaming:
             except BusError as error:
                 log.warning("stream %r is removed; closing it failed: %s", name, error)
             if stream.folder is not None:
-                _discard(stream.folder)
+                gone = discard(stream.folder)
+                await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # what stays goes at the next start
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
+            self._refuse_damaged(name)
             raise Rejected(f"there is no stream {name!r}", code=Code.NO_STREAM)
         return stream
+
+    def _refuse_damaged(self, name: str) -> None:
+        if (reason := self.damaged.get(name)) is not None:
+            raise DataFailed(f"{reason}; mend or remove it, and start the broker again")
+
+    def _check_room(self) -> None:
+        if len(self.streams) >= (most := self._hub.settings.streams):
+            raise LimitExceeded(f"there are {most} streams already (setting streams)", code=Code.TOO_MANY_STREAMS)
+        used, most = handles()
+        if used + _HANDLES > most:
+            raise LimitExceeded(
+                f"{used} of {most} file handles are in use, and a stream needs some; raise the limit (ulimit -n) or remove streams",
+                code=Code.TOO_MANY_STREAMS,
+            )
 
     def _check(self, config: StreamConfig) -> None:
         if config.store == "disk" and self._folder is None:
@@ -203,13 +242,14 @@ class Streaming:
                 made = not folder.exists()
                 folder.mkdir(parents=True, exist_ok=True)
                 if new or not (folder / CONFIG).exists():
-                    self._write(folder, config)
+                    write(folder, config)
+                else:
+                    copy_config(folder)
             except OSError as error:
                 raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
         try:
             stream = await self._open(config, folder)
             try:
-                due = await stream.due(time.time_ns())
                 await self._hub.delivering.added(stream)
             except BaseException:
                 await stream.close()
@@ -217,13 +257,14 @@ class Streaming:
         except BaseException:
             if new and folder is not None:  # or the broker would not start again
                 (folder / CONFIG).unlink(missing_ok=True)
+                (folder / COPY).unlink(missing_ok=True)
                 if made:
                     shutil.rmtree(folder, ignore_errors=True)
             raise
         self.streams[config.name] = stream
         self._lend(stream)
         stream.start()
-        for when, offset in due:
+        for when, offset in stream.log.waiting():
             self.later(stream.number, when, offset)
         return stream
 
@@ -240,11 +281,6 @@ class Streaming:
         stream.tell_damage()
         return stream
 
-    @staticmethod
-    def _write(folder: Path, config: StreamConfig) -> None:
-        mode = 0o666 if config.url is None else 0o600  # there may be a password in it
-        replace(folder / CONFIG, sealed(config), mode)
-
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
         self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
@@ -252,7 +288,7 @@ class Streaming:
     # Time.
 
     def later(self, number: int, when: int, offset: int) -> None:
-        """A stored message that is to be delivered at a time."""
+        """A stored message that waits for its time."""
         heapq.heappush(self._due, (when, number, offset))
         self._hub.pulse.arm()
 
@@ -264,7 +300,7 @@ class Streaming:
         return ahead
 
     def expire(self, now: float) -> None:
-        """Deliver what is due, remove what is old."""
+        """Release what is due, remove what is old."""
         clock = time.time_ns()
         by_number = {stream.number: stream for stream in self.streams.values()}
         while self._due and self._due[0][0] <= clock:
@@ -281,48 +317,20 @@ class Streaming:
             found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
             log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            self.later(stream.number, time.time_ns() + _AGAIN, offset)
             return
-        if found is not None and found[0] == offset and found[2]:
-            self._hub.engine.release(stream.number, found[2], self._hub.replaying.before(stream.number, offset))
+        if found is None:
+            return
+        if found[0] != offset or not found[2]:
+            if stream.first <= offset:  # or it went with old messages, which was told
+                log.error("stream %r: the message at offset %d was due, and is damaged", stream.config.name, offset)
+        elif not self._hub.engine.release(stream.number, found[2]):
+            self.later(stream.number, time.time_ns() + _AGAIN, offset)
 
     def _release_fetched(self, stream: Stream, offset: int) -> None:
         if self.streams.get(stream.config.name) is stream:
             self._release(stream, offset)
             self._hub.flush()
-
-
-def _discard(folder: Path) -> None:
-    """Remove a stream's folder, so that a crash leaves either all of it or nothing that counts."""
-    gone = folder.with_name(f".{folder.name}.removed")
-    try:
-        shutil.rmtree(gone, ignore_errors=True)
-        folder.rename(gone)
-        sync(folder.parent)
-    except OSError as error:
-        raise DataFailed(
-            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
-            "remove it, or the stream is there again when the broker starts"
-        ) from error
-    shutil.rmtree(gone, ignore_errors=True)  # what stays goes when the broker starts again
-
-
-def _read(folder: Path) -> StreamConfig | None:
-    """What a folder's stream is; None: it was never finished."""
-    file = folder / CONFIG
-    try:
-        config = unsealed(file.read_bytes(), StreamConfig)
-        made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
-    except FileNotFoundError:
-        if not any((folder / one).exists() for one in (LOG, FILE)):
-            return None
-        raise DataFailed(f"the stream in {folder} can't be opened: its {CONFIG} is missing") from None
-    except OSError as error:
-        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error.strerror}") from error
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise DataFailed(f"the stream in {folder} can't be opened: {CONFIG}: {error}") from error
-    if config.name != folder.name:
-        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
-    return msgspec.structs.replace(made, former=config.former)
 
 
 def later(hub: "Hub", event: tuple[Any, ...]) -> None:

@@ -284,7 +284,6 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
         "lag": figures["lag"],
         "in flight": figures["in_flight"],
         "waiting": figures["waiting"],
-        "delayed": figures["delayed"],
         "floor": figures["floor"],
         "consumers": figures["consumers"],
         "redelivered": figures["redelivered"],

@@ -1,13 +1,10 @@
 """`busway pub`: publish a payload, repeat it, or publish lines as they come."""
 
-import asyncio
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-import busway
 from busway.cli import address, flags, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
@@ -69,12 +66,7 @@ def pub(
     async def store() -> None:
         async with link.connect(reconnect=True) as bus:  # what was not answered is sent again, and stored once
             async for run in source.runs():
-                if times:
-                    each = (bus.publish(topic, payload, fields=fields, durable=True, **times) for payload in run)
-                    placed: Sequence[busway.Position] = await asyncio.gather(*each)
-                else:
-                    placed = await bus.publish_many(topic, run, fields=fields, durable=True)
-                for position in placed:
+                for position in await bus.publish_many(topic, run, fields=fields, durable=True, **times):
                     if json:
                         terminal.record({"topic": topic, "position": str(position), **position._asdict()})
                     else:

@@ -19,7 +19,7 @@ from busway.cli.printing import Printer, read, renderer
 from busway.fields import Where
 from busway.message import Message
 from busway.positions import Positions
-from busway.streams import DEFAULT, StreamInfo
+from busway.streams import DEFAULT, StreamInfo, is_name
 from busway.topic import matches
 
 _Place: TypeAlias = int | datetime | str | Positions | None
@@ -89,6 +89,8 @@ def replay(
     async def run() -> None:
         async with link.connect(reconnect=follow) as bus:
             wanted = await _choose(bus, what, topic, begin, note)
+            if not follow:
+                await _check(wanted)
             if follow:
                 await _follow(bus, wanted, rules, Printer(render, count, note), note)
                 return
@@ -98,6 +100,8 @@ def replay(
                     done = await _print(wanted, end, rules, count, render, bar)
                 else:
                     done = await _save(wanted, end, rules, count, out, bar)
+            if not done and wanted.only is None and not await wanted.stored():
+                note(f"nothing is stored that matches {what!r}")
             note(f"{done} message{'s' * (done != 1)}")
             if wanted.lost:
                 note(f"{wanted.lost} messages are gone for good")
@@ -120,6 +124,13 @@ class _Wanted:
     def lost(self) -> int:
         return sum(stream.lost for stream, _ in self.streams)
 
+    async def stored(self) -> bool:
+        """Whether there is anything of it at all."""
+        for stream, _ in self.streams:
+            if any(matches(self.pattern, one.topic) for one in await stream.topics()):
+                return True
+        return False
+
 
 async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Wanted:
     known = await bus.streams()
@@ -140,6 +151,15 @@ async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, 
         place = begin if places is None else places.get((one.broker, one.name))
         streams.append((await bus.stream(one.name), place))
     return _Wanted(streams, what, begin, None)
+
+
+async def _check(wanted: _Wanted) -> None:
+    """What may be the name of a stream, and is none, is a topic only if there is such a topic."""
+    name = wanted.pattern
+    if wanted.only is None and is_name(name) and not await wanted.stored():
+        raise terminal.Ended(
+            terminal.REJECTED, f"busway: there is no stream {name!r}, and nothing is stored on such a topic"
+        )
 
 
 def _takes(info: StreamInfo, pattern: str) -> bool:

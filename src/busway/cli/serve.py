@@ -92,9 +92,12 @@ def serve(
     senders: Annotated[int | None, _number("senders", "Most senders a connection has numbers for.")] = None,
     pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,
     connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
+    streams: Annotated[int | None, _number("streams", "Most streams.")] = None,
     kept: Annotated[int | None, _number("kept", "Most kept messages of one client.")] = None,
     kept_bytes: Annotated[int | None, _size("kept_bytes", "Most bytes of them.")] = None,
-    grace: Annotated[float | None, _time("grace", "How long posts outlive a lost connection.")] = None,
+    grace: Annotated[
+        float | None, _time("grace", "How long posts and passing channels outlive a lost connection.")
+    ] = None,
     provider_timeout: Annotated[
         float | None, _time("provider_timeout", "Time for one of several services before the next one is tried.")
     ] = None,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from busway.cli import flags, terminal, values
+from busway.cli import channel, flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 from busway.streams import Safety, Store, StreamInfo
@@ -64,9 +64,10 @@ def stream_info(
             terminal.record(found | {"stored": held} if topics else found)
             return
         channels = found.pop("channels")
-        terminal.out.print(pairs("", found | {"bytes": values.shown_size(found["bytes"])}))
+        sizes = {name: values.shown_size(found[name]) for name in ("bytes", "index_bytes")}
+        terminal.out.print(pairs("", found | sizes))
         if channels:
-            terminal.out.print(rows("channels", [channel_row(one) for one in channels]))
+            terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
         if held:
             terminal.out.print(rows("topics", held))
 
@@ -219,9 +220,3 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
         "next": figures["next"],
         "damage": figures["damage"],
     }
-
-
-def channel_row(figures: dict[str, Any]) -> dict[str, Any]:
-    """What a list of channels has room for."""
-    names = ("lag", "in_flight", "waiting", "delayed", "consumers", "redelivered", "dead", "lost", "paused")
-    return {"channel": figures["name"], **{name.replace("_", " "): figures[name] for name in names}}

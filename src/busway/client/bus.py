@@ -36,6 +36,7 @@ RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Delays before the attempts to reconnect; the last one repeats."""
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
+_FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: give durable=True too"
 
 
 class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
@@ -142,7 +143,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
                 raise ValueError("a durable publish is always answered; leave confirm and offline out")
             return self._unstored.one(topic, data, packed, times)
         if timed:
-            raise ValueError("expires, delay and deliver_at are for stored messages: give durable=True too")
+            raise ValueError(_FOR_STORED)
         if confirm:
             return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)
         return self._core.session.publish(topic, data, packed) or self._sender.publish(topic, data, offline, packed)
@@ -160,7 +161,16 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
 
     @overload
     async def publish_many(
-        self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None, durable: Literal[True]
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: Literal[True],
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
     ) -> Placed: ...
 
     @overload
@@ -174,15 +184,21 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         *,
         fields: Fields | None = None,
         durable: bool = False,
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
     ) -> int | Placed:
         """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
 
         With `durable` they are stored, and their positions are returned when all are as safe as their stream promises.
         """
+        if not durable and (expires is not None or delay is not None or deliver_at is not None):
+            raise ValueError(_FOR_STORED)
         if isinstance(topic, str):
             packed = self._core.pack(fields)
             if durable:
-                return await self._unstored.many(topic, payloads, packed)
+                times = times_of(expires, delay, deliver_at)
+                return await self._unstored.many(topic, payloads, packed, times)
             return await self._sender.publish_many(topic, payloads, packed)
         if durable:
             raise TypeError("publish_many(durable=True) takes one topic and many payloads")

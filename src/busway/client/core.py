@@ -93,6 +93,7 @@ class Core:
         self._on_error = on_error
         self._ids = 0
         self._pongs: dict[int, asyncio.Future[None]] = {}
+        self._patient: list[asyncio.Future[None]] = []
         self._tokens = 0
         self._table: dict[int, Callable[[Row], None]] = {
             _core.EVENT_READY: self._ready,
@@ -132,6 +133,23 @@ class Core:
         if not self.open or self.connection is None:
             raise self.why_not()
         return self.connection
+
+    async def regained(self) -> Connection:
+        """The connection, as soon as messages may go out; the error that says why not if they never will."""
+        while not self.open or self.connection is None:
+            if self.state not in {"connected", "lost"} or self.closing or self.forked:
+                raise self.why_not()
+            future = self.loop.create_future()
+            self._patient.append(future)
+            await future
+        return self.connection
+
+    def wake(self) -> None:
+        """Messages may go out again, or never will: let those look who wait for it."""
+        patient, self._patient = self._patient, []
+        for future in patient:
+            if not future.done():
+                future.set_result(None)
 
     def why_not(self) -> BusError:
         if self.forked:

@@ -132,6 +132,7 @@ class Life:
         self._posts.end(core.why_not())
         if core.unstored is not None:
             core.unstored.end(core.why_not())
+        core.wake()
         core.holding.stop()
         core.events.tell(Event(kind="closed", url=self.url, error=error))
         core.events.end()
@@ -199,6 +200,7 @@ class Life:
         core.open = True
         if core.connection is not None:
             core.connection.update()
+        core.wake()
         if expired := core.waiting.take_expired():
             log.warning("%d buffered messages grew too old", expired)
             error = Timeout(f"{expired} messages waited too long for a connection")

@@ -1,7 +1,8 @@
 """Durable publishes: kept here until the broker says where they are stored, and sent again after a lost connection.
 
 They go out under numbers that stay theirs, so the broker knows one that it has stored already and answers with its first
-place. Each call has exactly one outcome: places, or an error. Cancelling a call does not take back what was sent.
+place. Without a connection, or while the broker says that it will stop, a call waits for the next one. Each call has exactly
+one outcome: places, or an error. Cancelling a call does not take back what was sent.
 """
 
 import asyncio
@@ -33,6 +34,9 @@ Lasting: TypeAlias = float | str | timedelta
 
 _UNSTORED: Final = 32 << 20
 """Bytes that may wait to be stored before a publish waits too."""
+_EACH: Final = 256
+"""Bytes that a message counts besides its payload: what remembers it has a size, and no more are on their way than a stream
+remembers of a client."""
 _CHUNK: Final = 1024
 _LONGEST: Final = 100 * 365.25 * 86400
 
@@ -45,6 +49,7 @@ class _Sent:
     topic: str
     payloads: Sequence[bytes | str]
     fields: bytes
+    times: tuple[int, int]
     time: int
     size: int
     answer: "asyncio.Future[Placed]" = field(repr=False)
@@ -132,7 +137,7 @@ class Unstored:
         return self._begin_one(connection, topic, payload, fields, times)
 
     async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
-        connection = await self._ready(len(payload))
+        connection = await self._ready(len(payload) + _EACH)
         return await self._begin_one(connection, topic, payload, fields, times)
 
     def _begin_one(
@@ -142,19 +147,21 @@ class Unstored:
         now = time.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
-        self._bytes += len(payload)
+        self._bytes += len(payload) + _EACH
         if len(self._ones) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
         return placing
 
-    async def many(self, topic: str, payloads: Iterable[object], fields: bytes) -> Placed:
+    async def many(
+        self, topic: str, payloads: Iterable[object], fields: bytes, times: tuple[int, int] = (0, 0)
+    ) -> Placed:
         """Send these one after the other; their places."""
         placed = Placed()
         answers: deque[asyncio.Future[Placed]] = deque()
         for full, part in _parts(topic, list(payloads)):
             done = 0
             while done < len(part):
-                answer, done = await self._begin_many(full, part, done, fields)
+                answer, done = await self._begin_many(full, part, done, fields, times)
                 if answer is not None:
                     answers.append(answer)
                 while answers and answers[0].done():
@@ -164,20 +171,20 @@ class Unstored:
         return placed
 
     async def _begin_many(
-        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes
+        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes, times: tuple[int, int]
     ) -> "tuple[asyncio.Future[Placed] | None, int]":
         """Send as many as can be sent now; their answer, and where to go on."""
         core = self._core
-        connection = await self._ready(sum(map(len, payloads)) if start == 0 else 0)
+        connection = await self._ready(_size(payloads) if start == 0 else 0)
         now = time.time_ns()
-        end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE)
+        end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE, times)
         if end == start:
             connection.flush()
             if not (connection.paused or connection.stopped):
                 await asyncio.sleep(0)
             return None, end
         part = payloads[start:end] if end - start < len(payloads) else payloads
-        sent = _Sent(first, topic, part, fields, now, sum(map(len, part)), core.loop.create_future())
+        sent = _Sent(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
         self._sent.append(sent)
         self._bytes += sent.size
         if len(self._sent) == 1:
@@ -185,16 +192,16 @@ class Unstored:
         return sent.answer, end
 
     async def _ready(self, size: int) -> Connection:
-        """Wait until so many bytes more may wait to be stored, and the connection takes something."""
+        """Wait until so many bytes more may wait to be stored, and there is a connection that takes something."""
         core = self._core
         while self._bytes and self._bytes + size > _UNSTORED:
             future = core.loop.create_future()
             self._room.append(future)
             await future
-        connection = core.usable()
+        connection = await core.regained()
         while connection.paused or connection.stopped:
             await connection.room(publish=True)
-            connection = core.usable()
+            connection = await core.regained()
         return connection
 
     def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
@@ -202,7 +209,7 @@ class Unstored:
         (broker, stream), ones, end = where, self._ones, number + count
         while number < end:
             if (placing := ones.pop(number, None)) is not None:
-                self._bytes -= len(placing.payload)
+                self._bytes -= len(placing.payload) + _EACH
                 if not placing.answer.done():
                     placing.answer.set_result(Position(broker, stream, offset, sequence))
                 some = 1
@@ -237,7 +244,7 @@ class Unstored:
 
     def _refuse_one(self, number: int, error: BusError) -> None:
         placing = self._ones.pop(number)
-        self._bytes -= len(placing.payload)
+        self._bytes -= len(placing.payload) + _EACH
         self._tell(placing.answer, placing.topic, error)
 
     def _refuse(self, sent: _Sent, error: BusError) -> None:
@@ -261,7 +268,7 @@ class Unstored:
                 sent = many[number]
                 done = {begin + more for begin, _, count in sent.places for more in range(count)}
                 left = [one for one in enumerate(sent.payloads, sent.first) if one[0] not in done]
-                self._send_again(sent.topic, left, sent.fields, (0, 0), sent.time)
+                self._send_again(sent.topic, left, sent.fields, sent.times, sent.time)
         self._make_room()
 
     def _send_again(
@@ -311,6 +318,10 @@ class Unstored:
         while self._room and self._bytes < _UNSTORED:
             if not (future := self._room.popleft()).done():
                 future.set_result(None)
+
+
+def _size(payloads: Sequence[bytes | str]) -> int:
+    return sum(map(len, payloads)) + _EACH * len(payloads)
 
 
 def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes | str]]]:

@@ -84,7 +84,7 @@ class Stream:
 
         From a place (an offset, a position, a time, a length of time back; None: the first there is) to before another one
         (None: the end as it is now). What is gone meanwhile is skipped, counted in `lost` and told by the event `gap`.
-        Messages that are to be delivered later are among them, expired ones are not.
+        Neither messages that are to be delivered later nor expired ones are among them.
         """
         check_count("batch", batch)
         return self._read(from_, to, check_pattern(topic), compile_where(where), batch)

@@ -116,8 +116,7 @@ class Subscription(Taking):
 
     def _note(self, taken: list[Message]) -> None:
         for place, following in furthest(taken):
-            # One that was due later lies behind where it was read.
-            self._next[place] = max(self._next.get(place, 0), following)
+            self._next[place] = following
 
     def _withdraw(self) -> int:
         return self._core.session.unsubscribe(self._id)

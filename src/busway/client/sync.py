@@ -182,7 +182,16 @@ class Bus(Asking, Streams, Channels, Closing):
     ) -> int: ...
     @overload
     def publish_many(
-        self, topic: str, payloads: Iterable[object], /, *, fields: Fields | None = None, durable: Literal[True]
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        /,
+        *,
+        fields: Fields | None = None,
+        durable: Literal[True],
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
     ) -> Placed: ...
     @overload
     def publish_many(self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None) -> int: ...
@@ -194,6 +203,9 @@ class Bus(Asking, Streams, Channels, Closing):
         *,
         fields: Fields | None = None,
         durable: bool = False,
+        expires: Lasting | datetime | None = None,
+        delay: Lasting | None = None,
+        deliver_at: datetime | None = None,
     ) -> int | Placed:
         """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
 
@@ -202,7 +214,8 @@ class Bus(Asking, Streams, Channels, Closing):
         # A generator of the caller's runs in the caller's thread, not on the loop.
         given = [list(topic)] if payloads is None else [topic, list(payloads)]
         many: Any = self._inner.publish_many
-        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable))
+        times = {"expires": expires, "delay": delay, "deliver_at": deliver_at}
+        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **times))
         return answer
 
     # Receiving and serving.

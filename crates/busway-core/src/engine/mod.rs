@@ -269,8 +269,6 @@ pub struct Engine {
     touched: Vec<u32>,
     /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
     pub clock: i64,
-    /// A record is released, but not to these.
-    released: Option<Box<[(u32, u32)]>>,
 }
 
 impl Engine {
@@ -305,7 +303,6 @@ impl Engine {
             stream_names: Vec::new(),
             touched: Vec::new(),
             clock: 0,
-            released: None,
         }
     }
 

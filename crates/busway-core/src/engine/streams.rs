@@ -24,6 +24,7 @@ use crate::selection::Selection;
 use crate::split::Flow;
 use crate::topic::meet;
 
+const TOO_LATE: &str = "it would be due later than its stream keeps messages; give the stream a longer max_age";
 /// Bytes of a log that are read at once.
 const BLOCK: usize = 256 << 10;
 /// No stream, or no connection.
@@ -154,7 +155,7 @@ impl Engine {
         match stored {
             Ok(place) => {
                 let (offset, sequence, again) = (place.offset, place.sequence, place.again);
-                if due > clock && !again {
+                if sequence == 0 && !again {
                     stream.later.push((due, offset));
                 }
                 match stream.waiting.back_mut() {
@@ -178,6 +179,7 @@ impl Engine {
             Err(refused) => {
                 let (code, text) = match refused {
                     Refused::Failed(error) => (code::STORE_FAILED, format!("it could not be stored: {error}")),
+                    Refused::TooLate => (code::INVALID_SETTING, TOO_LATE.into()),
                     Refused::TooLarge => (code::TOPIC_TOO_LONG, "topic or sender are too long to be stored".into()),
                     _ => (code::TOO_OLD, "sent again so late that nobody knows whether it was stored before".into()),
                 };
@@ -213,6 +215,7 @@ impl Engine {
         if let Some(lost) = lost {
             let text = format!("it could not be stored: {}", lost.error);
             stream.later.retain(|&(_, offset)| offset < lost.from);
+            stream.later.extend(lost.waiting);
             for mut run in std::mem::take(&mut stream.waiting) {
                 // A run may go over several writes, of which some were done.
                 let kept = lost.from.saturating_sub(run.offset).min(u64::from(run.count)) as u32;
@@ -334,19 +337,24 @@ impl Engine {
         }
     }
 
-    /// Delivers a record that is due now; not to those (connection, subscription) that will come to it in the log.
-    pub fn release_record(&mut self, at: u32, block: &[u8], but: &[(u32, u32)]) {
-        for record in records(block) {
-            self.clock = self.clock.max(record.due());
-            self.released = Some(but.into());
-            self.spread(at, &record);
-            self.released = None;
+    /// Stores messages that waited and are due now once more, at the end of their stream; whether they could be.
+    pub fn release_due(&mut self, at: u32, block: &[u8]) -> bool {
+        let clock = self.clock;
+        let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) else { return true };
+        let mut log = lock(&stream.log);
+        let mut parked = records(block).filter(Record::is_parked);
+        let all = log.as_mut().is_none_or(|log| parked.all(|record| log.release(clock, &record.message()).is_ok()));
+        drop(log);
+        if !std::mem::replace(&mut stream.touched, true) {
+            self.touched.push(at);
         }
+        self.flush_streams();
+        all
     }
 
     /// Delivers a stored message to those who subscribed to it now.
     fn spread(&mut self, at: u32, record: &Record) {
-        if record.due() > self.clock || (record.expires() != 0 && record.expires() <= self.clock) {
+        if record.is_hidden(self.clock) {
             return;
         }
         let topic = self.topics.use_text(record.topic);
@@ -379,9 +387,6 @@ impl Engine {
     pub(super) fn current(&mut self, to: u32, place: (u32, u64), ids: &[u32]) -> Vec<u32> {
         let (stream, offset) = place;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
-        if let Some(but) = &self.released {
-            return ids.iter().copied().filter(|&sub| !but.contains(&(to, sub))).collect();
-        }
         let events = &mut self.events;
         let crowded = this.crowded;
         let now = |&sub: &u32| match this.cursors.get_mut(&(sub, stream)) {
@@ -436,8 +441,7 @@ impl Engine {
         // What is safe and was not delivered yet comes live.
         let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
         for record in records(block).take_while(|record| record.offset() < done) {
-            let gone = record.expires() != 0 && record.expires() <= self.clock;
-            if gone || own == Some(record.session()) || record.due() > self.clock || !asking.asked(&record) {
+            if record.is_hidden(self.clock) || own == Some(record.session()) || !asking.asked(&record) {
                 continue;
             }
             if let Some(one) = held.take() {

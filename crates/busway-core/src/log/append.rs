@@ -17,9 +17,11 @@ use super::once::{Known, Once};
 use super::open::{self, Scan};
 use super::record::{records, Message};
 use super::scan::Reader;
-use super::shared::{Bell, Bucket, Data, Piece, Shared, State, Writer, RETRY};
+use super::shared::{Bell, Bucket, Data, Piece, Seal, Shared, State, Writer, RETRY};
 use super::simulated::Simulated;
-use super::{Error, Position, Refused, Safety, Settings};
+use super::trim::Trimmed;
+use super::waiting::{Parked, Waiting};
+use super::{whole, Error, Position, Refused, Safety, Settings};
 
 /// Records that were not stored, from the first offset to before the second; both will be given again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,21 +29,23 @@ pub struct Lost {
     pub from: u64,
     pub to: u64,
     pub error: String,
+    /// When and where: what was due, and waits again.
+    pub waiting: Vec<(i64, u64)>,
 }
 
-/// What `trim` removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Trimmed {
-    pub records: u64,
-    pub bytes: u64,
-    pub buckets: usize,
-}
+/// Bytes of buckets and indexes behind one `whole` before there is another, unless it is larger itself.
+const BEHIND: u64 = 1 << 20;
+/// And at most so many indexes, which are read when the log is opened.
+const INDEXES: u64 = 1024;
+/// How far a clock is set back before it is asked which of both times was wrong.
+const STEP: i64 = 60_000_000_000;
 
 pub struct Log {
     pub(super) shared: Arc<Shared>,
     pub(super) settings: Settings,
     topics: Topics,
     once: Once,
+    waiting: Waiting,
     bucket: Building,
     /// Records that were not flushed, and where in the bucket they begin.
     tail: Vec<u8>,
@@ -51,8 +55,12 @@ pub struct Log {
     marked: usize,
     next: u64,
     stored: i64,
-    /// A bucket that is gone, whose index is still needed for the sequences.
-    carry: Option<u64>,
+    /// What a clock showed that was not set back since, and when.
+    steady: Option<(Instant, i64)>,
+    /// Since when it is known that the newest record is later than the clock.
+    ahead: Option<i64>,
+    /// Bytes and buckets since there was a `whole`.
+    behind: (u64, u64),
     failed: Option<(Instant, String)>,
     /// Without a thread.
     pub(super) writer: Option<Writer>,
@@ -88,16 +96,19 @@ impl Log {
         found: open::Found,
         indexed: bool,
     ) -> Self {
-        let open::Found { buckets, bucket, topics, once, next, stored, damage, carry } = found;
+        let open::Found { buckets, bucket, topics, once, waiting, next, stored, damage, orphans, wholes, behind } =
+            found;
         let threaded = bell.is_some();
         let shared = Arc::new(Shared {
             files,
             indexed,
-            state: Mutex::new(State { settings, buckets, damage, written: next, ..State::default() }),
+            state: Mutex::new(State { settings, buckets, damage, orphans, wholes, written: next, ..State::default() }),
+            trimming: Mutex::default(),
             work: Condvar::new(),
             safe: next.into(),
             waiting: 0.into(),
             failed: false.into(),
+            stuck: false.into(),
             bell: bell.unwrap_or_else(|| Box::new(|| {})),
         });
         let thread = threaded.then(|| {
@@ -109,6 +120,7 @@ impl Log {
             settings,
             topics,
             once,
+            waiting,
             tail: Vec::new(),
             tail_from: next,
             tail_at: bucket.summary.length,
@@ -116,7 +128,9 @@ impl Log {
             bucket,
             next,
             stored,
-            carry,
+            steady: None,
+            ahead: None,
+            behind,
             failed: None,
             writer: (!threaded).then(Writer::default),
             thread,
@@ -151,14 +165,15 @@ impl Log {
         self.settings
     }
 
-    /// Topics that are there: first and last sequence, number of records.
-    pub fn topics(&self) -> io::Result<Vec<(String, u64, u64, u64)>> {
-        self.reader().topics(&self.topics, self.bucket.summary.base)
+    /// What of each topic is in the bucket that is written to, and the base of that: for `Reader::topics`.
+    pub fn inside(&self) -> (Vec<Topic>, u64) {
+        (self.topics.inside().cloned().collect(), self.bucket.summary.base)
     }
 
-    /// Why what was promised to be stored is not written yet, if that is so.
-    pub fn stuck(&self) -> Option<String> {
-        self.shared.state().stuck.clone()
+    /// Why what was promised to be stored is not written yet, if that is so, and how many records that are.
+    pub fn stuck(&self) -> Option<(String, u64)> {
+        let state = self.shared.state();
+        Some((state.stuck.clone()?, self.safe().saturating_sub(state.written)))
     }
 
     /// Every topic that was ever stored: its last sequence.
@@ -166,10 +181,15 @@ impl Log {
         self.topics.all.iter().map(|topic| (&*topic.text, topic.last))
     }
 
+    /// What waits to be due.
+    pub fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
     /// Takes a message; it is stored when `safe` is above its offset.
     #[inline]
     pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
-        if self.failed.is_some() || self.shared.failed.load(Relaxed) {
+        if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
             self.try_again()?;
         }
         let size = message.size().ok_or(Refused::TooLarge)?;
@@ -180,29 +200,98 @@ impl Log {
                 Known::TooOld => return Err(Refused::TooOld),
             }
         }
+        self.put(now, message, size, false)
+    }
+
+    /// Takes a message once more that was parked and is due now; None: it does not wait any more, or has expired.
+    pub fn release(&mut self, now: i64, message: &Message<'_>) -> Result<Option<Position>, Refused> {
+        let (session, number) = (message.session, message.number);
+        if !self.waiting.has(session, number) {
+            return Ok(None);
+        }
+        if message.expires != 0 && message.expires <= now {
+            self.waiting.remove(session, number);
+            return Ok(None);
+        }
+        if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
+            self.try_again()?;
+        }
+        let size = message.size().ok_or(Refused::TooLarge)?;
+        let place = self.put(now.max(message.due), message, size, true)?;
+        self.waiting.release(session, number, place.offset, self.safe());
+        Ok(Some(place))
+    }
+
+    #[inline]
+    fn put(&mut self, now: i64, message: &Message<'_>, size: usize, released: bool) -> Result<Position, Refused> {
         let waiting = self.shared.waiting.load(Relaxed) + self.tail.len();
         if waiting > 0 && waiting + size > self.settings.pending_bytes {
-            // Nobody knows when the disk takes more again.
-            let stuck = self.shared.state().stuck.clone();
-            return Err(stuck.map_or(Refused::Full, Refused::Failed));
+            return Err(Refused::Full);
         }
-        let stored = now.max(self.stored);
+        let stored = self.stamp(now);
+        let (session, number, due) = (message.session, message.number, message.due);
+        let parked = due > stored && session != 0;
+        if parked && self.settings.max_delay > 0 && due - stored > self.settings.max_delay {
+            return Err(Refused::TooLate);
+        }
         let (own, (bytes, count)) = (&self.bucket.summary, self.settings.bucket());
         let full = own.length + size as u64 > bytes || own.count >= count;
         if own.count > 0 && (full || stored - own.first > self.settings.bucket_age) {
             self.roll(stored);
         }
         let offset = self.next;
-        let topic = self.topics.get(message.topic);
-        let sequence = topic.last + 1;
-        topic.add(sequence, offset);
-        message.encode(offset, sequence, stored, &mut self.tail);
-        self.bucket.add(offset, stored, message.due, size);
-        if message.session != 0 {
-            self.once.add(message.session, message.number, offset, stored);
+        let sequence = if parked {
+            let parked = Parked { due, offset, session, number };
+            self.waiting.add(parked);
+            self.bucket.moves.park(parked);
+            0
+        } else {
+            self.topics.append(message.topic, offset)
+        };
+        if released {
+            self.bucket.moves.release(session, number, offset);
+        }
+        let due = if parked || released { due } else { 0 };
+        Message { due, ..*message }.encode(offset, sequence, stored, &mut self.tail);
+        self.bucket.add(offset, stored, size);
+        if session != 0 && !released {
+            self.once.add(session, number, offset, stored);
         }
         (self.next, self.stored) = (offset + 1, stored);
         Ok(Position { offset, sequence, again: false })
+    }
+
+    /// When the next record is stored. A clock that is set back a little, or was wrong for a while, is held; but if it had been
+    /// ahead, its times end here, with their bucket: so within a bucket times only grow.
+    #[inline]
+    fn stamp(&mut self, now: i64) -> i64 {
+        let back = self.stored.saturating_sub(now) > STEP;
+        if back && !self.was_ahead(now) {
+            return self.stored;
+        }
+        if self.steady.is_none() {
+            self.steady = Some((Instant::now(), now));
+        }
+        if back {
+            if self.bucket.summary.count > 0 {
+                self.roll(now);
+            }
+            return now;
+        }
+        now.max(self.stored)
+    }
+
+    /// Whether it was the time of the last record that was wrong, and not this one.
+    #[cold]
+    fn was_ahead(&self, now: i64) -> bool {
+        if let Some((when, clock)) = self.steady {
+            let expected = clock.saturating_add(i64::try_from(when.elapsed().as_nanos()).unwrap_or(i64::MAX));
+            return now.abs_diff(expected) < self.stored.abs_diff(expected);
+        }
+        match &self.shared.state().buckets[..] {
+            [.., before, last] => before.summary.last <= now && last.summary.first - now > STEP,
+            _ => false,
+        }
     }
 
     /// The position of a message that was sent again; its sequence is 0 if the record is gone.
@@ -217,9 +306,11 @@ impl Log {
     fn try_again(&mut self) -> Result<(), Refused> {
         // The owner has to hear of what was lost before anything new is taken.
         let told = |error: &str| Err(Refused::Failed(error.into()));
-        if let Some(failure) = &self.shared.state().failure {
-            return told(&failure.error);
+        let state = self.shared.state();
+        if let Some(error) = state.failure.as_ref().map(|failure| &failure.error).or(state.stuck.as_ref()) {
+            return told(error);
         }
+        drop(state);
         match &self.failed {
             Some((until, error)) if Instant::now() < *until => told(error),
             _ => {
@@ -260,12 +351,13 @@ impl Log {
                     self.tail = Vec::with_capacity(size);
                 }
             }
+            if self.settings.safety == Safety::Memory {
+                // Before the writer can see it: it takes back nothing that is promised.
+                self.shared.safe.fetch_max(self.next, SeqCst);
+            }
             drop(state);
             self.marked = self.bucket.marks.len();
             (self.tail_from, self.tail_at) = (self.next, summary.length);
-            if self.settings.safety == Safety::Memory {
-                self.shared.safe.fetch_max(self.next, SeqCst);
-            }
         }
         self.wake();
     }
@@ -282,13 +374,27 @@ impl Log {
     fn roll(&mut self, now: i64) {
         self.flush();
         self.once.forget(now - self.settings.once_age);
-        let index = if self.shared.indexed { self.bucket.index(&self.topics, &self.once) } else { Vec::new() };
-        self.shared.state().pending.push_back(Piece::Seal(self.bucket.summary.base, index));
+        let mut seal = Seal { base: self.bucket.summary.base, index: Vec::new(), whole: None };
+        if self.shared.indexed {
+            seal.index = self.bucket.index(&self.topics, &self.once);
+            self.behind.0 += self.bucket.summary.length + seal.index.len() as u64;
+            self.behind.1 += 1;
+            let weight = self.topics.weight + self.once.weight() + self.waiting.weight();
+            if self.behind.0 >= BEHIND.min(4 * self.settings.bucket_bytes).max(weight) || self.behind.1 >= INDEXES {
+                self.behind = (0, 0);
+                let all = whole::write(self.next, self.stored, &self.topics, &self.once, &self.waiting);
+                seal.whole = Some((self.next, all));
+            }
+        }
+        self.shared.state().pending.push_back(Piece::Seal(seal));
         self.fresh();
         self.wake();
         if !self.shared.indexed {
             // A log in memory keeps its bounds by itself; there are no files whose removal could fail.
-            let _ = self.trim(now, u64::MAX);
+            let _ = self.shared.trim(&self.settings, |_, _| false, u64::MAX);
+            if self.front.is_none() {
+                self.drop_waiting(self.reader().first());
+            }
         }
     }
 
@@ -311,7 +417,7 @@ impl Log {
         for piece in lost {
             match piece {
                 Piece::Data(data) => failure.refused.push(data),
-                Piece::Seal(..) => sealed = true,
+                Piece::Seal(_) => sealed = true,
             }
         }
         let Data { base, position: length, from, .. } = failure.refused[0];
@@ -323,17 +429,20 @@ impl Log {
         let blocks = failure.refused.iter().map(|data| data.bytes.as_slice()).chain([&tail[..]]);
         let all: Vec<_> = blocks.flat_map(records).collect();
         for record in all.iter().rev() {
-            self.topics.get(record.topic).retract(record.sequence());
-            if record.session() != 0 {
+            if !record.is_parked() {
+                self.topics.get(record.topic).retract(record.sequence());
+            }
+            if record.session() != 0 && !record.is_released() {
                 self.once.retract(record.session(), record.number());
             }
         }
+        let waiting = self.waiting.retract(from).into_iter().map(|parked| (parked.due, parked.offset)).collect();
         self.next = from;
         if sealed || length == 0 {
             let indexed = self.shared.indexed;
             let index = if indexed { self.index_again(base, length) } else { (length > 0).then(Vec::new) };
             if let Some(index) = index {
-                self.shared.state().pending.push_back(Piece::Seal(base, index));
+                self.shared.state().pending.push_back(Piece::Seal(Seal { base, index, whole: None }));
             }
             self.fresh();
         } else {
@@ -341,7 +450,7 @@ impl Log {
             (self.tail_from, self.tail_at, self.marked) = (from, length, self.bucket.marks.len());
         }
         self.failed = Some((Instant::now() + RETRY, failure.error.clone()));
-        Some(Lost { from, to, error: failure.error })
+        Some(Lost { from, to, error: failure.error, waiting })
     }
 
     /// The index of a bucket that ends earlier than it was to; None: nothing is in it, or it can't be read now.
@@ -350,12 +459,7 @@ impl Log {
         let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
         let mut scan = Scan { building, topics, once, limit: Some(self.next) };
         scan.run(&bytes, &mut Vec::new());
-        self.topics.roll();
-        for Topic { text, first, count, offset, .. } in scan.topics.all {
-            let topic = self.topics.get(&text);
-            (topic.first, topic.count, topic.offset) = (first, count, offset);
-        }
-        (length > 0).then(|| scan.building.index(&self.topics, &self.once))
+        (length > 0).then(|| scan.building.index(&scan.topics, &self.once))
     }
 
     /// Removes whole buckets by age, bytes and count; none with an offset of `hold` or above.
@@ -363,64 +467,30 @@ impl Log {
         let settings = self.settings;
         self.once.forget(now - settings.once_age);
         let old = |last: i64| settings.max_age > 0 && last < now - settings.max_age;
+        let ahead = |time: i64| time - now > STEP;
         let own = self.bucket.summary;
-        if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last)) {
+        if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last) || ahead(own.first)) {
             self.roll(now);
         }
-        let state = self.shared.state();
-        let mut bytes: u64 = state.buckets.iter().map(|bucket| bucket.summary.length).sum();
-        let mut count: u64 = state.buckets.iter().map(|bucket| bucket.summary.count).sum();
-        let mut gone = Trimmed::default();
-        for Bucket { summary, sealed, .. } in &state.buckets {
-            let over = |is: u64, most: u64| most > 0 && is > most;
-            let goes = old(summary.last)
-                || over(bytes, settings.max_bytes) && over(bytes, settings.max_bytes + summary.length - 1)
-                || over(count, settings.max_count) && over(count, settings.max_count + summary.count - 1);
-            if !sealed || !goes || summary.end > hold {
-                break;
-            }
-            (bytes, count) = (bytes - summary.length, count - summary.count);
-            gone.records += summary.count;
-            gone.bytes += summary.length;
-            gone.buckets += 1;
-        }
-        let first = state.buckets.get(gone.buckets).map_or(state.written, |bucket| bucket.summary.base);
-        let newest = state.buckets.iter().rev().find(|bucket| bucket.sealed).map(|bucket| bucket.summary.base);
-        drop(state);
-        if gone.buckets > 0 {
-            self.remove(first, gone.buckets, newest)?;
+        self.ahead = ahead(self.stored).then(|| self.ahead.unwrap_or(now));
+        let since = self.ahead;
+        // A bucket whose times can't be right was stored before what comes behind it, and before that was seen.
+        let gone = |state: &State, at: usize| {
+            let times = |bucket: &Bucket| (bucket.summary.first, bucket.summary.last);
+            let behind = || state.buckets[at + 1..].iter().map(|bucket| times(bucket).0).find(|first| !ahead(*first));
+            let last = Some(times(&state.buckets[at]).1).filter(|last| !ahead(*last));
+            last.or_else(behind).or(since).is_some_and(old)
+        };
+        let gone = self.shared.trim(&settings, gone, hold)?;
+        if gone.buckets > 0 && self.front.is_none() {
+            self.drop_waiting(self.reader().first());
         }
         Ok(gone)
     }
 
-    fn remove(&mut self, first: u64, buckets: usize, newest: Option<u64>) -> io::Result<()> {
-        let files = &*self.shared.files;
-        if self.shared.indexed {
-            // From here on they are gone, even if there is no time to remove them.
-            open::begin_with(files, first)?;
-        }
-        let mut state = self.shared.state();
-        let gone: Vec<u64> = state.buckets.drain(..buckets).map(|bucket| bucket.summary.base).collect();
-        state.loaded.retain(|known| !gone.contains(&known.0));
-        drop(state);
-        for base in &gone {
-            files.remove(&log_name(*base))?;
-        }
-        if self.shared.indexed {
-            // The newest index knows the last sequences, also of topics that have no record left.
-            let old = self.carry.take().into_iter().chain(gone.iter().copied());
-            for base in old {
-                if Some(base) == newest {
-                    self.carry = Some(base);
-                } else {
-                    match files.remove(&index_name(base)) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        Ok(())
+    /// Nothing below this offset is there any more, so nothing of it will be due.
+    pub fn drop_waiting(&mut self, first: u64) {
+        self.waiting.trim(first);
     }
 
     /// Writes all that waits and lets go of the folder; an error tells what of it could not be stored.
@@ -433,8 +503,9 @@ impl Log {
         self.wake();
         let ended =
             self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| io::Error::other("the writer ended")));
-        let stuck = self.shared.state().stuck.clone();
-        let lost = self.settle().map(|lost| lost.error).or(stuck).map_or(Ok(()), |error| Err(io::Error::other(error)));
+        let stuck = self.stuck().map(|(error, count)| format!("{count} acknowledged messages are lost: {error}"));
+        let lost =
+            stuck.or_else(|| self.settle().map(|lost| lost.error)).map_or(Ok(()), |error| Err(io::Error::other(error)));
         let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };
         self.shared.files.unlock();
         ended.and(lost).and(kept)

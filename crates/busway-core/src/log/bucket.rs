@@ -4,22 +4,24 @@
 //!
 //! ```text
 //! offset  size  what
-//! 0       8     "BWAYIDX1"
+//! 0       8     "BWAYIDX2"
 //! 8       8     base u64      offset of the first record
 //! 16      8     end u64       offset behind the last record
 //! 24      8     length u64    bytes of the .log that this describes
 //! 32      8     count u64     records (fewer than end - base: some were lost)
 //! 40      8     first i64     when the first was stored
 //! 48      8     last i64      when the last was stored
-//! 56      8     due i64       the latest due time of its records that was in the future when they were stored, 0: none
+//! 56      8     0
 //! 64      8     size u64      bytes of the body
 //! 72      4     crc u32       of the body
 //! 76      4     crc u32       of the first 76 bytes
-//! 80      …     body: marks (offset, position, stored), due (time, offset), publishers (see `once`), topics
+//! 80      …     body: skipped u64, marks (offset, position, stored), what came to wait and what waits no more (see `waiting`),
+//!               publishers (see `once`), topics
 //! ```
 //! The lists of the body begin with their number. A topic has its last sequence, then what is in this bucket: first sequence,
-//! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted, and those without a record in
-//! this bucket are there, too: so the newest index knows the last sequence of every topic that ever was.
+//! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted. Publishers, topics and
+//! what waits are those of this bucket: the `whole` of some bucket before and the indexes behind it know all of them together. `skipped` are the
+//! sequences that no topic gives any more, since nobody knows whose records were lost in this bucket.
 
 use std::hash::{Hash, Hasher};
 
@@ -29,9 +31,10 @@ use rustc_hash::FxHasher;
 
 use super::once::Once;
 use super::record::Record;
+use super::waiting::Moves;
 use super::wire::{Reader, Writer};
 
-const MAGIC: &[u8; 8] = b"BWAYIDX1";
+const MAGIC: &[u8; 8] = b"BWAYIDX2";
 pub const HEAD: usize = 80;
 /// Bytes between two marks.
 const STEP: u64 = 64 << 10;
@@ -61,7 +64,6 @@ pub struct Summary {
     pub count: u64,
     pub first: i64,
     pub last: i64,
-    pub due: i64,
 }
 
 impl Summary {
@@ -77,9 +79,9 @@ impl Summary {
         }
         let rest = &mut &words[8..];
         let (base, end, length, count) = (rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?);
-        let (first, last, due, size) = (rest.i64()?, rest.i64()?, rest.i64()?, rest.u64()?);
+        let (first, last, _, size) = (rest.i64()?, rest.i64()?, rest.i64()?, rest.u64()?);
         let crc = u32::from_le_bytes(rest.bytes(4)?.try_into().ok()?);
-        Some((Self { base, end, length, count, first, last, due }, usize::try_from(size).ok()?, crc))
+        Some((Self { base, end, length, count, first, last }, usize::try_from(size).ok()?, crc))
     }
 
     fn write(&self, body: &[u8], out: &mut Vec<u8>) {
@@ -87,7 +89,7 @@ impl Summary {
         for word in [self.base, self.end, self.length, self.count] {
             out.u64(word);
         }
-        for word in [self.first, self.last, self.due] {
+        for word in [self.first, self.last, 0] {
             out.i64(word);
         }
         out.u64(body.len() as u64);
@@ -102,8 +104,9 @@ impl Summary {
 pub struct Building {
     pub summary: Summary,
     pub marks: Vec<Mark>,
-    /// Records that were due in the future when they were stored: when, and their offset.
-    pub due: Vec<(i64, u64)>,
+    pub moves: Moves,
+    /// Records that were lost between others.
+    pub skipped: u64,
 }
 
 impl Building {
@@ -112,17 +115,13 @@ impl Building {
     }
 
     #[inline]
-    pub fn add(&mut self, offset: u64, stored: i64, due: i64, size: usize) {
+    pub fn add(&mut self, offset: u64, stored: i64, size: usize) {
         let own = &mut self.summary;
         if own.count == 0 {
             own.first = stored;
         }
         if self.marks.last().is_none_or(|mark| own.length - mark.position >= STEP) {
             self.marks.push(Mark { offset, position: own.length, stored });
-        }
-        if due > stored {
-            self.due.push((due, offset));
-            own.due = own.due.max(due);
         }
         (own.end, own.last) = (offset + 1, stored);
         own.length += size as u64;
@@ -132,26 +131,23 @@ impl Building {
     /// Takes back what was added from this offset on.
     pub fn retract(&mut self, offset: u64, length: u64, count: u64) {
         self.marks.retain(|mark| mark.offset < offset);
-        self.due.retain(|due| due.1 < offset);
+        self.moves.retract(offset);
         (self.summary.end, self.summary.length) = (offset, length);
         self.summary.count -= count;
     }
 
     pub fn index(&self, topics: &Topics, once: &Once) -> Vec<u8> {
         let mut body = Vec::new();
+        body.u64(self.skipped);
         body.u64(self.marks.len() as u64);
         for mark in &self.marks {
             body.u64(mark.offset);
             body.u64(mark.position);
             body.i64(mark.stored);
         }
-        body.u64(self.due.len() as u64);
-        for (due, offset) in &self.due {
-            body.i64(*due);
-            body.u64(*offset);
-        }
-        once.write(&mut body);
-        let mut sorted: Vec<&Topic> = topics.all.iter().filter(|topic| topic.last > 0).collect();
+        self.moves.write(&mut body);
+        once.write(self.summary.base, &mut body);
+        let mut sorted: Vec<&Topic> = topics.inside().collect();
         sorted.sort_unstable_by(|a, b| a.text.cmp(&b.text));
         body.u64(sorted.len() as u64);
         for topic in sorted {
@@ -184,6 +180,10 @@ pub struct Topics {
     pub all: Vec<Topic>,
     table: HashTable<u32>,
     recent: usize,
+    /// Those that have, or had, a record in this bucket.
+    inside: Vec<u32>,
+    /// About how many bytes they are in a `whole`.
+    pub weight: u64,
 }
 
 fn hash(text: &str) -> u64 {
@@ -201,6 +201,7 @@ impl Topics {
             let slot = known.unwrap_or(self.all.len() as u32);
             if known.is_none() {
                 self.all.push(Topic { text: text.into(), ..Topic::default() });
+                self.weight += text.len() as u64 + 6;
                 let all = &self.all;
                 self.table.insert_unique(hashed, slot, |&slot| hash(&all[slot as usize].text));
             }
@@ -209,9 +210,41 @@ impl Topics {
         &mut self.all[self.recent]
     }
 
+    /// A record of a topic is in this bucket.
+    #[inline]
+    pub fn add(&mut self, text: &str, sequence: u64, offset: u64) {
+        let topic = self.get(text);
+        let new = topic.count == 0;
+        topic.add(sequence, offset);
+        if new {
+            self.inside.push(self.recent as u32);
+        }
+    }
+
+    /// The same with the next sequence, which is returned.
+    #[inline]
+    pub fn append(&mut self, text: &str, offset: u64) -> u64 {
+        let topic = self.get(text);
+        let (new, sequence) = (topic.count == 0, topic.last + 1);
+        topic.add(sequence, offset);
+        if new {
+            self.inside.push(self.recent as u32);
+        }
+        sequence
+    }
+
+    /// Those with a record in this bucket.
+    pub fn inside(&self) -> impl Iterator<Item = &Topic> {
+        let mut slots: Vec<u32> = self.inside.clone();
+        slots.sort_unstable();
+        slots.dedup();
+        slots.into_iter().map(|slot| &self.all[slot as usize]).filter(|topic| topic.count > 0)
+    }
+
     /// A new bucket begins.
     pub fn roll(&mut self) {
-        for topic in &mut self.all {
+        for slot in self.inside.drain(..) {
+            let topic = &mut self.all[slot as usize];
             (topic.first, topic.count, topic.offset) = (0, 0, 0);
         }
     }
@@ -245,7 +278,8 @@ impl Topic {
 pub struct Index {
     pub summary: Summary,
     pub marks: Vec<Mark>,
-    pub due: Vec<(i64, u64)>,
+    pub moves: Moves,
+    skipped: u64,
     bytes: Vec<u8>,
     once: usize,
     /// Where each topic begins.
@@ -260,15 +294,14 @@ impl Index {
             return None;
         }
         let read = &mut rest;
-        let (mut marks, mut due) = (Vec::new(), Vec::new());
+        let skipped = read.u64()?;
+        let mut marks = Vec::new();
         for _ in 0..read.count(24)? {
             marks.push(Mark { offset: read.u64()?, position: read.u64()?, stored: read.i64()? });
         }
-        for _ in 0..read.count(16)? {
-            due.push((read.i64()?, read.u64()?));
-        }
+        let moves = Moves::read(read)?;
         let once = bytes.len() - read.len();
-        Once::read(read)?;
+        Once::default().read(0, read)?;
         let mut topics = Vec::new();
         for _ in 0..read.count(40)? {
             topics.push(u32::try_from(bytes.len() - read.len()).ok()?);
@@ -276,11 +309,7 @@ impl Index {
             let size = read.u64()?;
             std::str::from_utf8(read.bytes(usize::try_from(size).ok()?)?).ok()?;
         }
-        rest.is_empty().then_some(Self { summary, marks, due, bytes, once, topics })
-    }
-
-    pub fn once(&self) -> Once {
-        Once::read(&mut &self.bytes[self.once..]).unwrap_or_default()
+        rest.is_empty().then_some(Self { summary, marks, moves, skipped, bytes, once, topics })
     }
 
     fn row(&self, at: u32) -> Option<(&str, [u64; 4])> {
@@ -290,7 +319,7 @@ impl Index {
         Some((std::str::from_utf8(rest.bytes(usize::try_from(size).ok()?)?).ok()?, words))
     }
 
-    /// Every topic: its last sequence, and what of it is in this bucket (first sequence, number, first offset).
+    /// Topics of this bucket: last sequence, first sequence, number, first offset.
     pub fn topics(&self) -> impl Iterator<Item = (&str, [u64; 4])> {
         self.topics.iter().filter_map(|at| self.row(*at))
     }
@@ -301,30 +330,36 @@ impl Index {
         self.row(self.topics[at]).map(|row| row.1)
     }
 
-    /// All topics as they were behind this bucket; with `inside` what is in it, too.
-    pub fn carry(&self, inside: bool) -> Topics {
-        let mut topics = Topics::default();
-        for (text, [last, first, count, offset]) in self.topics() {
-            let topic = topics.get(text);
-            topic.last = last;
-            if inside {
-                (topic.first, topic.count, topic.offset) = (first, count, offset);
-            }
+    /// Makes of what was known up to an offset in this bucket what is known behind it; for topics it is the one that is written to.
+    pub fn carry(&self, from: u64, topics: &mut Topics, once: &mut Once) {
+        topics.roll();
+        if from <= self.summary.base {
+            topics.skip(self.skipped);
         }
-        topics
+        for (text, [last, first, count, offset]) in self.topics() {
+            topics.add(text, last, offset);
+            let topic = topics.get(text);
+            (topic.first, topic.count) = (first, count);
+        }
+        let read = once.read(from, &mut &self.bytes[self.once..]);
+        debug_assert!(read.is_some(), "an index that could be read can be read again");
     }
 
     pub fn building(&self) -> Building {
-        Building { summary: self.summary, marks: self.marks.clone(), due: self.due.clone() }
+        let Self { summary, skipped, .. } = *self;
+        Building { summary, marks: self.marks.clone(), moves: self.moves.clone(), skipped }
     }
 }
 
 /// Puts a record that was found into everything that is known of its bucket.
 pub fn learn(record: &Record<'_>, building: &mut Building, topics: &mut Topics, once: &mut Once) {
     let (offset, stored) = (record.offset(), record.stored());
-    building.add(offset, stored, record.due(), record.bytes.len());
-    topics.get(record.topic).add(record.sequence(), offset);
-    if record.session() != 0 {
+    building.add(offset, stored, record.bytes.len());
+    building.moves.learn(record);
+    if !record.is_parked() {
+        topics.add(record.topic, record.sequence(), offset);
+    }
+    if record.session() != 0 && !record.is_released() {
         once.add(record.session(), record.number(), offset, stored);
     }
 }

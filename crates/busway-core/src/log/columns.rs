@@ -97,16 +97,15 @@ pub struct Wanted<'a> {
     pub selection: Option<&'a Selection>,
     /// Offsets.
     pub range: std::ops::Range<u64>,
-    /// Records that have expired by then are left out.
+    /// Records that have expired by then are left out, and those that wait to be due.
     pub now: i64,
 }
 
 impl Wanted<'_> {
     #[inline]
     pub fn has(&self, record: &Record<'_>) -> bool {
-        let expires = record.expires();
         self.range.contains(&record.offset())
-            && (expires == 0 || expires > self.now)
+            && !record.is_hidden(self.now)
             && self.selection.is_none_or(|selection| asked(selection, record))
     }
 }

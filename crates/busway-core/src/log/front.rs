@@ -15,6 +15,7 @@ use super::record::HEAD;
 use super::scan::Block;
 use super::shared::{Bell, Failure, Piece, Shared};
 use super::simulated::Simulated;
+use super::waiting::{Parked, Waiting};
 use super::{Safety, Settings};
 
 /// A run of a publisher's messages whose numbers, offsets and sequences grow together.
@@ -38,6 +39,7 @@ pub struct Kept {
     pub sequences: Vec<(String, u64)>,
     /// In the order of their offsets.
     pub sent: Vec<Sent>,
+    pub waiting: Vec<Parked>,
 }
 
 pub struct Front {
@@ -70,15 +72,17 @@ impl Log {
         // Never safe before it is stored: then it could not be taken back.
         let safety = Safety::Written;
         let settings = Settings { safety, bucket_bytes, max_age, max_bytes, max_count, ..settings };
-        let (mut topics, mut once) = (Topics::default(), Once::default());
+        let (mut topics, mut once, mut waiting) = (Topics::default(), Once::default(), Waiting::default());
         for (text, last) in &kept.sequences {
             topics.get(text).last = *last;
         }
         for Sent { session, number, offset, count, .. } in &kept.sent {
             once.add_run(*session, *number, *offset, *count, kept.stored);
         }
+        kept.waiting.into_iter().for_each(|parked| waiting.add(parked));
         let Kept { next, stored, sent, .. } = kept;
-        let found = Found { bucket: Building::new(next), topics, once, next, stored, ..Found::default() };
+        let bucket = Building::new(next);
+        let found = Found { bucket, topics, once, waiting, next, stored, ..Found::default() };
         let mut log = Self::start(Arc::new(Simulated::new(false)), settings, None, found, false);
         log.front = Some(Front { bell, handed: 0, sent });
         log
@@ -111,7 +115,7 @@ impl Log {
         loop {
             let goes = match self.shared.state().pending.front() {
                 Some(Piece::Data(data)) => front.handed > 0 && data.summary.end <= upto,
-                Some(Piece::Seal(..)) => true,
+                Some(Piece::Seal(_)) => true,
                 None => false,
             };
             if !goes || !writer.step(&self.shared) {
@@ -132,8 +136,8 @@ impl Log {
             match piece {
                 Piece::Data(data) => refused.push(data),
                 // Of a bucket from which nothing is taken back it stays.
-                Piece::Seal(base, index) if refused.is_empty() => state.pending.push_back(Piece::Seal(base, index)),
-                Piece::Seal(..) => sealed = true,
+                Piece::Seal(seal) if refused.is_empty() => state.pending.push_back(Piece::Seal(seal)),
+                Piece::Seal(_) => sealed = true,
             }
         }
         front.handed = front.handed.min(state.pending.len());

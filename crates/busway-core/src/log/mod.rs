@@ -1,9 +1,10 @@
 //! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without gaps.
 //!
-//! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once` and `wire` (one file
-//! of the log, and what is known of it), `shared` (what the appending side, the writer thread and readers share, and the
-//! writer), `open` (what is found when a log is opened), `append` (the appending side), `scan` (reading), `columns` (blocks
-//! as columns for Arrow), `view` (a log that somebody else writes, for reading). A stream in memory is the same log on files in memory, without indexes and without a thread; the
+//! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once`, `waiting` and
+//! `wire` (one file of the log, and what is known of it), `whole` (what is known of all before), `shared` (what the appending
+//! side, the writer thread and readers share, and the writer), `open` (what is found when a log is opened), `append` (the
+//! appending side), `trim` (old buckets leave), `scan` (reading), `view` (reading what somebody else writes), `columns` (blocks
+//! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
 //! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
 
 pub mod append;
@@ -18,7 +19,10 @@ pub mod record;
 pub mod scan;
 mod shared;
 pub mod simulated;
+pub mod trim;
 mod view;
+pub mod waiting;
+mod whole;
 mod wire;
 
 /// When a record is as safe as the stream promises.
@@ -44,6 +48,8 @@ pub struct Settings {
     pub max_count: u64,
     /// How long a publisher's messages are remembered, to know them when they are sent again.
     pub once_age: i64,
+    /// How far ahead a message may be due.
+    pub max_delay: i64,
     /// Bytes that may wait to be written.
     pub pending_bytes: usize,
 }
@@ -60,6 +66,7 @@ impl Default for Settings {
             max_bytes: 0,
             max_count: 0,
             once_age: 15 * 60 * SECOND,
+            max_delay: 0,
             pending_bytes: 16 << 20,
         }
     }
@@ -115,6 +122,8 @@ pub enum Refused {
     TooOld,
     /// A topic, a name or all of it is longer than a record can be.
     TooLarge,
+    /// It is due so late that it would be removed before.
+    TooLate,
     /// The last write failed; another one is tried before long.
     Failed(String),
 }

@@ -1,14 +1,17 @@
 //! Which messages a publisher has stored already, so that one that is sent again is not stored again.
 //!
 //! For each session the runs of numbers that lie one after the other in the stream. Bounded by the number of sessions, the
-//! runs of each, the runs of all, and by age; whoever was stored longest ago is forgotten first.
+//! runs of each, the runs of all (24 bytes each, so 24 MiB for a stream), and by age. A session that was stored longest ago is
+//! forgotten first; of one that stays the lowest numbers are, and those are refused from then on.
 
 use hashbrown::HashMap;
 
 use super::wire::{Reader, Writer};
 
 const SESSIONS: usize = 65_536;
-const RUNS: usize = 1024;
+/// Twice what a client has on its way at most (131,072), since half of them go at once. Each number may be a run of its own:
+/// when a client's messages go to several streams by turns, or those of several clients meet in one.
+const RUNS: usize = 1 << 18;
 const ALL_RUNS: usize = 1 << 20;
 
 /// Numbers that follow each other and are stored at offsets that do.
@@ -35,6 +38,17 @@ struct Session {
     stored: i64,
     /// Sorted.
     runs: Vec<Run>,
+}
+
+impl Session {
+    /// Forgets the lower half of its runs; how many.
+    fn cut(&mut self) -> usize {
+        let half = self.runs.len() / 2;
+        if let Some(last) = self.runs.drain(..half).next_back() {
+            self.floor = last.next();
+        }
+        half
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,12 +107,10 @@ impl Once {
                 known.runs.insert(at, Run { number, offset, count: 1 });
                 self.runs += 1;
                 if known.runs.len() > RUNS {
-                    let gone = known.runs.drain(..RUNS / 2).next_back();
-                    known.floor = gone.map_or(0, |run| run.next());
-                    self.runs -= RUNS / 2;
+                    self.runs -= known.cut();
                 }
                 if self.runs > ALL_RUNS {
-                    self.halve();
+                    self.cut();
                 }
             }
         }
@@ -126,6 +138,13 @@ impl Once {
         self.all.push(Session { id: session, floor: 0, stored: 0, runs: Vec::new() });
         self.slots.insert(session, self.recent as u32);
         self.recent
+    }
+
+    /// Forgets the lower half of what is known of those with many runs: together they have at least half of all.
+    fn cut(&mut self) {
+        let many = self.runs / self.all.len() / 2;
+        let large = self.all.iter_mut().filter(|known| known.runs.len() >= many);
+        self.runs -= large.map(Session::cut).sum::<usize>();
     }
 
     /// Forgets those who were stored longest ago.
@@ -165,32 +184,57 @@ impl Once {
         }
     }
 
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.u64(self.all.len() as u64);
-        for known in &self.all {
+    /// About how many bytes `write` makes of all of it.
+    pub fn weight(&self) -> u64 {
+        (self.all.len() * 32 + self.runs * 6) as u64
+    }
+
+    /// What is known of records from an offset on. Of a run: numbers since the one before, its offset less what would follow
+    /// the one before, how many.
+    pub fn write(&self, from: u64, out: &mut Vec<u8>) {
+        let inside = |run: &&Run| run.offset + run.count > from;
+        let known: Vec<_> = self.all.iter().filter(|known| known.runs.iter().any(|run| inside(&run))).collect();
+        out.u64(known.len() as u64);
+        for known in known {
             out.u64(known.id);
             out.u64(known.floor);
             out.i64(known.stored);
-            out.u64(known.runs.len() as u64);
-            for run in &known.runs {
-                out.u64(run.number);
-                out.u64(run.offset);
-                out.u64(run.count);
+            out.u64(known.runs.iter().filter(inside).count() as u64);
+            let (mut number, mut offset) = (0, 0);
+            for run in known.runs.iter().filter(inside) {
+                let before = from.saturating_sub(run.offset);
+                let part = Run { number: run.number + before, offset: run.offset + before, count: run.count - before };
+                out.short(part.number.wrapping_sub(number));
+                out.signed(part.offset.wrapping_sub(offset).cast_signed());
+                out.short(part.count);
+                (number, offset) = (part.next(), part.offset + part.count);
             }
         }
     }
 
-    pub fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let mut once = Self::default();
+    /// Adds what was written of records from an offset on.
+    pub fn read(&mut self, from: u64, bytes: &mut &[u8]) -> Option<()> {
         for _ in 0..bytes.count(32)? {
             let (id, floor, stored) = (bytes.u64()?, bytes.u64()?, bytes.i64()?);
-            let mut runs = Vec::new();
-            for _ in 0..bytes.count(24)? {
-                runs.push(Run { number: bytes.u64()?, offset: bytes.u64()?, count: bytes.u64()? });
+            let (mut number, mut offset) = (0_u64, 0_u64);
+            for _ in 0..bytes.count(3)? {
+                number = number.wrapping_add(bytes.short()?);
+                offset = offset.wrapping_add_signed(bytes.signed()?);
+                let count = bytes.short()?;
+                let before = from.saturating_sub(offset).min(count);
+                self.add_run(id, number.saturating_add(before), offset.saturating_add(before), count - before, stored);
+                (number, offset) = (number.checked_add(count)?, offset.checked_add(count)?);
             }
-            once.all.push(Session { id, floor, stored, runs });
+            if let Some(slot) = self.slot(id) {
+                let known = &mut self.all[slot];
+                if floor > known.floor {
+                    let gone = known.runs.partition_point(|run| run.next() <= floor);
+                    known.runs.drain(..gone);
+                    self.runs -= gone;
+                    known.floor = floor;
+                }
+            }
         }
-        once.index();
-        Some(once)
+        Some(())
     }
 }

@@ -1,4 +1,5 @@
-//! What is found when a log is opened: only the last bucket is read, of the others only the heads of their indexes.
+//! What is found when a log is opened: only the last bucket is read, the newest file with all that is known before it
+//! (`whole`), the indexes behind that, of the others only the heads of their indexes.
 //!
 //! A torn tail is cut. Anything else that is not as it was written is told and left as a hole; what lies behind stays. A hole
 //! is told from a torn tail by a record behind it that begins a write, since all before it was safe then.
@@ -13,10 +14,13 @@ use super::files::{replace, rest, Files};
 use super::once::Once;
 use super::record::{behind, Record};
 use super::shared::Bucket;
+use super::waiting::Waiting;
+use super::whole::{self, whole_name, Whole};
 use super::Damage;
 
 /// The file that has the offset of the first record that was not removed: u64, and its CRC-32C.
 pub const FIRST: &str = "first";
+pub const UNREADABLE: &str = "what was known of all before is unreadable";
 
 /// What a write that was cut short has left.
 pub const TORN: &str = "a torn tail";
@@ -27,10 +31,15 @@ pub struct Found {
     pub bucket: Building,
     pub topics: Topics,
     pub once: Once,
+    pub waiting: Waiting,
     pub next: u64,
     pub stored: i64,
     pub damage: Vec<Damage>,
-    pub carry: Option<u64>,
+    /// See `shared::State`.
+    pub orphans: Vec<(u64, u64)>,
+    pub wholes: Vec<(u64, u64)>,
+    /// Bytes and buckets behind the newest of `wholes`.
+    pub behind: (u64, u64),
 }
 
 fn number(name: &str, end: &str) -> Option<u64> {
@@ -77,6 +86,11 @@ pub struct Scan {
 }
 
 impl Scan {
+    pub fn index(&self) -> io::Result<Index> {
+        let index = Index::read(self.building.index(&self.topics, &self.once));
+        index.ok_or_else(|| io::Error::other("an index could not be made anew"))
+    }
+
     /// The bytes begin behind what `building` has, whose length becomes the one up to which they are sound.
     pub fn run(&mut self, bytes: &[u8], damage: &mut Vec<Damage>) {
         let start = self.building.summary.length;
@@ -103,6 +117,7 @@ impl Scan {
                     (told.to, told.what) = (Some(offset), "a bad record");
                     damage.push(told);
                     self.topics.skip(offset - expected);
+                    self.building.skipped += offset - expected;
                     (at, self.building.summary.end) = (to, offset);
                 }
                 _ => {
@@ -138,6 +153,7 @@ struct Opening<'a> {
     files: &'a dyn Files,
     logs: BTreeSet<u64>,
     indexes: BTreeSet<u64>,
+    wholes: BTreeSet<u64>,
     found: Found,
 }
 
@@ -151,7 +167,7 @@ pub fn begin_with(files: &dyn Files, first: u64) -> io::Result<()> {
 /// What is there; if that is nothing, a log that begins with this offset.
 pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
     let mut names = files.list()?;
-    let ours = |name: &String| name == FIRST || [".log", ".idx"].iter().any(|end| number(name, end).is_some());
+    let ours = |name: &String| name == FIRST || [".log", ".idx", ".all"].iter().any(|end| number(name, end).is_some());
     if fresh > 0 && !names.iter().any(ours) {
         begin_with(files, fresh)?;
         names = files.list()?;
@@ -163,11 +179,13 @@ pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
         files,
         logs: names.iter().filter_map(|name| number(name, ".log")).collect(),
         indexes: names.iter().filter_map(|name| number(name, ".idx")).collect(),
+        wholes: names.iter().filter_map(|name| number(name, ".all")).collect(),
         found: Found::default(),
     };
     let begin = if names.iter().any(|name| name == FIRST) { first(files, &mut opening.found.damage)? } else { 0 };
     opening.finish_removal(begin)?;
     opening.run(begin)?;
+    opening.measure(begin)?;
     Ok(opening.found)
 }
 
@@ -178,17 +196,45 @@ impl Opening<'_> {
             self.files.remove(&log_name(*base))?;
         }
         self.logs.retain(|base| *base >= begin);
-        let newest = self.indexes.last().copied();
-        for base in self.indexes.iter().filter(|base| **base < begin && Some(**base) != newest) {
+        // What knows more than the last two `wholes` and the indexes behind them do.
+        while self.wholes.len() > 2 {
+            self.wholes.pop_first().map_or(Ok(()), |end| self.files.remove(&whole_name(end)))?;
+        }
+        let cut = if self.wholes.len() == 2 { self.wholes.first().copied().unwrap_or(0) } else { 0 };
+        // A bucket may have gone on behind a `whole`, when it was opened again.
+        let cut = self.indexes.range(..cut).next_back().copied().unwrap_or(cut);
+        let stays = |base: &u64| *base >= begin.min(cut);
+        for base in self.indexes.iter().filter(|base| !stays(base)) {
             self.files.remove(&index_name(*base))?;
         }
-        self.indexes.retain(|base| *base >= begin || Some(*base) == newest);
-        self.found.carry = newest.filter(|base| *base < begin);
+        self.indexes.retain(stays);
+        Ok(())
+    }
+
+    /// What the files beside the buckets take.
+    fn measure(&mut self, begin: u64) -> io::Result<()> {
+        let size = |name: String| self.files.open(&name)?.size();
+        for bucket in &mut self.found.buckets {
+            let base = bucket.summary.base;
+            bucket.index = if self.indexes.contains(&base) { size(index_name(base))? } else { 0 };
+        }
+        for base in self.indexes.range(..begin) {
+            self.found.orphans.push((*base, size(index_name(*base))?));
+        }
+        for end in &self.wholes {
+            self.found.wholes.push((*end, size(whole_name(*end))?));
+        }
+        let last = self.wholes.last().copied().unwrap_or(0);
+        let behind = self.found.buckets.iter().filter(|bucket| bucket.sealed && bucket.summary.base >= last);
+        self.found.behind = behind.fold((0, 0), |sum, one| (sum.0 + one.summary.length + one.index, sum.1 + 1));
         Ok(())
     }
 
     fn told(&mut self, file: String, range: (u64, u64), what: &'static str) {
-        self.found.damage.push(Damage { file, position: 0, from: range.0, to: Some(range.1), what });
+        let damage = Damage { file, position: 0, from: range.0, to: Some(range.1), what };
+        if !self.found.damage.contains(&damage) {
+            self.found.damage.push(damage);
+        }
     }
 
     fn run(&mut self, begin: u64) -> io::Result<()> {
@@ -207,20 +253,23 @@ impl Opening<'_> {
         }
         let active = bases.last().is_some_and(|base| self.logs.contains(base));
         if !active {
-            let (topics, once, end) = self.before(u64::MAX)?;
-            (self.found.topics, self.found.once) = (topics, once);
-            next = next.max(end);
+            let known = self.before(u64::MAX)?;
+            if next < known.end {
+                self.told(log_name(next), (next, known.end), "a bucket is missing");
+                next = known.end;
+            }
+            (self.found.topics, self.found.once, self.found.waiting) = (known.topics, known.once, known.waiting);
+            self.found.stored = known.stored;
         }
         if !active || self.found.bucket.summary.end < next {
             self.found.topics.roll();
             self.found.bucket = Building::new(next);
         }
         self.found.next = next;
-        self.found.stored = self.found.buckets.last().map_or(0, |bucket| bucket.summary.last);
-        if let Some(base) = self.found.carry {
-            let known = if self.found.buckets.is_empty() { index(self.files, base)? } else { None };
-            self.found.stored = known.map_or(self.found.stored, |index| index.summary.last);
-        }
+        // What went with old records was told then.
+        self.found.waiting.trim(begin);
+        self.found.waiting.dropped = 0;
+        self.found.stored = self.found.buckets.last().map_or(self.found.stored, |bucket| bucket.summary.last);
         Ok(())
     }
 
@@ -231,27 +280,48 @@ impl Opening<'_> {
         Ok(end)
     }
 
-    /// What was known before a bucket: topics, publishers, the offset up to which it is.
-    fn before(&mut self, base: u64) -> io::Result<(Topics, Once, u64)> {
-        let earlier: Vec<u64> = self.indexes.range(..base).rev().copied().collect();
-        for earlier in earlier {
-            if let Some(index) = index(self.files, earlier)? {
-                return Ok((index.carry(false), index.once(), index.summary.end));
+    /// All that was known before a bucket.
+    fn before(&mut self, base: u64) -> io::Result<Whole> {
+        let mut known = Whole::default();
+        for end in self.wholes.iter().rev().copied().collect::<Vec<_>>() {
+            if let Some(whole) = whole::read(self.files, end)? {
+                known = whole;
+                break;
             }
-            self.told(index_name(earlier), (earlier, earlier), "an index is unreadable");
+            self.told(whole_name(end), (end, end), UNREADABLE);
+            self.files.remove(&whole_name(end))?;
+            self.wholes.remove(&end);
         }
-        Ok((Topics::default(), Once::default(), 0))
+        let begin = self.indexes.range(..known.end).next_back().copied().unwrap_or(known.end);
+        for earlier in self.indexes.range(begin..base.max(begin)).copied().collect::<Vec<_>>() {
+            let mut found = index(self.files, earlier)?;
+            // Its head was sound, or it would have been made anew before.
+            let limit = self.logs.range(earlier + 1..).next().copied().filter(|_| self.logs.contains(&earlier));
+            if let Some(limit) = limit.filter(|_| found.is_none()) {
+                self.index_anew(earlier, limit)?;
+                found = index(self.files, earlier)?;
+            }
+            match found {
+                Some(index) => Self::carry(&mut known, &index),
+                None => self.told(index_name(earlier), (earlier, earlier), "an index is unreadable"),
+            }
+        }
+        if base < u64::MAX {
+            known.topics.skip(base.saturating_sub(known.end));
+        }
+        known.topics.roll();
+        Ok(known)
     }
 
-    fn scan(&mut self, base: u64, limit: Option<u64>) -> io::Result<Scan> {
-        let (mut topics, once, end) = self.before(base)?;
-        topics.skip(base.saturating_sub(end));
-        let file = self.files.open(&log_name(base))?;
-        let bytes = rest(&*file, 0, file.size()?)?;
-        let building = Building::new(base);
-        let mut scan = Scan { building, topics, once, limit };
-        scan.run(&bytes, &mut self.found.damage);
-        Ok(scan)
+    fn carry(known: &mut Whole, index: &Index) {
+        let Summary { base, end, last, .. } = index.summary;
+        if end <= known.end {
+            return;
+        }
+        known.topics.skip(base.saturating_sub(known.end));
+        index.carry(known.end, &mut known.topics, &mut known.once);
+        known.waiting.apply(&index.moves);
+        (known.end, known.stored) = (end, last);
     }
 
     /// A bucket that is not the last: its index speaks for it, or is made anew.
@@ -264,13 +334,17 @@ impl Opening<'_> {
             Some(summary) => summary,
             None => Summary { length: size, ..self.index_anew(base, limit)? },
         };
-        self.found.buckets.push(Bucket { summary, sealed: true, marks: Vec::new() });
+        self.found.buckets.push(Bucket { summary, sealed: true, marks: Vec::new(), index: 0 });
         Ok(known.map_or(limit, |summary| summary.end))
     }
 
     fn index_anew(&mut self, base: u64, limit: u64) -> io::Result<Summary> {
         self.told(index_name(base), (base, base), "an index was made anew");
-        let mut scan = self.scan(base, Some(limit))?;
+        let file = self.files.open(&log_name(base))?;
+        let bytes = rest(&*file, 0, file.size()?)?;
+        let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
+        let mut scan = Scan { building, topics, once, limit: Some(limit) };
+        scan.run(&bytes, &mut self.found.damage);
         let end = scan.building.summary.end;
         if end < limit && self.found.damage.last().is_none_or(|told| told.to != Some(limit)) {
             self.told(log_name(base), (end, limit), "records are missing");
@@ -288,36 +362,40 @@ impl Opening<'_> {
         if known.is_none() && self.indexes.contains(&base) {
             self.told(index_name(base), (base, base), "an index is unreadable");
         }
-        let mut next = base;
-        let scan = match known {
+        let mut all = self.before(base)?;
+        let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
+        let mut scan = Scan { building, topics, once, limit: None };
+        match known {
             Some(index) if index.summary.length <= size => {
-                let bytes = rest(&*file, index.summary.length, size)?;
-                let building = index.building();
-                let mut scan = Scan { building, topics: index.carry(true), once: index.once(), limit: None };
-                scan.run(&bytes, &mut self.found.damage);
-                scan
+                index.carry(base, &mut scan.topics, &mut scan.once);
+                scan.building = index.building();
             }
-            Some(index) => {
-                let mut scan = self.scan(base, None)?;
-                next = index.summary.end;
-                self.told(log_name(base), (scan.building.summary.end, next), "records are missing");
-                (scan.topics, scan.once) = (index.carry(false), index.once());
-                scan
-            }
-            None => self.scan(base, None)?,
-        };
+            // It knows also of what is missing.
+            Some(index) => Self::carry(&mut all, &index),
+            None => {}
+        }
+        let bytes = rest(&*file, scan.building.summary.length, size)?;
+        scan.run(&bytes, &mut self.found.damage);
+        let mut next = scan.building.summary.end;
+        if next < all.end {
+            self.told(log_name(base), (next, all.end), "records are missing");
+            next = all.end;
+        } else {
+            scan.index()?.carry(all.end, &mut all.topics, &mut all.once);
+            all.waiting.apply(&scan.building.moves);
+        }
         if scan.building.summary.length < size {
             file.cut(scan.building.summary.length)?;
             file.sync()?;
         }
-        let Scan { building, topics, once, .. } = scan;
-        next = next.max(building.summary.end);
+        let building = scan.building;
         let missing = building.summary.end < next;
         if building.summary.count > 0 {
             let marks = building.marks.clone();
-            self.found.buckets.push(Bucket { summary: building.summary, sealed: missing, marks });
+            self.found.buckets.push(Bucket { summary: building.summary, sealed: missing, marks, index: 0 });
         }
-        (self.found.bucket, self.found.topics, self.found.once) = (building, topics, once);
+        (self.found.bucket, self.found.topics, self.found.once) = (building, all.topics, all.once);
+        (self.found.waiting, self.found.stored) = (all.waiting, all.stored);
         Ok(next)
     }
 }

@@ -7,13 +7,13 @@
 //! 0       4     size      u32   bytes after this field
 //! 4       4     crc       u32   CRC-32C of the bytes after this field
 //! 8       8     offset    u64   place in the stream
-//! 16      8     sequence  u64   place in its topic, from 1
+//! 16      8     sequence  u64   place in its topic, from 1; 0: it waits to be due, and is no message of its topic yet
 //! 24      8     stored    i64   when the broker stored it, never less than that of the record before
 //! 32      8     time      i64   when it was sent, by the sender's clock
 //! 40      8     session   u64   with the number the id of the message
 //! 48      8     number    u64
 //! 56      8     expires   i64   0: never
-//! 64      8     due       i64   0: at once
+//! 64      8     due       i64   0: at once; with a sequence it has waited, and is here again since it was due
 //! 72      4     fields    u32   bytes of the fields
 //! 76      2     topic     u16   bytes of the topic
 //! 78      1     sender    u8    bytes of the sender's name
@@ -191,6 +191,24 @@ impl<'a> Record<'a> {
 
     pub fn due(&self) -> i64 {
         i64::from_le_bytes(word(self.bytes, 64))
+    }
+
+    /// Whether it was stored to be delivered later. Nobody is given it: when it is due it is appended once more.
+    #[inline]
+    pub fn is_parked(&self) -> bool {
+        self.sequence() == 0
+    }
+
+    /// Whether it was parked before.
+    pub fn is_released(&self) -> bool {
+        self.due() != 0 && !self.is_parked()
+    }
+
+    /// Whether it is no message to be given to anybody, or not any more.
+    #[inline]
+    pub fn is_hidden(&self, now: i64) -> bool {
+        let expires = self.expires();
+        self.is_parked() || (expires != 0 && expires <= now)
     }
 
     /// Whether it begins a write.

@@ -4,12 +4,13 @@ use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
-use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topics};
+use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topic, Topics};
 use super::files::rest;
 use super::once::Once;
-use super::open::{index, Scan};
+use super::open::{index, Scan, UNREADABLE};
 use super::record::{behind, offset, records, size, wanted, Record, HEAD};
 use super::shared::{Data, Loaded, Piece, Shared, State};
+use super::whole::{self, whole_name};
 use super::Damage;
 use crate::selection::Selection;
 
@@ -63,7 +64,7 @@ impl State {
         }
         let pending = self.pending.iter().filter_map(|piece| match piece {
             Piece::Data(data) => Some(data),
-            Piece::Seal(..) => None,
+            Piece::Seal(_) => None,
         });
         let held = self.writing.iter().chain(pending).find(|data| (data.from..data.summary.end).contains(&from));
         held.map_or(Place::Later(u64::MAX), |data| Place::Memory(data.clone()))
@@ -83,10 +84,13 @@ impl Reader {
         self.shared.state().damage.clone()
     }
 
-    /// Bytes and buckets.
-    pub fn usage(&self) -> (u64, usize) {
+    /// Bytes of records and buckets, and bytes of all that is kept to find them.
+    pub fn usage(&self) -> (u64, usize, u64) {
         let state = self.shared.state();
-        (state.buckets.iter().map(|bucket| bucket.summary.length).sum(), state.buckets.len())
+        let indexes = state.buckets.iter().map(|bucket| bucket.index);
+        let more = state.orphans.iter().chain(&state.wholes).map(|known| known.1);
+        let bytes = state.buckets.iter().map(|bucket| bucket.summary.length).sum();
+        (bytes, state.buckets.len(), indexes.chain(more).sum())
     }
 
     /// Safe records from an offset on: at least one if there is any, otherwise as many as `most` bytes hold. Their checksums fit.
@@ -221,8 +225,8 @@ impl Reader {
     fn index_anew(&self, summary: &Summary) -> io::Result<Index> {
         let file = self.shared.files.open(&log_name(summary.base))?;
         let bytes = rest(&*file, 0, summary.length)?;
-        let building = Building::new(summary.base);
-        let mut scan = Scan { building, topics: Topics::default(), once: Once::default(), limit: Some(summary.end) };
+        let (building, topics, once) = (Building::new(summary.base), Topics::default(), Once::default());
+        let mut scan = Scan { building, topics, once, limit: Some(summary.end) };
         let mut damage = Vec::new();
         scan.run(&bytes, &mut damage);
         let file = index_name(summary.base);
@@ -236,8 +240,7 @@ impl Reader {
         for damage in damage {
             self.shared.tell(damage);
         }
-        let index = Index::read(scan.building.index(&scan.topics, &scan.once));
-        index.ok_or_else(|| io::Error::other("an index could not be made anew"))
+        scan.index()
     }
 
     /// The sequence of a record, safe or not.
@@ -263,15 +266,21 @@ impl Reader {
         self.shared.state().buckets.iter().map(|bucket| bucket.summary).collect()
     }
 
+    fn marks(&self, base: u64) -> Vec<Mark> {
+        let state = self.shared.state();
+        let own = state.buckets.iter().find(|bucket| bucket.summary.base == base);
+        own.map(|bucket| bucket.marks.clone()).unwrap_or_default()
+    }
+
     /// Offset of the first record stored at this time or later; the end, if there is none.
     pub fn find_time(&self, stored: i64) -> io::Result<u64> {
-        let all = self.summaries();
-        let at = all.partition_point(|summary| summary.last < stored);
-        let from = match all.get(at) {
-            None => all.last().map_or(self.first(), |summary| summary.end),
+        // A clock that was ahead for a while has left buckets whose times are later than of those behind them. Within one they grow.
+        let earlier = |summary: &Summary| summary.count > 0 && summary.first < stored;
+        let from = match self.summaries().iter().rfind(|summary| earlier(summary)) {
+            None => self.first(),
             Some(summary) => {
                 let loaded = self.load(summary)?;
-                let own = self.shared.state().buckets.get(at).map(|bucket| bucket.marks.clone()).unwrap_or_default();
+                let own = self.marks(summary.base);
                 let marks = loaded.index.as_ref().map_or(&own, |index| &index.marks);
                 let before = marks.partition_point(|mark| mark.stored < stored);
                 marks[..before].last().map_or(summary.base, |mark| mark.offset)
@@ -283,7 +292,7 @@ impl Reader {
 
     /// Offset of the first record of a topic with this sequence or a later one.
     pub fn find(&self, topic: &str, sequence: u64) -> io::Result<Option<u64>> {
-        let is = |record: &Record<'_>| record.topic == topic && record.sequence() >= sequence;
+        let is = |record: &Record<'_>| record.topic == topic && record.sequence() >= sequence.max(1);
         for summary in self.summaries() {
             let loaded = self.load(&summary)?;
             let Some(index) = &loaded.index else { return self.walk(summary.base, u64::MAX, is) };
@@ -319,7 +328,7 @@ impl Reader {
 
     /// Topics that are there: first and last sequence, number of records; those of the bucket that is written to come from
     /// `open`, with its base.
-    pub fn topics(&self, open: &Topics, base: u64) -> io::Result<Vec<(String, u64, u64, u64)>> {
+    pub fn topics(&self, open: &[Topic], base: u64) -> io::Result<Vec<(String, u64, u64, u64)>> {
         let mut all = std::collections::BTreeMap::<String, (u64, u64, u64)>::new();
         let mut add = |text: &str, last: u64, first: u64, count: u64| {
             if count > 0 {
@@ -332,7 +341,7 @@ impl Reader {
             let state = self.shared.state();
             let pending = state.pending.iter().filter_map(|piece| match piece {
                 Piece::Data(data) => Some(data),
-                Piece::Seal(..) => None,
+                Piece::Seal(_) => None,
             });
             let waiting = state.writing.iter().chain(pending).filter(|data| data.base != base);
             let written = state.buckets.iter().map(|bucket| bucket.summary).filter(|summary| summary.base != base);
@@ -342,13 +351,17 @@ impl Reader {
             if let Some(index) = &self.load(&summary)?.index {
                 index.topics().for_each(|(text, [last, first, count, _])| add(text, last, first, count));
             } else {
-                self.each(&summary, |record| add(record.topic, record.sequence(), record.sequence(), 1))?;
+                let one = |record: &Record<'_>| u64::from(!record.is_parked());
+                self.each(&summary, |record| add(record.topic, record.sequence(), record.sequence(), one(record)))?;
             }
         }
         for bytes in waiting {
-            records(&bytes).for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
+            let there = records(&bytes).filter(|record| !record.is_parked());
+            there.for_each(|record| add(record.topic, record.sequence(), record.sequence(), 1));
         }
-        open.all.iter().for_each(|topic| add(&topic.text, topic.last, topic.first, topic.count));
+        for topic in open {
+            add(&topic.text, topic.last, topic.first, topic.count);
+        }
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
     }
 
@@ -363,27 +376,28 @@ impl Reader {
         Ok(())
     }
 
-    /// Records that are due after a time: when, and their offset, in the order of both.
-    pub fn due(&self, after: i64) -> io::Result<Vec<(i64, u64)>> {
-        let mut found = Vec::new();
-        for summary in self.summaries().into_iter().filter(|summary| summary.due > after) {
-            if let Some(index) = &self.load(&summary)?.index {
-                found.extend(index.due.iter().copied());
-                continue;
-            }
-            self.each(&summary, |record| found.push((record.due(), record.offset())))?;
-        }
-        found.sort_unstable();
-        found.retain(|due| due.0 > after);
-        Ok(found)
-    }
-
     /// Reads everything, so that all damage there is becomes known.
     pub fn check(&self) -> io::Result<Vec<Damage>> {
         for summary in self.summaries() {
             self.load(&summary)?;
         }
         self.walk(0, u64::MAX, |_| false)?;
+        let (wholes, orphans) = {
+            let state = self.shared.state();
+            (state.wholes.clone(), state.orphans.clone())
+        };
+        let files = &*self.shared.files;
+        let tell = |file, at, what| self.shared.tell(Damage { file, position: 0, from: at, to: Some(at), what });
+        for (end, _) in wholes.into_iter().filter(|known| known.1 > 0) {
+            if whole::read(files, end)?.is_none() {
+                tell(whole_name(end), end, UNREADABLE);
+            }
+        }
+        for (base, _) in orphans.into_iter().filter(|known| known.1 > 0) {
+            if index(files, base)?.is_none() {
+                tell(index_name(base), base, "an index is unreadable");
+            }
+        }
         Ok(self.damage())
     }
 }

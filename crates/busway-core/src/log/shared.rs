@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::bucket::{index_name, log_name, Index, Mark, Summary};
 use super::files::{replace, File, Files};
 use super::record::mark_group;
+use super::whole::whole_name;
 use super::{Damage, Safety, Settings};
 
 /// How long a log that can't write waits before it tries again.
@@ -33,8 +34,15 @@ pub struct Data {
 
 pub enum Piece {
     Data(Data),
-    /// The bucket is complete; its index.
-    Seal(u64, Vec<u8>),
+    /// The bucket is complete.
+    Seal(Seal),
+}
+
+pub struct Seal {
+    pub base: u64,
+    pub index: Vec<u8>,
+    /// What is known behind it, and the offset where that is, if it is time for one.
+    pub whole: Option<(u64, Vec<u8>)>,
 }
 
 impl Piece {
@@ -53,6 +61,8 @@ pub struct Bucket {
     pub sealed: bool,
     /// Until its index has them.
     pub marks: Vec<Mark>,
+    /// Bytes of its index; 0: there is none yet.
+    pub index: u64,
 }
 
 /// A write that failed, and what was not stored because of it.
@@ -76,6 +86,10 @@ pub struct State {
     pub writing: Option<Data>,
     /// By base, those that have been written to.
     pub buckets: Vec<Bucket>,
+    /// Indexes of buckets that are gone, which are needed behind the last but one of `wholes`: base and bytes.
+    pub orphans: Vec<(u64, u64)>,
+    /// Files with all that is known, sorted: the offset they end with, and bytes.
+    pub wholes: Vec<(u64, u64)>,
     /// Offset behind the last record in a bucket.
     pub written: u64,
     pub failure: Option<Failure>,
@@ -95,12 +109,16 @@ pub struct Shared {
     /// Whether buckets get an index file: not in memory.
     pub indexed: bool,
     pub state: Mutex<State>,
+    /// Held by who removes files; taken before the state.
+    pub trimming: Mutex<()>,
     pub work: Condvar,
     /// Offset behind the last record that is as safe as promised.
     pub safe: AtomicU64,
     /// Bytes that wait to be written.
     pub waiting: AtomicUsize,
     pub failed: AtomicBool,
+    /// What is promised can't be written.
+    pub stuck: AtomicBool,
     /// Rung by the writer when `safe` has moved on or a write has failed.
     pub bell: Bell,
 }
@@ -152,7 +170,7 @@ impl Shared {
 pub struct Writer {
     current: Option<(u64, Arc<dyn File>)>,
     /// Indexes that could not be written yet.
-    seals: Vec<(u64, Vec<u8>)>,
+    seals: Vec<Seal>,
 }
 
 enum Fault {
@@ -185,10 +203,10 @@ impl Writer {
         }
         let mut data = match state.pending.pop_front() {
             None => return false,
-            Some(Piece::Seal(base, index)) => {
+            Some(Piece::Seal(seal)) => {
                 let sync = state.settings.safety == Safety::Synced;
                 drop(state);
-                self.seal(shared, base, index, sync);
+                self.seal(shared, seal, sync);
                 return true;
             }
             Some(Piece::Data(data)) => data,
@@ -198,6 +216,14 @@ impl Writer {
         let sync = state.settings.safety == Safety::Synced;
         drop(state);
         let written = self.write(shared, &data, sync);
+        if let Err(Fault::Write(error) | Fault::Sync(error)) = &written {
+            // At once, for to undo it takes a while: nothing more is promised.
+            if shared.safe.load(SeqCst) > data.from {
+                shared.state().stuck = Some(error.to_string());
+                (shared.bell)();
+                shared.stuck.store(true, SeqCst);
+            }
+        }
         let poisoned = match &written {
             Ok(()) => false,
             Err(Fault::Write(_)) => self.undo(shared, &data).is_err(),
@@ -208,6 +234,7 @@ impl Writer {
         let done = match written {
             Ok(()) => {
                 state.stuck = None;
+                shared.stuck.store(false, SeqCst);
                 state.publish(&data);
                 shared.waiting.fetch_sub(data.bytes.len(), SeqCst);
                 shared.safe.fetch_max(data.summary.end, SeqCst);
@@ -215,8 +242,7 @@ impl Writer {
             }
             Err(Fault::Write(error) | Fault::Sync(error)) => {
                 let error = error.to_string();
-                if shared.safe.load(SeqCst) > data.from {
-                    state.stuck = Some(error);
+                if state.stuck.is_some() {
                     state.pending.push_front(Piece::Data(data));
                 } else {
                     state.failure = Some(Failure { error, refused: vec![data], poisoned });
@@ -264,28 +290,33 @@ impl Writer {
     }
 
     /// An index that can't be written is tried again later: without it the bucket is only slower to open.
-    fn seal(&mut self, shared: &Shared, base: u64, index: Vec<u8>, sync: bool) {
+    fn seal(&mut self, shared: &Shared, seal: Seal, sync: bool) {
         let mut state = shared.state();
-        if let Some(bucket) = state.buckets.iter_mut().find(|bucket| bucket.summary.base == base) {
+        if let Some(bucket) = state.buckets.iter_mut().find(|bucket| bucket.summary.base == seal.base) {
             bucket.sealed = true;
         }
-        state.loaded.retain(|known| known.0 != base);
+        state.loaded.retain(|known| known.0 != seal.base);
         drop(state);
         self.current = None;
         if !shared.indexed {
             return;
         }
-        self.seals.push((base, index));
+        self.seals.push(seal);
         self.write_seals(shared, sync);
+        shared.trim_much();
     }
 
     fn write_seals(&mut self, shared: &Shared, sync: bool) {
-        self.seals.retain(|(base, index)| {
-            let written = replace(&*shared.files, &index_name(*base), index, sync).is_ok();
+        let files = &*shared.files;
+        self.seals.retain(|Seal { base, index, whole }| {
+            let written = replace(files, &index_name(*base), index, sync).is_ok();
             if written {
-                let mut state = shared.state();
-                if let Some(bucket) = state.buckets.iter_mut().find(|bucket| bucket.summary.base == *base) {
-                    bucket.marks = Vec::new();
+                shared.state().indexed(*base, index.len() as u64);
+                // Indexes are removed because of it, so it is there for good. One that can't be written is made up for by the next.
+                if let Some((end, whole)) = whole {
+                    if replace(files, &whole_name(*end), whole, true).is_ok() {
+                        shared.state().wholes.push((*end, whole.len() as u64));
+                    }
                 }
             }
             !written
@@ -300,8 +331,20 @@ impl State {
                 bucket.summary = data.summary;
                 bucket.marks.extend_from_slice(&data.marks);
             }
-            _ => self.buckets.push(Bucket { summary: data.summary, sealed: false, marks: data.marks.clone() }),
+            _ => {
+                self.buckets.push(Bucket { summary: data.summary, sealed: false, marks: data.marks.clone(), index: 0 });
+            }
         }
         self.written = data.summary.end;
+    }
+
+    /// The index of a bucket is written, which may be gone meanwhile.
+    fn indexed(&mut self, base: u64, size: u64) {
+        if let Some(bucket) = self.buckets.iter_mut().find(|bucket| bucket.summary.base == base) {
+            (bucket.marks, bucket.index) = (Vec::new(), size);
+        } else {
+            self.orphans.retain(|known| known.0 != base);
+            self.orphans.push((base, size));
+        }
     }
 }

@@ -1,15 +1,28 @@
-//! Little-endian words into and out of bytes, for the index.
+//! Little-endian words and short numbers (seven bits in a byte, the lowest first) into and out of bytes, for the index.
 
 pub trait Writer {
     fn u64(&mut self, value: u64);
     fn i64(&mut self, value: i64) {
         self.u64(value.cast_unsigned());
     }
+    fn short(&mut self, value: u64);
+    /// The same for one that may as well be negative.
+    fn signed(&mut self, value: i64) {
+        self.short((value << 1 ^ value >> 63).cast_unsigned());
+    }
 }
 
 impl Writer for Vec<u8> {
     fn u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn short(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push(value as u8);
     }
 }
 
@@ -21,6 +34,20 @@ pub trait Reader<'a> {
     }
     fn i64(&mut self) -> Option<i64> {
         self.u64().map(u64::cast_signed)
+    }
+    fn short(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = u64::from(self.bytes(1)?[0]);
+            value |= (byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+    fn signed(&mut self) -> Option<i64> {
+        self.short().map(|value| (value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
     /// How many items of at least this size follow.
     fn count(&mut self, least: usize) -> Option<usize>;

@@ -22,6 +22,7 @@ class Record(NamedTuple):
 
     offset: int
     sequence: int
+    """0: it waits to be due, and is no message of its topic yet."""
     stored: int
     time: int
     session: int
@@ -29,7 +30,7 @@ class Record(NamedTuple):
     expires: int
     """0: never."""
     due: int
-    """0: at once."""
+    """0: at once. With a sequence: it has waited, and is stored once more since it was due."""
     topic: str
     sender: str
     fields: bytes | None
@@ -62,9 +63,13 @@ class Published:
     count: int
 
 
-class Due(NamedTuple):
+class Parked(NamedTuple):
+    """A message that waits to be due."""
+
     due: int
     offset: int
+    session: int
+    number: int
 
 
 class Trimmed(NamedTuple):
@@ -128,8 +133,8 @@ class Store(Protocol):
     async def append(self, records: Sequence[Record]) -> None:
         """Keep them, all or none; returns once they are as safe as the stream promises.
 
-        Offsets go on from `next` (an empty store takes any that is not below), sequences grow within their topic. Records
-        that are there already are not stored twice; others with their offsets are refused. If the waiter is cancelled the
+        Offsets go on from `next` (an empty store takes any that is not below), sequences grow within their topic but for
+        those that wait. One that has waited ends the waiting of the first with its session and number. Records that are there already are not stored twice; others with their offsets are refused. If the waiter is cancelled the
         append goes on.
         """
 
@@ -149,10 +154,13 @@ class Store(Protocol):
         """The last sequence of each topic there ever was."""
 
     async def publishers(self, since: int) -> list[Published]:
-        """Who published what since this time, in order of offsets; session 0 can't send again and is left out."""
+        """Who published what since this time, in order of offsets.
 
-    async def due(self, after: int) -> list[Due]:
-        """Records that are due after this time, the next first."""
+        Session 0 can't send again and is left out, and so is what has waited: its first record counts.
+        """
+
+    async def waiting(self) -> list[Parked]:
+        """Records that wait, the next that is due first."""
 
     async def trim(
         self,

@@ -9,7 +9,7 @@ from busway.broker.stores import (
     SAFETIES,
     ChannelEntry,
     Damage,
-    Due,
+    Parked,
     Published,
     Record,
     Safety,
@@ -66,6 +66,10 @@ class DatabaseStore(Store):
     def damage(self) -> Sequence[Damage]:
         return tuple(self._rows.damage)
 
+    def kept(self, find: Callable[[int, int], Sequence[Record]]) -> None:
+        """Where to find records (from an offset to before another) that the database has forgotten; called on its thread."""
+        self._rows.kept = find
+
     async def open(self) -> None:
         def work(connection: Connection) -> State:
             if self._database.holder(self.name) is not None:
@@ -102,8 +106,8 @@ class DatabaseStore(Store):
     async def publishers(self, since: int) -> list[Published]:
         return await self._read(lambda connection: self._rows.publishers(connection, since))
 
-    async def due(self, after: int) -> list[Due]:
-        return await self._read(lambda connection: self._rows.due(connection, after))
+    async def waiting(self) -> list[Parked]:
+        return await self._read(self._rows.waiting)
 
     async def trim(
         self,

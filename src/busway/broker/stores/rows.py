@@ -5,13 +5,27 @@ immutable value: writing returns the one that holds once the transaction is comm
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Column, Connection, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    not_,
+    select,
+    update,
+)
 
-from busway.broker.stores import HEAD, ChannelEntry, Damage, Due, Published, Record, TopicUsage, schema
+from busway.broker.stores import HEAD, ChannelEntry, Damage, Parked, Published, Record, TopicUsage, schema
 from busway.broker.stores.dialects import Dialect, Row
 from busway.errors import StoreFailed
 
@@ -59,6 +73,8 @@ class Rows:
     def __init__(self, name: str, dialect: Dialect) -> None:
         self.name = name
         self.damage: list[Damage] = []
+        self.kept: Callable[[int, int], Sequence[Record]] = lambda _begin, _end: ()
+        """Records from an offset to before another, as far as somebody has them still. Called on the thread."""
         self.state = State()
         self._dialect = dialect
         self._put_topics = dialect.put(schema.topic)
@@ -85,13 +101,24 @@ class Rows:
         return self._load(connection)
 
     def reopen(self, connection: Connection) -> State:
-        """The same after a lost connection: what was acknowledged and isn't there is told, and its places stay empty."""
+        """The same after a lost connection.
+
+        A server that was killed forgets the last commits it has answered, unless they were to be synced. They are stored again
+        if they are still known; what isn't is told, and its places stay empty.
+        """
         known = self.state
         found = self._load(connection)
         if found.next > known.next:
             log.info("stream %s: what was being stored when the connection was lost is there", self.name)
         if found.next >= known.next:
             return found
+        left = self.kept(found.next, known.next)
+        if [record.offset for record in left] == list(range(found.next, known.next)):
+            log.warning(
+                "stream %s: the database has forgotten records %d to %d; they are stored again",
+                *(self.name, found.next, known.next - 1),
+            )
+            return self._store_again(connection, found, left)
         log.error("stream %s: the database has lost records %d to %d", self.name, found.next, known.next - 1)
         what = "acknowledged, then lost by the database"
         self.damage.append(Damage(found.next, known.next, what))
@@ -101,6 +128,15 @@ class Rows:
             topics[name] = there._replace(last=max(topic.last, there.last))
         first = found.first if found.count else known.next
         return self._write(connection, replace(found, first=first, next=known.next, stored=known.stored, topics=topics))
+
+    def _store_again(self, connection: Connection, found: State, left: Sequence[Record]) -> State:
+        known = replace(self.state, topics=dict(self._topics))
+        self.loaded(found)
+        try:
+            stored = self.append(connection, left)
+        finally:
+            self.loaded(known)  # until it is committed
+        return replace(stored, topics={**found.topics, **stored.topics})
 
     def _load(self, connection: Connection) -> State:
         columns = schema.stream.c
@@ -144,6 +180,7 @@ class Rows:
         stored, ends, topics = state.stored, state.ends, dict[str, Topic]()
         fresh_id = self._topic_id
         rows: list[Row] = []
+        ended: list[dict[str, int]] = []
         for record in fresh:
             offset, sequence, at, time, session, number, expires, due, name, sender, fields, payload = record
             if offset != expected:
@@ -151,25 +188,52 @@ class Rows:
             topic = topics.get(name) or self._topics.get(name)
             if topic is None:
                 fresh_id += 1
-                topic = Topic(fresh_id, sequence, sequence - 1, 0)
-            if sequence <= topic.last:
+                topic = Topic(fresh_id, max(sequence, 1), max(sequence - 1, 0), 0)
+            if sequence == 0:
+                topics[name] = topic
+            elif sequence <= topic.last:
                 raise StoreFailed(f"topic {name!r} has sequence {topic.last} already, and was to get {sequence}")
-            if not topic.left:
-                topic = topic._replace(first=sequence)
-            topics[name] = Topic(topic.id, topic.first, sequence, topic.left + 1)
+            else:
+                first = topic.first if topic.left else sequence
+                topics[name] = Topic(topic.id, first, sequence, topic.left + 1)
             stored = max(stored, at)  # a clock set back is held: records are found by their time
             who = sender.encode()
             session = session - _WRAP if session >= _SIGN else session
             number = number - _WRAP if number >= _SIGN else number
+            if due and sequence:
+                ended.append({"at": due, "who": session, "which": number})
+            # Sequences of a topic are unique, also those of records that have none yet.
             rows.append(
-                (offset, sequence, stored, time, session, number, expires, due, topic.id, who, fields, payload, ends)
+                (
+                    offset,
+                    sequence or -1 - offset,
+                    stored,
+                    time,
+                    session,
+                    number,
+                    expires,
+                    due,
+                    topic.id,
+                    who,
+                    fields,
+                    payload,
+                    ends,
+                )
             )
             ends += HEAD + self._length(name) + len(who) + len(payload) + (len(fields) if fields else 0)
             expected += 1
         self._dialect.insert(connection, self._table, rows)
+        if ended:
+            connection.execute(self._end_waiting(), ended)
         first = state.first if state.count else fresh[0].offset
         new = State(first, expected, stored, state.count + len(fresh), state.begins, ends, topics)
         return self._write(connection, new)
+
+    def _end_waiting(self) -> Update:
+        columns = self._table.c
+        waits = columns.due > 0, columns.due == bindparam("at"), columns.sequence < 0
+        own = columns.session == bindparam("who"), columns.number == bindparam("which")
+        return update(self._table).where(*waits, *own).values(due=0)
 
     def _length(self, name: str) -> int:
         length = self._lengths.get(name)
@@ -187,7 +251,7 @@ class Rows:
             if (row := there.get(record.offset)) is None:
                 continue
             _, session, number, sequence, topic = row
-            known = session % _WRAP, number % _WRAP, sequence, self._names.get(topic)
+            known = session % _WRAP, number % _WRAP, max(sequence, 0), self._names.get(topic)
             if known != (record.session, record.number, record.sequence, record.topic):
                 raise StoreFailed(f"offset {record.offset} has another message already, of topic {known[3]!r}")
 
@@ -200,16 +264,24 @@ class Rows:
         )
         inside = columns.offset <= last if last is not None else columns.offset < below
         gone = connection.execute(
-            select(columns.topic, func.count(), func.max(columns.sequence)).where(inside).group_by(columns.topic)
+            select(
+                columns.topic,
+                func.count(),
+                func.sum(case((columns.sequence > 0, 1), else_=0)),
+                func.max(columns.sequence),
+            )
+            .where(inside)
+            .group_by(columns.topic)
         ).all()
         connection.execute(delete(table).where(inside))
         topics = {}
         removed = 0
-        for number, count, sequence in gone:
-            name = self._names[number]
-            topic = self._topics[name]
-            topics[name] = topic._replace(first=sequence + 1, left=topic.left - count)
+        for number, count, messages, sequence in gone:
             removed += count
+            if messages:
+                name = self._names[number]
+                topic = self._topics[name]
+                topics[name] = topic._replace(first=sequence + 1, left=topic.left - messages)
         left = connection.execute(select(columns.offset, columns.before).order_by(columns.offset).limit(1)).first()
         first, begins = (state.next, state.ends) if left is None else left
         new = replace(state, first=first, begins=begins, count=state.count - removed, topics=topics)
@@ -265,7 +337,8 @@ class Rows:
             number += _WRAP
         name = self._names[topic]
         return Record(
-            offset, sequence, stored, time, session, number, expires, due, name, sender.decode(), fields, payload
+            *(offset, max(sequence, 0), stored, time, session, number, expires, due),
+            *(name, sender.decode(), fields, payload),
         )
 
     def find_time(self, connection: Connection, stored: int) -> int:
@@ -279,13 +352,11 @@ class Rows:
         where = columns.topic == known.id, columns.sequence == sequence
         return connection.scalar(select(columns.offset).where(*where))
 
-    def due(self, connection: Connection, after: int) -> list[Due]:
+    def waiting(self, connection: Connection) -> list[Parked]:
         columns = self._table.c
-        where = columns.due > 0, columns.due > after
-        found = connection.execute(
-            select(columns.due, columns.offset).where(*where).order_by(columns.due, columns.offset)
-        )
-        return [Due(*row) for row in found]
+        wanted = select(columns.due, columns.offset, columns.session, columns.number)
+        found = connection.execute(wanted.where(columns.due > 0, columns.sequence < 0))
+        return sorted(Parked(due, offset, session % _WRAP, number % _WRAP) for due, offset, session, number in found)
 
     def publishers(self, connection: Connection, since: int) -> list[Published]:
         runs: list[Published] = []
@@ -304,9 +375,11 @@ class Rows:
     def _ids(self, connection: Connection, offset: int) -> Iterator[Row]:
         columns = self._table.c
         wanted = select(columns.session, columns.number, columns.offset, columns.sequence).order_by(columns.offset)
+        wanted = wanted.where(columns.session != 0, not_(and_(columns.due > 0, columns.sequence > 0)))
         while True:
-            page = connection.execute(wanted.where(columns.offset >= offset, columns.session != 0).limit(_PAGE)).all()
-            yield from map(tuple, page)
+            page = connection.execute(wanted.where(columns.offset >= offset).limit(_PAGE)).all()
+            for session, number, at, sequence in page:
+                yield session, number, at, max(sequence, 0)
             if len(page) < _PAGE:
                 return
             offset = page[-1].offset + 1
@@ -351,7 +424,7 @@ class Rows:
         return sorted(topic for topic in used if topic.count)
 
     def sequences(self) -> dict[str, int]:
-        return {name: topic.last for name, topic in self._topics.items()}
+        return {name: topic.last for name, topic in self._topics.items() if topic.last}
 
     # Channels.
 

@@ -1,0 +1,115 @@
+//! Old buckets leave: by age, bytes and count, whole ones, the oldest first.
+//!
+//! Whoever owns the log asks for it now and then (`Shared::trim`); the writer does it by itself where much is over a limit.
+
+use std::io;
+use std::sync::PoisonError;
+
+use super::bucket::{index_name, log_name};
+use super::open::begin_with;
+use super::shared::{Bucket, Shared, State};
+use super::whole::whole_name;
+use super::Settings;
+
+/// Buckets that are over a limit before the writer removes them: each removal has to be synced.
+const MUCH: usize = 8;
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    pub records: u64,
+    pub bytes: u64,
+    pub buckets: usize,
+}
+
+impl State {
+    /// The first buckets that are over the limits, or for which `old` holds; none with an offset of `hold` or above.
+    fn over(&self, settings: &Settings, old: impl Fn(&State, usize) -> bool, hold: u64) -> Trimmed {
+        let mut bytes: u64 = self.buckets.iter().map(|bucket| bucket.summary.length).sum();
+        let mut count: u64 = self.buckets.iter().map(|bucket| bucket.summary.count).sum();
+        let mut gone = Trimmed::default();
+        let over = |is: u64, most: u64, without: u64| most > 0 && is > most && is - without >= most;
+        for (at, Bucket { summary, sealed, .. }) in self.buckets.iter().enumerate() {
+            let goes = old(self, at)
+                || over(bytes, settings.max_bytes, summary.length)
+                || over(count, settings.max_count, summary.count);
+            if !sealed || !goes || summary.end > hold {
+                break;
+            }
+            (bytes, count) = (bytes - summary.length, count - summary.count);
+            gone.records += summary.count;
+            gone.bytes += summary.length;
+            gone.buckets += 1;
+        }
+        gone
+    }
+}
+
+impl Shared {
+    pub fn trim(&self, settings: &Settings, old: impl Fn(&State, usize) -> bool, hold: u64) -> io::Result<Trimmed> {
+        let _held = self.trimming.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        let gone = state.over(settings, old, hold);
+        let first = state.buckets.get(gone.buckets).map_or(state.written, |bucket| bucket.summary.base);
+        drop(state);
+        if gone.buckets > 0 {
+            self.remove(first)?;
+        }
+        self.clean()?;
+        Ok(gone)
+    }
+
+    /// By bytes and count, if that is much.
+    pub fn trim_much(&self) {
+        let state = self.state();
+        let settings = state.settings;
+        let much = state.over(&settings, |_, _| false, u64::MAX).buckets >= MUCH;
+        drop(state);
+        if much {
+            // What can't be removed now is tried again by who owns the log, and hears of it.
+            let _ = self.trim(&settings, |_, _| false, u64::MAX);
+        }
+    }
+
+    /// Removes the buckets before this offset.
+    fn remove(&self, first: u64) -> io::Result<()> {
+        if self.indexed {
+            // From here on they are gone, even if there is no time to remove them.
+            begin_with(&*self.files, first)?;
+        }
+        let mut state = self.state();
+        let count = state.buckets.partition_point(|bucket| bucket.summary.base < first);
+        let gone: Vec<Bucket> = state.buckets.drain(..count).collect();
+        state.loaded.retain(|known| known.0 >= first);
+        if self.indexed {
+            state.orphans.extend(gone.iter().map(|bucket| (bucket.summary.base, bucket.index)));
+        }
+        drop(state);
+        gone.iter().try_for_each(|bucket| self.files.remove(&log_name(bucket.summary.base)))
+    }
+
+    /// Removes what knows nothing that the last two `wholes` and the indexes behind them don't.
+    fn clean(&self) -> io::Result<()> {
+        let mut state = self.state();
+        let keep = state.wholes.len().saturating_sub(2);
+        if state.wholes.len() < 2 {
+            return Ok(());
+        }
+        let older: Vec<u64> = state.wholes.drain(..keep).map(|whole| whole.0).collect();
+        // A bucket may have gone on behind a `whole`, when it was opened again: so the one before it stays.
+        let cut = state.wholes[0].0;
+        let cut = state.orphans.iter().map(|known| known.0).filter(|base| *base < cut).max().unwrap_or(cut);
+        let (gone, orphans) = state.orphans.iter().partition(|known| known.0 < cut);
+        state.orphans = orphans;
+        let gone: Vec<(u64, u64)> = gone;
+        drop(state);
+        let names = older.into_iter().map(whole_name).chain(gone.into_iter().map(|known| index_name(known.0)));
+        for name in names {
+            match self.files.remove(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+"""What lies in the folder of a stream beside its records: what the stream is, in a file and a copy of it."""
+
+import logging
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from busway.broker.data import replace, sealed, sync, unsealed
+from busway.broker.fronting import FILE
+from busway.errors import DataFailed
+from busway.streams import SETTINGS, StreamConfig
+
+log = logging.getLogger("busway.broker")
+
+CONFIG: Final = "stream.json"
+COPY: Final = "stream.json.bak"
+LOG: Final = "log"
+
+
+def write(folder: Path, config: StreamConfig) -> None:
+    """Note what a stream is."""
+    mode = 0o666 if config.url is None else 0o600  # there may be a password in it
+    for name in (CONFIG, COPY):
+        replace(folder / name, sealed(config), mode)
+
+
+def discard(folder: Path) -> Path:
+    """Set a stream's folder aside, so that a crash leaves either all of it or nothing that counts; what is to be removed."""
+    gone = folder.with_name(f".{folder.name}.removed")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        sync(folder.parent)
+    except OSError as error:
+        raise DataFailed(
+            f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
+            "remove it, or the stream is there again when the broker starts"
+        ) from error
+    return gone
+
+
+def handles() -> tuple[int, int]:
+    """About how many file handles are in use (the lowest that is free), and how many there may be."""
+    free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(free)
+    return free, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def copy_config(folder: Path) -> None:
+    """Have a second copy of what a stream is, also if it was made or changed by hand. That is only a help."""
+    file, copy = folder / CONFIG, folder / COPY
+    try:
+        content = file.read_bytes()
+        known = copy.read_bytes() if copy.exists() else content
+        if known != content:
+            log.warning("%s differs from %s, and is written anew", copy, file)
+        if known != content or not copy.exists():
+            replace(copy, content, file.stat().st_mode & 0o777)
+    except OSError as error:
+        log.warning("%s can't be written: %s", copy, error.strerror)
+
+
+def read(folder: Path) -> StreamConfig | None:
+    """What a folder's stream is; None: it was never finished. If that is damaged, its copy tells."""
+    try:
+        return _read_one(folder, folder / CONFIG)
+    except DataFailed as error:
+        try:
+            copy = _read_one(folder, folder / COPY)
+        except DataFailed:
+            raise error from None
+        if copy is None:
+            raise
+        log.warning("%s; its copy %s is used, and put in its place", error.reason, folder / COPY)
+        try:
+            replace(folder / CONFIG, (folder / COPY).read_bytes(), (folder / COPY).stat().st_mode & 0o777)
+        except OSError as failure:
+            log.warning("%s can't be written: %s", folder / CONFIG, failure.strerror)
+        return copy
+
+
+def _read_one(folder: Path, file: Path) -> StreamConfig | None:
+    try:
+        config = unsealed(file.read_bytes(), StreamConfig)
+        made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
+    except FileNotFoundError:
+        if not any((folder / one).exists() for one in (LOG, FILE)):
+            return None
+        raise DataFailed(f"the stream in {folder} can't be opened: its {file} is missing") from None
+    except OSError as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {file}: {error.strerror}") from error
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise DataFailed(f"the stream in {folder} can't be opened: {file}: {error}") from error
+    if config.name != folder.name:
+        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
+    return msgspec.structs.replace(made, former=config.former)
