@@ -1,0 +1,4 @@
+"""Busway in Spark: a source and a sink by the name `busway`, and the jobs of the lake.
+
+Spark finds the source by itself, through the module `pyspark_busway`; nothing has to be registered. Needs `busway[spark]`.
+"""

@@ -1,0 +1,219 @@
+"""The options of the source and the sink: what they are called, what they mean, and what is wrong with those that were given."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+from busway._core import check_pattern
+from busway.errors import InvalidPattern, InvalidTopic
+from busway.topic import check_topic
+
+COLUMNS: Final = (
+    "broker",
+    "stream",
+    "offset",
+    "topic",
+    "sequence",
+    "stored",
+    "time",
+    "id",
+    "sender",
+    "fields",
+    "payload",
+)
+
+Offsets: TypeAlias = dict[str, int]
+"""By stream; or by broker and stream, written `guid/stream`."""
+Bound: TypeAlias = str | datetime | Offsets
+"""`earliest`, `latest`, a time, or offsets."""
+
+
+class OptionError(ValueError):
+    """An option that there is not, or that can't have this value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to read, from where, and how much at a time."""
+
+    urls: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    """Names; none: all."""
+    topics: tuple[str, ...] = ("**",)
+    columns: tuple[str, ...] = COLUMNS
+    starting: Bound | None = None
+    ending: Bound | None = None
+    max_records: int | None = None
+    max_bytes: int | None = None
+    min_partitions: int = 0
+    partition_records: int = 0
+    fail_on_data_loss: bool = True
+    channel: str = ""
+    tls: Mapping[str, str] = field(default_factory=dict)
+    topic: str = ""
+    """Of the sink: where everything goes that has no topic of its own."""
+    timeout: float = 30.0
+
+
+def _words(text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise ValueError("give at least one, several separated by commas")
+    return found
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(check_pattern(word) for word in _words(text))
+    except InvalidPattern as error:
+        raise ValueError(str(error)) from error
+
+
+def _one_topic(text: str) -> str:
+    try:
+        return check_topic(text)
+    except InvalidTopic as error:
+        raise ValueError(str(error)) from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    found = _words(text)
+    for name in found:
+        if name not in COLUMNS:
+            raise ValueError(f"there is no column {name!r}{_nearest(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
+    return found
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9_]+", text) or int(text) == 0:
+        raise ValueError("give a number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise ValueError("give a number of seconds")
+    return found
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("give true or false")
+    return text.lower() == "true"
+
+
+def _moment(text: str) -> datetime:
+    try:
+        if re.fullmatch(r"[0-9]+", text):
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("give a time like 2026-01-31T12:00:00Z, or milliseconds since 1970") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _offsets(text: str) -> str | Offsets:
+    if text.lower() in {"earliest", "latest"}:
+        return text.lower()
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError('give earliest, latest, or offsets as JSON: {"orders": 120}')
+    found: Offsets = {}
+    for name, value in given.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for stream, offset in inner:
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                raise ValueError(f"the offset of {stream or name!r} must be a number of 0 or more, but is {offset!r}")
+            found[f"{name}/{stream}" if stream else name] = offset
+    return found
+
+
+_READ: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "url": ("urls", _words),
+    "path": ("paths", _words),
+    "streams": ("streams", _words),
+    "topics": ("topics", _patterns),
+    "columns": ("columns", _names),
+    "startingOffsets": ("starting", _offsets),
+    "startingTimestamp": ("starting", _moment),
+    "endingOffsets": ("ending", _offsets),
+    "endingTimestamp": ("ending", _moment),
+    "maxRecordsPerTrigger": ("max_records", _count),
+    "maxBytesPerTrigger": ("max_bytes", _count),
+    "minPartitions": ("min_partitions", _count),
+    "maxRecordsPerPartition": ("partition_records", _count),
+    "failOnDataLoss": ("fail_on_data_loss", _yes),
+    "channel": ("channel", str),
+    "timeout": ("timeout", _seconds),
+}
+_WRITTEN: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "url": ("urls", _words),
+    "topic": ("topic", _one_topic),
+    "timeout": ("timeout", _seconds),
+}
+_TLS: Final = ("ca", "cert", "key")
+_IGNORED: Final = {"checkpointlocation"}
+"""Options of Spark's own that reach a sink."""
+
+
+def reading(given: Mapping[str, str]) -> Options:
+    """The options of a read, checked."""
+    options = _parse(given, _READ)
+    if bool(options.urls) == bool(options.paths):
+        raise OptionError("say where to read: either the option url (tcp://127.0.0.1:7420) or path (a data folder)")
+    if options.paths and options.channel:
+        raise OptionError("the option channel needs a bus: give a url instead of a path")
+    return options
+
+
+def writing(given: Mapping[str, str]) -> Options:
+    """The options of a write, checked."""
+    options = _parse(given, _WRITTEN)
+    if not options.urls:
+        raise OptionError("say where to write: the option url, for example tcp://127.0.0.1:7420")
+    return options
+
+
+def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str], Any]]]) -> Options:
+    names = {name.lower(): name for name in (*known, *_TLS)}
+    found: dict[str, Any] = {}
+    tls: dict[str, str] = {}
+    said: dict[str, str] = {}
+    for key, value in given.items():
+        if key.lower() in _IGNORED:
+            continue
+        name = names.get(key.lower())
+        if name is None:
+            raise OptionError(f"there is no option {key!r}{_nearest(key, tuple(names.values()))}")
+        if name in _TLS:
+            tls[name] = value
+            continue
+        target, read = known[name]
+        if target in found:
+            raise OptionError(f"the options {said[target]} and {name} say the same thing: give one of them")
+        try:
+            found[target], said[target] = read(value), name
+        except ValueError as error:
+            raise OptionError(f"the option {name} can't be {value!r}: {error}") from None
+    return Options(**found, tls=tls)
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), lower, 1, 0.6)
+    return f" (did you mean {lower[near[0]]!r}?)" if near else f"; there are {', '.join(sorted(known))}"
+
+
+assert {target for target, _ in (*_READ.values(), *_WRITTEN.values())} <= {one.name for one in fields(Options)}
