@@ -47,6 +47,7 @@ async def test_a_channel_is_made_changed_and_shown(shell, bus, orders):
         ["billing", "orders", "orders/eu", "3"],
     ]
     (one,) = [json.loads(line) for line in (await shell.run("channel", "list", "orders", "--json")).lines]
+    assert (await shell.run("channel", "list")).out == listed.out
     shown = json.loads((await shell.run("channel", "info", "orders", "billing", "--json")).out)
     assert one == shown
     table = await shell.run("channel", "info", "orders", "billing")
