@@ -397,3 +397,28 @@ async def test_bit_flips_anywhere_in_a_data_folder(
             assert net.server is not None
             await net.server.stop(drain=0)
         shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("setting", ["max_bytes", "max_count"])
+async def test_a_limit_that_is_too_large_is_refused_and_harms_nothing(tmp_path: Path, setting: str) -> None:
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        for value in (2**63, 2**70):
+            with pytest.raises(ValueError, match=f"{setting} must be a whole number from 1 to"):
+                await bus.update_stream("default", **{setting: value})
+        question = b'{"name": "default", "%s": 99999999999999999999}' % setting.encode()
+        with pytest.raises(busway.Rejected, match=setting):
+            await bus.request("$bus/stream/update", question)
+        assert await bus.update_stream("default", **{setting: 2**63 - 1})
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        assert (await bus.publish("t", b"", durable=True)).offset == 0
+
+
+async def test_a_channel_that_cannot_be_noted_is_refused(tmp_path: Path) -> None:
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        await bus.publish("t", b"", durable=True)
+        for wrong in ({"max_deliveries": 2**70}, {"max_deliveries": 2**31}, {"lease": 1e300}):
+            with pytest.raises((busway.Rejected, ValueError)):
+                await bus.create_channel("default", "bad", **wrong)
+        assert await bus.channels("default") == []
+        async with bus.channel("default", "good") as jobs:
+            await (await jobs.recv(timeout=PATIENCE)).ack()

@@ -77,7 +77,7 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "update", "orders", "nobody", "--lease", "5s"), 5, "no channel 'nobody'"),
         (("channel", "update", "orders", "billing"), 2, "nothing to change"),
         (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a duration"),
-        (("channel", "create", "orders", "billing", "--start", "soon"), 2, "no length of time"),
+        (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is no place"),
         (("channel", "create", "orders", "billing", "--start", "99"), 5, "offset 99"),
         (("channel", "create", "orders", "a/b"), 1, "no name of a channel"),
         (("channel", "seek", "orders", "nobody", "0"), 5, "no channel"),

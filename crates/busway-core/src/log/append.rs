@@ -511,14 +511,17 @@ impl Log {
         ended.and(lost).and(kept)
     }
 
-    /// The index of the bucket so far, so that the next one to open it need not read it.
+    /// The index of the bucket so far, so that the next one to open it need not read it, and how far the log went.
     fn checkpoint(&mut self) -> io::Result<()> {
-        let own = self.bucket.summary;
-        if own.count == 0 {
-            return Ok(());
+        let (own, files) = (self.bucket.summary, &*self.shared.files);
+        if own.count > 0 {
+            files.open(&log_name(own.base))?.sync()?;
+            replace(files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)?;
         }
-        self.shared.files.open(&log_name(own.base))?.sync()?;
-        replace(&*self.shared.files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)
+        if self.next > 0 {
+            open::end_with(files, self.next)?;
+        }
+        Ok(())
     }
 }
 
