@@ -184,7 +184,9 @@ fn note(files: &dyn Files, name: &str, offset: u64) -> io::Result<()> {
 /// What is there; if that is nothing, a log that begins with this offset.
 pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
     let mut names = files.list()?;
-    let ours = |name: &String| name == FIRST || name == NEXT || [".log", ".idx", ".all"].iter().any(|end| number(name, end).is_some());
+    let ours = |name: &String| {
+        name == FIRST || name == NEXT || [".log", ".idx", ".all"].iter().any(|end| number(name, end).is_some())
+    };
     if fresh > 0 && !names.iter().any(ours) {
         begin_with(files, fresh)?;
         names = files.list()?;
