@@ -11,6 +11,8 @@ MARK = 64
 
 IN_FLIGHT = 256
 """Durable publishes that wait for their acknowledgement; also how many messages are taken at once."""
+SHARES = 2
+"""Calls that share them in the way `halves`."""
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -15,6 +15,8 @@ Safety: TypeAlias = Literal["memory", "written", "synced"]
 DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""
 
+_MOST: Final = 2**63 - 1
+_LONGEST: Final = 1e10
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -65,9 +67,9 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("once must be a length of time, but is None")
         for key in ("max_bytes", "max_count"):
             if (value := given.get(key)) is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
+                isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST
             ):
-                raise ValueError(f"{key} must be a whole number above 0 or None, but is {value!r}")
+                raise ValueError(f"{key} must be a whole number from 1 to {_MOST}, or None, but is {value!r}")
         for key, kinds in (("store", Store), ("safety", Safety)):
             if key in given and given[key] not in get_args(kinds):
                 raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
@@ -148,8 +150,8 @@ def seconds(name: str, value: Any) -> float:
         value = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a length of time (seconds, a timedelta, or text such as 7d), not {value!r}")
-    if not 0 < value < 1e10:
-        raise ValueError(f"{name} must be above 0, but is {value!r}")
+    if not 0 < value < _LONGEST:
+        raise ValueError(f"{name} must be above 0 and below {_LONGEST:.0f} seconds, but is {value!r}")
     return float(value)
 
 

@@ -17,6 +17,7 @@ from busway.positions import Position
 from tests.support.net import PATIENCE, Net, eventually, gather, within
 
 LOG = Path("streams", "default", "log")
+FLIPS = 1000
 
 # A server in a process of its own whose files may not become larger than told by a line; SIGXFSZ would end it.
 LIMITED = """
@@ -364,14 +365,17 @@ async def test_settings_written_by_hand_need_no_checksum(tmp_path: Path) -> None
         assert (await bus.publish("orders/1", b"", durable=True)).stream == "orders"
 
 
-async def test_bit_flips_anywhere_in_a_data_folder(net: Net, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("part", range(4))
+async def test_bit_flips_anywhere_in_a_data_folder(
+    net: Net, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: int
+) -> None:
     """Each is found and told, costs at most the message it hit, and never keeps the rest from being read."""
     sound = tmp_path / "sound"
     payloads = await filled(net, sound, 120)
     files = [file.relative_to(sound) for file in sorted(sound.rglob("*")) if file.is_file() and file.stat().st_size]
     sizes = [(sound / file).stat().st_size for file in files]
-    chance = random.Random(8)
-    for flip in range(60):
+    chance = random.Random(part)
+    for flip in range(FLIPS // 4):
         copy = tmp_path / str(flip)
         shutil.copytree(sound, copy)
         [file] = chance.choices(files, sizes if flip % 2 else None)
@@ -393,3 +397,28 @@ async def test_bit_flips_anywhere_in_a_data_folder(net: Net, tmp_path: Path, cap
             assert net.server is not None
             await net.server.stop(drain=0)
         shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("setting", ["max_bytes", "max_count"])
+async def test_a_limit_that_is_too_large_is_refused_and_harms_nothing(tmp_path: Path, setting: str) -> None:
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        for value in (2**63, 2**70):
+            with pytest.raises(ValueError, match=f"{setting} must be a whole number from 1 to"):
+                await bus.update_stream("default", **{setting: value})
+        question = b'{"name": "default", "%s": 99999999999999999999}' % setting.encode()
+        with pytest.raises(busway.Rejected, match=setting):
+            await bus.request("$bus/stream/update", question)
+        assert await bus.update_stream("default", **{setting: 2**63 - 1})
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        assert (await bus.publish("t", b"", durable=True)).offset == 0
+
+
+async def test_a_channel_that_cannot_be_noted_is_refused(tmp_path: Path) -> None:
+    async with busway.serve(data=tmp_path) as server, server.connect() as bus:
+        await bus.publish("t", b"", durable=True)
+        for wrong in ({"max_deliveries": 2**70}, {"max_deliveries": 2**31}, {"lease": 1e300}):
+            with pytest.raises((busway.Rejected, ValueError)):
+                await bus.create_channel("default", "bad", **wrong)
+        assert await bus.channels("default") == []
+        async with bus.channel("default", "good") as jobs:
+            await (await jobs.recv(timeout=PATIENCE)).ack()

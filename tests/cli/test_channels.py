@@ -47,6 +47,7 @@ async def test_a_channel_is_made_changed_and_shown(shell, bus, orders):
         ["billing", "orders", "orders/eu", "3"],
     ]
     (one,) = [json.loads(line) for line in (await shell.run("channel", "list", "orders", "--json")).lines]
+    assert (await shell.run("channel", "list")).out == listed.out
     shown = json.loads((await shell.run("channel", "info", "orders", "billing", "--json")).out)
     assert one == shown
     table = await shell.run("channel", "info", "orders", "billing")
@@ -76,7 +77,7 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "update", "orders", "nobody", "--lease", "5s"), 5, "no channel 'nobody'"),
         (("channel", "update", "orders", "billing"), 2, "nothing to change"),
         (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a duration"),
-        (("channel", "create", "orders", "billing", "--start", "soon"), 2, "no length of time"),
+        (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is no place"),
         (("channel", "create", "orders", "billing", "--start", "99"), 5, "offset 99"),
         (("channel", "create", "orders", "a/b"), 1, "no name of a channel"),
         (("channel", "seek", "orders", "nobody", "0"), 5, "no channel"),

@@ -92,7 +92,7 @@ async def test_a_stream_is_made_changed_shown_and_removed(shell, bus):
         (("stream", "create", "orders", "x"), 5, "with other settings"),
         (("stream", "create", "a b", "x"), 1, "no name of a stream"),
         (("stream", "create", "x", "y", "--store", "tape"), 2, "tape"),
-        (("replay", "orders", "--since", "soon"), 2, "no length of time"),
+        (("replay", "orders", "--since", "soon"), 2, "'soon' is no place"),
         (("replay", "orders", "--since", "2026-13-01"), 2, "is no time"),
         (("replay", "orders", "--raw", "--json"), 2, "exclude each other"),
         (("replay", "orders", "--follow", "--to", "5"), 2, "no end"),
@@ -106,7 +106,7 @@ async def test_a_stream_is_made_changed_shown_and_removed(shell, bus):
         (("pub", "t", "x", "--durable", "--confirm"), 2, "leave --confirm out"),
         (("pub", "t", "x", "--durable", "--delay", "soon"), 2, "no length of time"),
         (("pub", "t/*", "x", "--durable"), 5, "one topic"),
-        (("sub", "t", "--since", "soon"), 2, "no length of time"),
+        (("sub", "t", "--since", "soon"), 2, "'soon' is no place"),
         (("sub", "t", "--since", "all", "--group", "g"), 1, "uses a channel"),
     ],
 )

@@ -123,10 +123,6 @@ def test_a_missing_file(sound: tuple[Path, list[Stored]], tmp_path: Path, end: s
     until = int(logs[which + 1].stem) if which not in (-1, len(logs)) else len(records)
     for file in tmp_path.glob(f"{logs[which].stem}{end or '.*'}"):
         file.unlink()
-    if end == "" and which == -1:
-        # Nothing is left that could know of it.
-        assert Log.open(tmp_path).next == begin
-        return
     gone, damage = examine(tmp_path, records)
     assert gone == (set() if end == ".idx" else set(range(begin, until)))
     # Of the last bucket the index is only a help.
@@ -209,3 +205,27 @@ def test_a_folder_that_cant_be_used(tmp_path: Path) -> None:
     for folder in (tmp_path / "file", tmp_path / "file" / "log", Path("/proc/busway")):
         with pytest.raises(errors.DataFailed, match="can't be opened"):
             Log.open(folder)
+
+
+def test_a_last_bucket_that_is_gone_with_its_index(tmp_path: Path) -> None:
+    """Also then no offset is given again."""
+    fill(tmp_path)
+    last = max(tmp_path.glob("*.log"))
+    begin = int(last.stem)
+    last.unlink()
+    last.with_suffix(".idx").unlink()
+    for whole in tmp_path.glob("*.all"):
+        whole.unlink()
+    log = Log.open(tmp_path, bucket_bytes=8000, max_age=0)
+    assert (log.next, log.safe) == (COUNT, COUNT)
+    assert lost(log.damage) == set(range(begin, COUNT))
+    assert len(read_all(log)) == begin
+    assert log.append([row("t/0", b"on", session=9, number=1)], 9000)[0][0] == COUNT
+    assert wait_safe(log) is None
+    assert read_all(log)[-1].offset == COUNT
+    log.set(max_count=1)
+    log.append([row("t/0", bytes(3000))] * 8, 9000)
+    assert wait_safe(log) is None
+    log.trim(9000)
+    assert log.first >= COUNT, "what was there goes in its time"
+    log.close()

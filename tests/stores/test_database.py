@@ -210,7 +210,7 @@ async def test_a_closed_database_says_so(database: DatabaseKit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("safety", "sqlite", "postgresql"), [("synced", 2, "on"), ("written", 1, "off"), ("memory", 1, "off")]
+    ("safety", "sqlite", "postgresql"), [("synced", 2, "on"), ("written", 1, "on"), ("memory", 1, "off")]
 )
 async def test_a_commit_is_as_safe_as_the_stream_promises(
     database: DatabaseKit, monkeypatch: pytest.MonkeyPatch, safety: Safety, sqlite: int, postgresql: str

@@ -1,17 +1,18 @@
 """Busway's streams and channels over TCP.
 
-Storing: `many` is publish_many() in chunks of 256, `single` 256 awaited publishes in flight. Reading: `subscribe` with
+Storing: `many` is publish_many() in chunks of 256, `halves` two tasks with chunks of 128, `single` 256 awaited publishes in flight. Reading: `subscribe` with
 since="all" in batches, `read` of the stream. Taking: `take` without a window, acknowledged by the batch and awaited; `pipeline`
 the same, but the acknowledgement is awaited when the next batch is here; `window` is message.ack() for each of at most 256 in flight. `arrow` reads to Arrow, all columns or the payload alone.
 """
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import ClassVar
 
 import busway
-from benchmarks.peers.load import IN_FLIGHT, Load
+from benchmarks.peers.load import IN_FLIGHT, SHARES, Load
 from benchmarks.peers.role import Acknowledged, Consumed, Control, keep_in_flight, run
 from busway.streams import Safety
 
@@ -30,8 +31,8 @@ class BuswayStreams(Store):
     modes: ClassVar[dict[str, Sequence[str]]] = {
         "stream": ("",),
         "long": ("",),
-        "written": ("many", "single"),
-        "synced": ("many", "single"),
+        "written": ("many", "halves", "single"),
+        "synced": ("many", "halves", "single"),
         "catchup": ("subscribe", "read"),
         "take": ("take", "pipeline", "window"),
     }
@@ -56,11 +57,16 @@ class BuswayStreams(Store):
                 if load.mode == "single":
                     await keep_in_flight(load, control, lambda: bus.publish(topic, payload, durable=True))
                 else:
-                    payloads = [payload] * IN_FLIGHT
+                    tasks = SHARES if load.mode == "halves" else 1
+                    payloads = [payload] * (IN_FLIGHT // tasks)
                     control.ready_to_go()
                     acknowledged = Acknowledged(load)
-                    while acknowledged.add(len(await bus.publish_many(topic, payloads, durable=True))):
-                        pass
+
+                    async def publish() -> None:
+                        while acknowledged.add(len(await bus.publish_many(topic, payloads, durable=True))):
+                            pass
+
+                    await asyncio.gather(*(publish() for _ in range(tasks)))
                     acknowledged.tell(control)
                 control.tell(stored=(await stream.info()).count)
 

@@ -321,6 +321,10 @@ class Channel(Giving):
         """Other settings. They hold for what is handed out from now on."""
         if config == self.config:
             return []
+        if config.exclusive and len(self._consumers) > 1:
+            raise ChannelBusy(
+                f"the channel {self.name!r} has {len(self._consumers)} consumers, so it can't be exclusive"
+            )
         if not config.same_choice(self.config):
             self._ahead.again(self.cursor)
         self.config = config

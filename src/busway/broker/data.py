@@ -66,6 +66,8 @@ class DataFolder:
                 return found
             log.warning("%s holds no guid; the broker gets a new one", file)
         except FileNotFoundError:
+            if (self.path / "streams").is_dir():
+                log.warning("%s is missing; the broker gets a new guid", file)
             return None
         except OSError as error:
             log.warning("%s can't be read (%s); the broker gets a new guid", file, error.strerror)

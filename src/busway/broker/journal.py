@@ -56,7 +56,10 @@ def decode(body: bytes) -> Entry:
 
 
 class Journal:
-    """The file of one stream. open() and the methods below it run on its thread, the others on the loop."""
+    """The file of one stream. open() and the methods below it run on its thread, the others on the loop.
+
+    append() runs on either: on the loop only while the thread has nothing to do.
+    """
 
     def __init__(self, folder: Path, safety: Safety = "written") -> None:
         self.file = folder / FILE

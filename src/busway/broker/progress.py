@@ -19,6 +19,8 @@ Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Span: TypeAlias = tuple[Offset, Offset]
 """Consecutive offsets: the first one, and how many."""
 
+LONGEST: Final = 1e10
+MOST: Final = 2**31 - 1
 _PART: Final = 1000
 """The most spans in one entry of a snapshot, so that one damaged record costs little."""
 
@@ -39,10 +41,12 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     paused: bool = False
 
     def __post_init__(self) -> None:
-        if math.isnan(self.lease) or self.lease < 0:
-            raise ValueError(f"lease={self.lease!r}: give seconds, or 0 for a lease without end")
-        if self.max_deliveries < 0:
-            raise ValueError(f"max_deliveries={self.max_deliveries!r}: give 1 or more, or 0 for no limit")
+        if math.isnan(self.lease) or not 0 <= self.lease < LONGEST:
+            raise ValueError(
+                f"lease={self.lease!r}: give seconds, less than {LONGEST:.0f}, or 0 for a lease without end"
+            )
+        if not 0 <= self.max_deliveries <= MOST:
+            raise ValueError(f"max_deliveries={self.max_deliveries!r}: give 1 to {MOST}, or 0 for no limit")
 
     def same_choice(self, other: "ChannelConfig") -> bool:
         """Whether both choose the same messages."""

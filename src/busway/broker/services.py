@@ -20,6 +20,7 @@ from busway.settings import KiB
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
+MOST: Final = 2**31
 INFO: Final = "$bus/info"
 KEPT: Final = "$bus/kept"
 
@@ -27,8 +28,8 @@ KEPT: Final = "$bus/kept"
 class InfoQuestion(msgspec.Struct, frozen=True):
     """The payload of a request on `$bus/info`: how many connections to list, and from which on."""
 
-    connections: int = 1000
-    skip: int = 0
+    connections: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
 
 
 class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,8 +37,8 @@ class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pattern: str = "**"
     rules: bytes = b""
-    skip: Annotated[int, msgspec.Meta(ge=0)] = 0
-    most: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
+    most: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
 
 
 def register(engine: Engine) -> None:

@@ -86,9 +86,12 @@ class Stream:
         damage = self.log.damage
         for file, position, begin, end, what in damage[self._told :]:
             place = f"{what} in {file} at byte {position}"
-            log.warning(
-                "stream %r: %s: offsets %d to %s", self.config.name, place, begin, "?" if end is None else end - 1
-            )
+            if end is None:  # what was being written when the broker ended
+                log.warning("stream %r: %s: from offset %d on", self.config.name, place, begin)
+            elif end == begin:
+                log.warning("stream %r: %s; nothing is lost", self.config.name, place)
+            else:
+                log.error("stream %r: %s: offsets %d to %d", self.config.name, place, begin, end - 1)
         self._told = len(damage)
 
     # Reading.

@@ -13,6 +13,7 @@ from busway.errors import Code
 from busway.streams import ChannelInfo
 
 Stream: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
+AnyStream: TypeAlias = Annotated[str | None, typer.Argument(help="Name of the stream.", show_default="all")]
 Channel: TypeAlias = Annotated[str, typer.Argument(help="Name of the channel.", show_default=False)]
 Place: TypeAlias = Annotated[
     str,
@@ -71,22 +72,24 @@ Paused: TypeAlias = Annotated[
 
 
 @linked
-def channel_list(link: Link, stream: Stream, json: flags.Json = False) -> None:
-    """List the channels of a stream, and how far behind they are.
+def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False) -> None:
+    """List the channels of a stream, or of all, and how far behind they are.
 
+    busway channel list
     busway channel list orders
     """
 
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
-            found = await bus.channels(stream)
+            names = [one.name for one in await bus.streams()] if stream is None else [stream]
+            found = [one for name in names for one in await bus.channels(name)]
         if json:
             for one in found:
                 terminal.record(one)
         elif found:
             terminal.out.print(rows("", [row(msgspec.to_builtins(one)) for one in found]))
         else:
-            terminal.note(f"the stream {stream!r} has no channel")
+            terminal.note("there is no channel" if stream is None else f"the stream {stream!r} has no channel")
 
     terminal.run(show)
 

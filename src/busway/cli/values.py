@@ -77,7 +77,12 @@ def since(text: str) -> datetime | str:
             return datetime.fromisoformat(text).astimezone()
         except ValueError:
             raise ValueError(f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00 or 2026-01-31T12:00Z") from None
-    encode_since(text)
+    try:
+        encode_since(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no place: write all, a length of time back (1h), a time (2026-01-31T12:00) or a position"
+        ) from None
     return text
 
 

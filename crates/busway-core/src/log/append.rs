@@ -189,9 +189,7 @@ impl Log {
     /// Takes a message; it is stored when `safe` is above its offset.
     #[inline]
     pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
-        if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
-            self.try_again()?;
-        }
+        self.check_writing()?;
         let size = message.size().ok_or(Refused::TooLarge)?;
         if message.session != 0 {
             match self.once.find(message.session, message.number) {
@@ -213,9 +211,7 @@ impl Log {
             self.waiting.remove(session, number);
             return Ok(None);
         }
-        if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
-            self.try_again()?;
-        }
+        self.check_writing()?;
         let size = message.size().ok_or(Refused::TooLarge)?;
         let place = self.put(now.max(message.due), message, size, true)?;
         self.waiting.release(session, number, place.offset, self.safe());
@@ -300,6 +296,15 @@ impl Log {
         let found = self.reader().sequence_at(offset).map_err(|error| Refused::Failed(error.to_string()))?;
         let known = found.or_else(|| self.front.as_ref().and_then(|front| front.sequence_at(offset)));
         Ok(Position { offset, sequence: known.unwrap_or(0), again: true })
+    }
+
+    /// Nothing new is taken while what was taken before can't be written.
+    #[inline]
+    fn check_writing(&mut self) -> Result<(), Refused> {
+        if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
+            return self.try_again();
+        }
+        Ok(())
     }
 
     #[cold]
@@ -511,14 +516,17 @@ impl Log {
         ended.and(lost).and(kept)
     }
 
-    /// The index of the bucket so far, so that the next one to open it need not read it.
+    /// The index of the bucket so far, so that the next one to open it need not read it, and how far the log went.
     fn checkpoint(&mut self) -> io::Result<()> {
-        let own = self.bucket.summary;
-        if own.count == 0 {
-            return Ok(());
+        let (own, files) = (self.bucket.summary, &*self.shared.files);
+        if own.count > 0 {
+            files.open(&log_name(own.base))?.sync()?;
+            replace(files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)?;
         }
-        self.shared.files.open(&log_name(own.base))?.sync()?;
-        replace(&*self.shared.files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)
+        if self.next > 0 {
+            open::end_with(files, self.next)?;
+        }
+        Ok(())
     }
 }
 

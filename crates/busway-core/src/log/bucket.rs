@@ -252,7 +252,7 @@ impl Topics {
     /// So many records were lost of which nobody knows the topic: no sequence of theirs may be given again.
     pub fn skip(&mut self, lost: u64) {
         for topic in &mut self.all {
-            topic.last += lost;
+            topic.last = topic.last.saturating_add(lost);
         }
     }
 }
@@ -302,12 +302,15 @@ impl Index {
         let moves = Moves::read(read)?;
         let once = bytes.len() - read.len();
         Once::default().read(0, read)?;
-        let mut topics = Vec::new();
+        let (mut topics, mut last) = (Vec::new(), None);
         for _ in 0..read.count(40)? {
             topics.push(u32::try_from(bytes.len() - read.len()).ok()?);
             read.bytes(32)?;
             let size = read.u64()?;
-            std::str::from_utf8(read.bytes(usize::try_from(size).ok()?)?).ok()?;
+            let name = std::str::from_utf8(read.bytes(usize::try_from(size).ok()?)?).ok()?;
+            if last.replace(name).is_some_and(|last| last >= name) {
+                return None;
+            }
         }
         rest.is_empty().then_some(Self { summary, marks, moves, skipped, bytes, once, topics })
     }

@@ -126,7 +126,9 @@ impl Once {
         let runs = &mut self.all[slot].runs;
         let at = runs.partition_point(|run| run.number <= number);
         if let Some(run) = at.checked_sub(1).map(|at| &mut runs[at]) {
-            run.count = run.count.max(number - run.number + count);
+            // Whatever an index says: neither numbers nor offsets end behind the last there is.
+            let most = u64::MAX - run.number.max(run.offset);
+            run.count = run.count.max((number - run.number).saturating_add(count)).min(most);
         }
     }
 
@@ -221,9 +223,10 @@ impl Once {
                 number = number.wrapping_add(bytes.short()?);
                 offset = offset.wrapping_add_signed(bytes.signed()?);
                 let count = bytes.short()?;
+                let end = (number.checked_add(count)?, offset.checked_add(count)?);
                 let before = from.saturating_sub(offset).min(count);
-                self.add_run(id, number.saturating_add(before), offset.saturating_add(before), count - before, stored);
-                (number, offset) = (number.checked_add(count)?, offset.checked_add(count)?);
+                self.add_run(id, number + before, offset + before, count - before, stored);
+                (number, offset) = end;
             }
             if let Some(slot) = self.slot(id) {
                 let known = &mut self.all[slot];
@@ -236,5 +239,33 @@ impl Once {
             }
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_never_end_behind_the_last_number() {
+        let mut bytes = Vec::new();
+        bytes.u64(1);
+        bytes.u64(7);
+        bytes.u64(0);
+        bytes.i64(1);
+        bytes.u64(2);
+        // The same number twice: near the last offset, and with nearly all numbers behind it.
+        for (number, offset, count) in [(5, -11, 3), (u64::MAX - 2, 8, u64::MAX - 100)] {
+            bytes.short(number);
+            bytes.signed(offset);
+            bytes.short(count);
+        }
+        let mut once = Once::default();
+        assert!(once.read(0, &mut &bytes[..]).is_some());
+        once.write(0, &mut Vec::new());
+        assert!(matches!(once.find(7, 6), Known::At(_)));
+        bytes.truncate(bytes.len() - 10);
+        bytes.short(u64::MAX);
+        assert!(Once::default().read(0, &mut &bytes[..]).is_none(), "they would end behind it");
     }
 }

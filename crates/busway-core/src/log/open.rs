@@ -20,6 +20,8 @@ use super::Damage;
 
 /// The file that has the offset of the first record that was not removed: u64, and its CRC-32C.
 pub const FIRST: &str = "first";
+/// The file that has the offset behind the last record when the log was closed, in the same way: no less may be there.
+pub const NEXT: &str = "next";
 pub const UNREADABLE: &str = "what was known of all before is unreadable";
 
 /// What a write that was cut short has left.
@@ -46,17 +48,21 @@ fn number(name: &str, end: &str) -> Option<u64> {
     name.strip_suffix(end).filter(|digits| digits.len() == 20)?.parse().ok()
 }
 
-fn first(files: &dyn Files, damage: &mut Vec<Damage>) -> io::Result<u64> {
-    let bytes = rest(&*files.open(FIRST)?, 0, 13)?;
+/// An offset that a file of its own has; 0 if there is none.
+fn noted(files: &dyn Files, names: &[String], name: &str, damage: &mut Vec<Damage>) -> io::Result<u64> {
+    if !names.iter().any(|known| known == name) {
+        return Ok(0);
+    }
+    let bytes = rest(&*files.open(name)?, 0, 13)?;
     let found = bytes.split_at_checked(8).filter(|(offset, crc)| crc32c(offset).to_le_bytes() == **crc);
     let found = found.and_then(|(offset, _)| Some(u64::from_le_bytes(offset.try_into().ok()?)));
     Ok(found.unwrap_or_else(|| {
         damage.push(Damage {
-            file: FIRST.into(),
+            file: name.into(),
             position: 0,
             from: 0,
             to: Some(0),
-            what: "the first offset is unreadable",
+            what: "an offset that was noted is unreadable",
         });
         0
     }))
@@ -159,15 +165,26 @@ struct Opening<'a> {
 
 /// Says that everything before this offset was removed.
 pub fn begin_with(files: &dyn Files, first: u64) -> io::Result<()> {
-    let mut bytes = first.to_le_bytes().to_vec();
+    note(files, FIRST, first)
+}
+
+/// Says that the log went up to this offset.
+pub fn end_with(files: &dyn Files, next: u64) -> io::Result<()> {
+    note(files, NEXT, next)
+}
+
+fn note(files: &dyn Files, name: &str, offset: u64) -> io::Result<()> {
+    let mut bytes = offset.to_le_bytes().to_vec();
     bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
-    replace(files, FIRST, &bytes, true)
+    replace(files, name, &bytes, true)
 }
 
 /// What is there; if that is nothing, a log that begins with this offset.
 pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
     let mut names = files.list()?;
-    let ours = |name: &String| name == FIRST || [".log", ".idx", ".all"].iter().any(|end| number(name, end).is_some());
+    let ours = |name: &String| {
+        name == FIRST || name == NEXT || [".log", ".idx", ".all"].iter().any(|end| number(name, end).is_some())
+    };
     if fresh > 0 && !names.iter().any(ours) {
         begin_with(files, fresh)?;
         names = files.list()?;
@@ -182,9 +199,10 @@ pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
         wholes: names.iter().filter_map(|name| number(name, ".all")).collect(),
         found: Found::default(),
     };
-    let begin = if names.iter().any(|name| name == FIRST) { first(files, &mut opening.found.damage)? } else { 0 };
+    let begin = noted(files, &names, FIRST, &mut opening.found.damage)?;
+    let end = noted(files, &names, NEXT, &mut opening.found.damage)?;
     opening.finish_removal(begin)?;
-    opening.run(begin)?;
+    opening.run(begin, end)?;
     opening.measure(begin)?;
     Ok(opening.found)
 }
@@ -237,7 +255,7 @@ impl Opening<'_> {
         }
     }
 
-    fn run(&mut self, begin: u64) -> io::Result<()> {
+    fn run(&mut self, begin: u64, end: u64) -> io::Result<()> {
         let mut next = begin;
         let bases: Vec<u64> = self.logs.union(&self.indexes).copied().filter(|base| *base >= begin).collect();
         for (i, base) in bases.iter().copied().enumerate() {
@@ -260,6 +278,14 @@ impl Opening<'_> {
             }
             (self.found.topics, self.found.once, self.found.waiting) = (known.topics, known.once, known.waiting);
             self.found.stored = known.stored;
+        }
+        if next < end {
+            self.told(log_name(next), (next, end), "a bucket is missing");
+            self.found.topics.skip(end - next);
+            if let Some(last) = self.found.buckets.last_mut() {
+                last.sealed = true;
+            }
+            next = end;
         }
         if !active || self.found.bucket.summary.end < next {
             self.found.topics.roll();

@@ -267,7 +267,7 @@ class Database:
         try:
             connection.commit()
         except self._dialect.errors as error:
-            if self._dialect.settled(connection):
+            if self._dialect.settled(connection, error):
                 self._take_back(connection, error)
                 raise StoreFailed(self._refusal(error)) from error
             self._lost(connection, error)

@@ -59,7 +59,7 @@ class Dialect(Protocol):
     def alive(self, connection: Connection, error: Exception) -> bool:
         """Whether the connection can be used further on after this error."""
 
-    def settled(self, connection: Connection) -> bool:
+    def settled(self, connection: Connection, error: Exception) -> bool:
         """After a COMMIT failed: whether it is certain that nothing was stored."""
 
     def insert(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -169,9 +169,11 @@ class SQLite:
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
         return not connection.invalidated and code not in _BROKEN
 
-    def settled(self, connection: Connection) -> bool:
-        # A transaction that is open still can be taken back. If it isn't, only the file knows what became of it.
-        return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+    def settled(self, connection: Connection, error: Exception) -> bool:
+        # A transaction that is open still can be taken back, and with a full disk SQLite has done so. Else only the file knows what
+        # became of it.
+        full = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        return full or bool(getattr(connection.connection.driver_connection, "in_transaction", False))
 
     def insert(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
         connection.exec_driver_sql(_insert_sql(table, "?"), list(rows))
@@ -284,14 +286,16 @@ class PostgreSQL:
 
     def begin(self, connection: Connection, safety: Safety | None) -> None:
         connection.begin()
-        if safety is not None and safety != "synced":
+        if safety == "memory":
+            # Then a server that is killed forgets the last commits it has answered, not only one whose machine ends.
             connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
     def alive(self, connection: Connection, error: Exception) -> bool:
         del error
         return not connection.invalidated and not getattr(connection.connection.driver_connection, "closed", True)
 
-    def settled(self, connection: Connection) -> bool:
+    def settled(self, connection: Connection, error: Exception) -> bool:
+        del error
         # A server that is there to say that it failed has taken it back.
         return not connection.invalidated and not getattr(connection.connection.driver_connection, "closed", True)
 
