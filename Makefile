@@ -59,7 +59,7 @@ crash: $(ENGINE) ## kill a busy broker ROUNDS (200) times and see what it has fo
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra spark --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made
