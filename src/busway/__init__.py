@@ -44,7 +44,7 @@ from busway.errors import (
 from busway.fields import ANY, Expr, expr
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
-from busway.settings import TLS, Buffer, Caller, Identity, Offline, Policy, Settings
+from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
 from busway.streams import ChannelInfo, StoredTopic, StreamConfig, StreamInfo
 
 _T = _TypeVar("_T")
@@ -71,7 +71,6 @@ __all__ = [
     "Forked",
     "Gathering",
     "HandlerError",
-    "Identity",
     "InvalidFields",
     "InvalidPattern",
     "InvalidRule",

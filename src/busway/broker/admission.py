@@ -76,7 +76,7 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
         seen = hub.fences.enter(said.session, said.generation)
     hub.clients += 1
     session.admitted(hub.clients, said.session, said.name)
-    welcome = _welcome(hub, hub.clients, seen)
+    welcome = _welcome(hub, hub.clients, seen=seen)
     other = hub.engine.accept(conn, said.session, said.name, hub.clients, min(version, PROTOCOL), welcome)
     hub.arrived(session)
     if other is not None and (old := hub.sessions.get(other)):
@@ -122,7 +122,7 @@ def limits(settings: Settings) -> dict[str, int]:
     }
 
 
-def _welcome(hub: "Hub", client: int, seen: bool | None) -> bytes:
+def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
     welcome = {
         "name": hub.name,
         "guid": hub.guid,

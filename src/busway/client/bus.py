@@ -327,8 +327,8 @@ def connect(
     Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. `fields` are added to
     all that is published, pushed and asked, under those of the message itself. `reconnect` are the
     delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
-    `jitter` of itself. `on_error` is called with what handlers raise. `identity` is for a publisher that has to be the same one
-    after its process was started again; without it each client is another one.
+    `jitter` of itself. `on_error` is called with what handlers raise. `identity` (a busway.settings.Identity) is for a
+    publisher that has to be the same one after its process was started again; without it each client is another one.
 
     ::
 

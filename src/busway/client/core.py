@@ -63,7 +63,7 @@ class Core:
     def __init__(
         self, on_error: ErrorHook | None, fields: Fields | None = None, identity: Identity | None = None
     ) -> None:
-        check_type("identity", identity, (Identity, NoneType), "a busway.Identity or None")
+        check_type("identity", identity, (Identity, NoneType), "an Identity or None")
         self.identity = identity
         self.session_id = identity.session if identity is not None else secrets.randbits(64) or 1
         self.session = Session(self.session_id)

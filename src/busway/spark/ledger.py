@@ -76,7 +76,9 @@ def note(bus: Bus, query: str, run: str, epoch: int) -> None:
     """An epoch is committed."""
     last = Ledger.read(bus, query)
     before = last.begin(epoch) if last is not None else {}
-    Ledger(run, epoch, bus.server.get("since", 0), {info.name: info.next for info in bus.streams()}, before).write(bus, query)
+    Ledger(run, epoch, bus.server.get("since", 0), {info.name: info.next for info in bus.streams()}, before).write(
+        bus, query
+    )
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ def stored(
         if topic and not _takes(info, topic):
             continue
         settled(bus, info, patience)
-        _read(bus, info, session, begin.get(info.name, 0), timed, found)
+        _read(bus, info, session, begin.get(info.name, 0), found, timed=timed)
     return found
 
 
@@ -124,7 +126,7 @@ def _takes(info: StreamInfo, topic: str) -> bool:
     return info.name == "default" or any(matches(pattern, topic) for pattern in (*info.topics, *info.former))
 
 
-def _read(bus: Bus, info: StreamInfo, session: int, begin: int, timed: bool, found: Stored) -> None:
+def _read(bus: Bus, info: StreamInfo, session: int, begin: int, found: Stored, *, timed: bool) -> None:
     who = f"{session:016x}"
     stream = bus.stream(info.name)
     place = begin if begin <= info.end else 0  # a stream of this name that is another one begins anew

@@ -14,8 +14,7 @@ import pyarrow as pa
 from busway.client.feeding import Run
 from busway.errors import BusError
 from busway.fields import encode_fields
-from busway.spark.options import OptionError, nearest
-from busway.topic import check_topic, is_reserved
+from busway.spark.options import OptionError, nearest, storable
 
 TAKEN: Final = {
     "topic": ("string",),
@@ -31,7 +30,7 @@ KEY: Final = "key"
 _packed: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class BadRow(ValueError):
+class BadRow(ValueError):  # noqa: N818 - it is the row that is bad
     """A row that can't be a message."""
 
 
@@ -50,7 +49,9 @@ def check_columns(schema: Any, topic: str) -> None:
         if names.count(name) > 1:
             raise OptionError(f"the column {name!r} is there {names.count(name)} times")
     if "payload" not in names:
-        raise OptionError("a column payload (binary or string) is needed; to_json(struct(...)) makes one of several columns")
+        raise OptionError(
+            "a column payload (binary or string) is needed; to_json(struct(...)) makes one of several columns"
+        )
     if "topic" not in names and not topic:
         raise OptionError("give a column topic, or the option topic for all rows")
 
@@ -141,7 +142,9 @@ class Rows:
         if column is None:
             return None
         if column.null_count:
-            raise self.bad(column.to_pylist().index(None), "the time is null; leave the column out for the time of writing")
+            raise self.bad(
+                column.to_pylist().index(None), "the time is null; leave the column out for the time of writing"
+            )
         times: list[int] = column.cast(pa.timestamp("ns", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
         for row, time in enumerate(times):
             if time <= 0:
@@ -157,16 +160,6 @@ def _grouped(
         end = at + sum(1 for _ in some)
         yield Run(first + at, topic, payloads[at:end], packed)
         at = end
-
-
-def storable(topic: str) -> str:
-    """A topic that one message can be stored under. Raises ValueError."""
-    found = check_topic(topic)
-    if "*" in found or found.startswith("re:"):
-        raise ValueError("a stored message has one topic, without wildcards")
-    if is_reserved(found):
-        raise ValueError("topics below $bus belong to the broker")
-    return found
 
 
 def content(topic: str, fields: dict[str, Any], time: int, payload: bytes | str) -> bytes:

@@ -129,9 +129,7 @@ class Writer:
     def read_back(self, bus: Bus, this: Try, begin: Mapping[str, int]) -> Stored:
         """What this publisher has stored. Nobody else can be it while its connection lasts."""
         options = self._options
-        return ledger.stored(
-            bus, this.session, begin, timed=self._timed, topic=self._topic, patience=options.timeout
-        )
+        return ledger.stored(bus, this.session, begin, timed=self._timed, topic=self._topic, patience=options.timeout)
 
 
 class BatchWriter(Writer, DataSourceArrowWriter):
@@ -199,12 +197,12 @@ class Writing:
 
     options: Any
 
-    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - as Spark calls it
         if overwrite:
             raise OptionError('messages on a bus can\'t be overwritten: write with mode("append")')
         return BatchWriter(_checked(self.options, schema), schema)
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802, ARG002 - Spark's names
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802, ARG002, FBT001 - as Spark calls it
         return StreamWriter(_checked(self.options, schema), schema)
 
 
@@ -213,7 +211,8 @@ def reached(
     options: Options, identity: Identity | None = None, name: str = "", reconnect: Sequence[float] | None = RECONNECT
 ) -> Iterator[Bus]:
     """A client of the bus; a broker that is being started again is waited for."""
-    tls = TLS(**options.tls) if options.tls else None
+    files = options.tls
+    tls = TLS(cert=files.get("cert"), key=files.get("key"), ca=files.get("ca")) if files else None
     until = time.monotonic() + options.timeout
     while True:
         left = max(until - time.monotonic(), 0.1)
@@ -289,6 +288,8 @@ def _tell(messages: list[WriterCommitMessage | None], options: Options, what: st
     done = [one for one in messages if isinstance(one, Done)]
     stored, skipped = sum(one.stored for one in done), sum(one.skipped for one in done)
     if skipped:
-        log.warning("%s%s: %d rows were stored by an earlier try, %d by this one", what, options.urls[0], skipped, stored)
+        log.warning(
+            "%s%s: %d rows were stored by an earlier try, %d by this one", what, options.urls[0], skipped, stored
+        )
     else:
         log.debug("%s%s: %d rows stored", what, options.urls[0], stored)
