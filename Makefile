@@ -26,7 +26,7 @@ run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve || test $$? = 130
 
 test: $(ENGINE) postgresql ## run every test (PYTEST="-k word" narrows the Python ones)
-	$(BIN)/python -m pytest -n auto $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
 	cargo test --workspace --locked --quiet
 
 check: $(ENGINE) ## linters, types, import order, formatting

@@ -61,7 +61,10 @@ class FindQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/read`: offsets from `from` to before `to`, of what matches (rules as in a SUBSCRIBE, base64)."""
+    """The payload of a request on `$bus/read`: offsets from `from` to before `to`, of what matches (rules as in a SUBSCRIBE, base64).
+
+    Expired messages are left out, unless `expired` asks for them.
+    """
 
     stream: str
     begin: Annotated[int, msgspec.Meta(ge=0, le=_END >> 1)] = msgspec.field(default=0, name="from")
@@ -69,6 +72,7 @@ class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most: Annotated[int, msgspec.Meta(ge=1)] = _BLOCK
     pattern: str = "**"
     rules: bytes = b""
+    expired: bool = False
 
 
 async def create(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -162,7 +166,8 @@ async def read(hub: "Hub", message: Message) -> bytes:
         raise
     lost += min(first, end) - start
     if not everything or behind > end:
-        block = select_records(block, None if everything else selection, start, end, time.time_ns())
+        now = 0 if question.expired else time.time_ns()
+        block = select_records(block, None if everything else selection, start, end, now)
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
 
 

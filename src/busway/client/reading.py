@@ -51,6 +51,13 @@ class Wanted:
     end: int
     pattern: str
     rules: Compiled
+    expired: bool = False
+    """Expired ones, too."""
+
+    @property
+    def now(self) -> int:
+        """By which expired messages are left out."""
+        return 0 if self.expired else time.time_ns()
 
     @property
     def place(self) -> tuple[str, str]:
@@ -106,6 +113,8 @@ class Blocks:
             "pattern": wanted.pattern,
             "rules": wanted.rules.wire,
         }
+        if wanted.expired:
+            question["expired"] = True
         return self._core.loop.create_task(ask(self._sender, "$bus/read", question), name="busway read")
 
     def _gap(self, count: int) -> None:
@@ -154,8 +163,3 @@ def _own(info: StreamInfo, what: str, positions: Positions) -> int:
     if offset is None:
         raise ValueError(f"{what}: {positions} is no position in the stream {info.name!r} of this broker")
     return offset
-
-
-def now() -> int:
-    """By which expired messages are left out."""
-    return time.time_ns()

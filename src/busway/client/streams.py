@@ -11,7 +11,7 @@ from busway import columns as arrow_columns
 from busway._core import Message, block_messages, check_pattern
 from busway.checks import check_count, check_type
 from busway.client.core import Core
-from busway.client.reading import HEAD, Blocks, Place, Wanted, ask, now, offset_of
+from busway.client.reading import HEAD, Blocks, Place, Wanted, ask, offset_of
 from busway.client.sending import Sender
 from busway.errors import InvalidRule, RemoteProtocolError
 from busway.fields import Compiled, Where, compile_where
@@ -66,6 +66,11 @@ class Stream:
         offset: int | None = (await ask(self._sender, "$bus/stream/find", question)).json()["offset"]
         return offset
 
+    async def locate(self, place: Place) -> int:
+        """The offset that a place means: for a time that of the first message stored then or later."""
+        info = await self.info()
+        return await offset_of(self._sender, info, "place", place, info.first)
+
     def read(
         self,
         from_: Place | None = None,
@@ -95,7 +100,7 @@ class Stream:
         wanted = await self._wanted(from_, to, pattern, rules)
         async with aclosing(self._blocks(wanted)) as blocks:
             async for block in blocks:
-                messages = block_messages(block, wanted.place, None, wanted.begin, wanted.end, now(), HEAD)
+                messages = block_messages(block, wanted.place, None, wanted.begin, wanted.end, wanted.now, HEAD)
                 if rules.local:
                     messages = [one for one in messages if rules.accepts(one, self._report)]
                 if 0 < len(messages) <= batch:
@@ -112,10 +117,12 @@ class Stream:
         topic: str = "**",
         where: Where | None = None,
         columns: Sequence[str] = COLUMNS,
+        expired: bool = False,
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
         """As read(), but an async iterator over Arrow record batches with these columns; needs `busway[arrow]`.
 
-        Rules that are callables can't be asked here.
+        With `expired` those that have expired are among them, so that every read of a range gives the same. Rules that are callables
+        can't be asked here.
         """
         arrow_columns.arrow()
         check_type("columns", columns, (list, tuple), "a list of names")
@@ -129,26 +136,35 @@ class Stream:
                 f"the rule for {name!r} is a callable, which is not asked for Arrow: write it as busway.expr(...)",
                 name=name,
             )
-        return self._arrow(from_, to, check_pattern(topic), rules, tuple(columns))
+        return self._arrow(from_, to, check_pattern(topic), rules, tuple(columns), expired=expired)
 
     async def _arrow(
-        self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, columns: tuple[str, ...]
+        self,
+        from_: Place | None,
+        to: Place | None,
+        pattern: str,
+        rules: Compiled,
+        columns: tuple[str, ...],
+        *,
+        expired: bool,
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
-        wanted = await self._wanted(from_, to, pattern, rules)
+        wanted = await self._wanted(from_, to, pattern, rules, expired=expired)
         same = {"broker": self.broker, "stream": self.name}
         async with aclosing(self._blocks(wanted)) as blocks:
             async for block in blocks:
                 made = arrow_columns.record_batch(
-                    block[HEAD:], columns, begin=wanted.begin, end=wanted.end, now=now(), same=same
+                    block[HEAD:], columns, begin=wanted.begin, end=wanted.end, now=wanted.now, same=same
                 )
                 if made.num_rows:
                     yield made
 
-    async def _wanted(self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled) -> Wanted:
+    async def _wanted(
+        self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, *, expired: bool = False
+    ) -> Wanted:
         info = await self.info()
         begin = await offset_of(self._sender, info, "from_", from_, info.first)
         end = await offset_of(self._sender, info, "to", to, info.next)
-        return Wanted(info, begin, min(end, info.next), pattern, rules)
+        return Wanted(info, begin, min(end, info.next), pattern, rules, expired)
 
     async def _blocks(self, wanted: Wanted) -> AsyncGenerator[bytes, None]:
         blocks = Blocks(self._core, self._sender, wanted)

@@ -54,6 +54,10 @@ class Stream:
         """Offset of the first message of a topic with this sequence or a later one; None if there is none."""
         return self._portal.call(lambda: self._inner.find(topic, sequence))
 
+    def locate(self, place: Place) -> int:
+        """The offset that a place means: for a time that of the first message stored then or later."""
+        return self._portal.call(lambda: self._inner.locate(place))
+
     def read(
         self,
         from_: Place | None = None,
@@ -74,9 +78,13 @@ class Stream:
         topic: str = "**",
         where: Where | None = None,
         columns: Sequence[str] = COLUMNS,
+        expired: bool = False,
     ) -> "Generator[pa.RecordBatch, None, None]":
         """As read(), but an iterator over Arrow record batches with these columns; needs `busway[arrow]`."""
-        return _pulled(self._portal, lambda: self._inner.arrow(from_, to, topic=topic, where=where, columns=columns))
+        return _pulled(
+            self._portal,
+            lambda: self._inner.arrow(from_, to, topic=topic, where=where, columns=columns, expired=expired),
+        )
 
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"

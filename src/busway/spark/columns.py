@@ -54,7 +54,9 @@ def chosen(schema: Any) -> tuple[str, ...]:
         if known is None:
             raise OptionError(f"there is no column {one.name!r}; there are {', '.join(COLUMNS)}")
         if one.dataType.simpleString() != known:
-            raise OptionError(f"the column {one.name!r} is {known}, not {one.dataType.simpleString()}; cast it afterwards")
+            raise OptionError(
+                f"the column {one.name!r} is {known}, not {one.dataType.simpleString()}; cast it afterwards"
+            )
     return tuple(one.name for one in schema.fields)
 
 
@@ -90,7 +92,9 @@ def _maps(packed: Any) -> Any:
             keys.append(key)
             values.append(value if isinstance(value, str) else _text(value))
         ends.append(len(keys))
-    unique = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string()))
+    unique = pa.MapArray.from_arrays(
+        pa.array(ends, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string())
+    )
     return unique.take(several.indices)
 
 

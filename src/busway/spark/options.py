@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from busway._core import check_pattern
 from busway.errors import InvalidPattern, InvalidTopic
+from busway.streams import check_name
 from busway.topic import check_topic
 
 COLUMNS: Final = (
@@ -54,6 +55,9 @@ class Options:
     partition_records: int = 0
     fail_on_data_loss: bool = True
     channel: str = ""
+    """Shows how far a streaming query has come."""
+    history: str = ""
+    """A lake, whose archive is read before what is live."""
     tls: Mapping[str, str] = field(default_factory=dict)
     topic: str = ""
     """Of the sink: where everything goes that has no topic of its own."""
@@ -87,6 +91,10 @@ def _names(text: str) -> tuple[str, ...]:
         if name not in COLUMNS:
             raise ValueError(f"there is no column {name!r}{_nearest(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
     return found
+
+
+def _channel(text: str) -> str:
+    return check_name("channel", text)
 
 
 def _count(text: str) -> int:
@@ -129,7 +137,7 @@ def _offsets(text: str) -> str | Offsets:
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise ValueError('give earliest, latest, or offsets as JSON: {"orders": 120}')
+        raise ValueError('give earliest, latest, or offsets as JSON: {"orders": 120}')  # noqa: TRY004 - of a text
     found: Offsets = {}
     for name, value in given.items():
         inner = value.items() if isinstance(value, dict) else [("", value)]
@@ -155,7 +163,8 @@ _READ: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "minPartitions": ("min_partitions", _count),
     "maxRecordsPerPartition": ("partition_records", _count),
     "failOnDataLoss": ("fail_on_data_loss", _yes),
-    "channel": ("channel", str),
+    "channel": ("channel", _channel),
+    "history": ("history", str),
     "timeout": ("timeout", _seconds),
 }
 _WRITTEN: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {

@@ -1,40 +1,55 @@
 """Where messages are read from: running brokers, or data folders. Both answer the same questions."""
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
 from busway import folders, sync
 from busway._core import Log, Selection
 from busway.columns import record_batch
+from busway.errors import BusError
+from busway.settings import TLS
+from busway.since import moment
 from busway.spark.options import Options
 from busway.spark.ranges import Held, Range
-from busway.transport.tls import client_context
+
+log = logging.getLogger("busway.spark")
 
 _BLOCK: Final = 1 << 20
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+"""Bytes that are read at a time: some thousand rows, with which Spark is fastest."""
 
 
-class Lost(RuntimeError):
+class DataLoss(RuntimeError):  # noqa: N818 - as Spark calls it
     """Messages that were to be read are gone."""
+
+
+Tell: TypeAlias = Callable[[str], None]
+"""Is told of messages that are gone, and raises if the reading is to end there."""
 
 
 class Place(Protocol):
     """One broker, or its folder."""
 
     broker: str
+    name: str
+    """How the user called it."""
 
     def held(self) -> list[Held]:
         """What its streams hold now."""
 
-    def find_time(self, stream: str, moment: datetime) -> int:
+    def find_time(self, stream: str, time: datetime) -> int:
         """Offset of the first message that was stored then or later."""
 
-    def batches(self, part: Range, pattern: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The messages of a range that match, as the engine's columns. Raises Lost."""
+    def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
+        """The messages of a range that match, as the engine's columns; those that are gone are told and skipped."""
+
+    def follow(self, channel: str, stream: str, offset: int) -> None:
+        """Let a channel stand at this offset, so that everybody sees how far the reading has come."""
 
     def close(self) -> None: ...
 
@@ -44,6 +59,7 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
+        self.name = path
         self.broker = folders.owner(self._path)
         self._logs: dict[str, Log] = {}
 
@@ -51,23 +67,31 @@ class Folder:
         self._logs = {stream: folders.view(self._path, stream) for stream in folders.streams(self._path)}
         return [Held(self.broker, stream, log.first, log.safe, log.usage[0]) for stream, log in self._logs.items()]
 
-    def find_time(self, stream: str, moment: datetime) -> int:
-        return self._log(stream).find_time((moment - _EPOCH) // _MICROSECOND * 1000)
+    def find_time(self, stream: str, time: datetime) -> int:
+        return self._log(stream).find_time(moment("time", time))
 
-    def batches(self, part: Range, pattern: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
         log = self._log(part.stream, part.end)
         selection = None if pattern == "**" else Selection(pattern, b"")
         same = {"broker": part.broker, "stream": part.stream}
         at = part.begin
         while at < part.end:
             begin = at if selection is None else max(at, log.skip(at, selection))
-            first, following, block = log.read(begin, _BLOCK)
-            if first > begin and begin < part.end:
-                raise Lost(gone(part.stream, begin, min(first, part.end)))
-            if not block or first >= part.end:
+            if begin >= part.end:
                 return
-            yield record_batch(block, columns, selection=selection, begin=at, end=part.end, same=same)
+            first, following, block = log.read(begin, _BLOCK)
+            if first > begin:
+                tell(gone(part, begin, min(first, part.end)))
+            if following <= begin:
+                tell(gone(part, begin, part.end))
+                return
+            made = record_batch(block, columns, selection=selection, begin=at, end=part.end, same=same)
+            if made.num_rows:
+                yield made
             at = following
+
+    def follow(self, channel: str, stream: str, offset: int) -> None:
+        raise NotImplementedError("a folder has no channels; options.reading() refuses it")
 
     def close(self) -> None:
         self._logs.clear()
@@ -78,3 +102,145 @@ class Folder:
         if log is None or log.safe < end:
             log = self._logs[stream] = folders.view(self._path, stream)
         return log
+
+
+class Broker:
+    """A running broker."""
+
+    def __init__(self, url: str, tls: TLS | None, timeout: float) -> None:
+        self.name = url
+        self._bus = sync.connect(url, name="spark", tls=tls, timeout=timeout)
+        try:
+            self._streams = {one.name: one for one in self._bus.streams()}
+            self.broker = next(iter(self._streams.values())).broker
+        except BaseException:
+            self._bus.close()
+            raise
+
+    def held(self) -> list[Held]:
+        self._streams = {one.name: one for one in self._bus.streams()}
+        return [Held(one.broker, one.name, one.first, one.next, one.bytes) for one in self._streams.values()]
+
+    def find_time(self, stream: str, time: datetime) -> int:
+        return self._bus.stream(stream).locate(time)
+
+    def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
+        stream = self._bus.stream(part.stream)
+        with closing(stream.arrow(part.begin, part.end, topic=pattern, columns=columns, expired=True)) as batches:
+            yield from batches
+        if stream.lost:
+            tell(_gone(part, stream.lost, f"of the offsets {part.begin} to {part.end - 1}"))
+        if (end := max(stream.info().next, part.begin)) < part.end:
+            tell(gone(part, end, part.end))
+
+    def follow(self, channel: str, stream: str, offset: int) -> None:
+        if all(one["name"] != channel for one in self._bus.stream(stream).info().channels):
+            self._bus.create_channel(stream, channel, start=offset)
+        self._bus.seek_channel(stream, channel, offset)
+
+    def close(self) -> None:
+        self._bus.close()
+
+
+class Places:
+    """All places of a read, or only one, by the guids of their brokers.
+
+    Made where it is used: connections can't be sent to another process.
+    """
+
+    def __init__(self, options: Options, only: str = "") -> None:
+        self._all: dict[str, Place] = {}
+        with ExitStack() as opened:
+            for name in [only] if only else (*options.paths, *options.urls):
+                place = Folder(name) if options.paths else _connected(name, options)
+                if place.broker in self._all:  # another address of a broker that answers already
+                    place.close()
+                    continue
+                opened.callback(place.close)
+                self._all[place.broker] = place
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._opened.close()
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the user called each broker."""
+        return {broker: place.name for broker, place in self._all.items()}
+
+    def __getitem__(self, broker: str) -> Place:
+        return self._all[broker]
+
+    def __contains__(self, broker: object) -> bool:
+        return broker in self._all
+
+    def held(self, streams: Sequence[str] = ()) -> list[Held]:
+        """What these streams hold now; none: all. Raises ValueError for one that no place has."""
+        there = [one for place in self._all.values() for one in place.held()]
+        known = {one.stream for one in there}
+        for name in streams:
+            if name not in known:
+                places = ", ".join(self.names.values())
+                raise ValueError(f"{places} has no stream {name!r}; there are {', '.join(sorted(known)) or 'none'}")
+        return [one for one in there if not streams or one.stream in streams]
+
+    def read(
+        self, part: Range, patterns: Sequence[str], columns: Sequence[str], *, fail: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of a range that match one of the patterns, as the engine's columns.
+
+        If some are gone it raises DataLoss; or, unless it is to fail, says so in the log and goes on behind them.
+        """
+        place = self._all.get(part.broker)
+        if place is None:
+            known = ", ".join(f"{name} is {guid}" for guid, name in self.names.items())
+            raise DataLoss(f"the broker {part.broker} is not there any more: {known}")
+
+        def tell(text: str) -> None:
+            if fail:
+                raise DataLoss(text)
+            log.warning("%s", text)
+
+        for number, pattern in enumerate(patterns):
+            before = patterns[:number]
+            asked = columns if not before or "topic" in columns else (*columns, "topic")
+            for batch in place.batches(part, pattern, asked, tell):
+                left = _without(batch, before) if before else batch
+                if left.num_rows:
+                    yield left.select(list(columns)) if left.num_columns > len(columns) else left
+
+
+def _connected(url: str, options: Options) -> Broker:
+    tls = (
+        TLS(cert=options.tls.get("cert"), key=options.tls.get("key"), ca=options.tls.get("ca")) if options.tls else None
+    )
+    try:
+        return Broker(url, tls, options.timeout)
+    except BusError as error:
+        raise ConnectionError(f"{url} can't be reached: {error}") from error
+
+
+def _without(batch: pa.RecordBatch, patterns: Sequence[str]) -> pa.RecordBatch:
+    """The rows whose topics none of these patterns matches, as those were read already."""
+    topics = batch.column("topic")
+    known = [Selection(one, b"") for one in patterns]
+    new = pa.array([not any(one.covers(topic) for one in known) for topic in topics.dictionary.to_pylist()])
+    return batch.filter(new.take(topics.indices))
+
+
+def gone(part: Range, begin: int, end: int) -> str:
+    """That these are gone, and what to do."""
+    return _gone(part, end - begin, f"the offsets {begin} to {end - 1}")
+
+
+def _gone(part: Range, count: int, which: str) -> str:
+    return (
+        f"{count} messages of the stream {part.stream!r} of the broker {part.broker} are gone: {which}. The stream's limits removed them, "
+        "or they are damaged. With the option failOnDataLoss false the rest is read"
+    )

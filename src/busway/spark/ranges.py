@@ -30,13 +30,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets from `begin` to before `end` of a stream; `at` says where it is found."""
+    """Offsets from `begin` to before `end` of a stream."""
 
     broker: str
     stream: str
     begin: int
     end: int
-    at: int = 0
 
     def __len__(self) -> int:
         return max(self.end - self.begin, 0)
