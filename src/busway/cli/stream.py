@@ -22,7 +22,9 @@ _ONCE = "How long a publisher's messages are remembered, to know one that is sen
 
 
 def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
-    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL", "--retain-until": "CHANNEL"}.get(name, "TIME")
+    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL", "--retain-until": "CHANNEL"}.get(
+        name, "TIME"
+    )
     return typer.Option(name, help=help, show_default=default, metavar=metavar)
 
 
