@@ -7,77 +7,83 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from busway.spark.lake.audit import KINDS, Finding, audit
 from tests.spark.rows import START, row, table
 
 SECOND = timedelta(seconds=1)
-B = "0" * 32
 
 
-def found(spark: SparkSession, rows: list[dict[str, Any]], **options: Any) -> list[Finding]:
-    report = audit(table(spark, rows), **options)
-    assert report.messages == len(rows)
-    assert report.clean == (not report.findings)
-    for kind in KINDS:
-        assert report.counts[kind] == sum(one.count for one in report.findings if one.kind == kind)
-    return list(report.findings)
+def whole() -> list[dict[str, Any]]:
+    return [row(offset, "ab"[offset % 2], offset // 2 + 40_000) for offset in range(50)]
 
 
-def test_whole_topics_are_clean_also_when_their_beginnings_are_gone(spark):
-    first = [row(offset, "ab"[offset % 2], offset // 2 + 40_000) for offset in range(50)]
-    second = [row(offset, "a", broker="1" * 32) for offset in range(5)]
-    assert found(spark, first + second) == []
-    assert audit(table(spark, first + second)).topics == 3
-    assert audit(table(spark, [])).clean
+def gaps() -> list[dict[str, Any]]:
+    return [row(n, sequence=n) for n in [*range(1, 10), *range(12, 20), *range(200_000, 200_003)]]
 
 
-def test_gaps_inside_a_bucket_and_over_whole_ones_are_found_with_their_ranges(spark):
-    rows = [row(n, sequence=n) for n in [*range(1, 10), *range(12, 20), *range(200_000, 200_003)]]
-    assert found(spark, rows) == [
-        Finding("gap", B, "s", "a", 10, 11, 2),
-        Finding("gap", B, "s", "a", 20, 199_999, 199_980),
-    ]
-
-
-def test_repeats_are_found_and_told_from_messages_that_differ(spark):
+def repeats() -> list[dict[str, Any]]:
     rows = [row(offset) for offset in range(10)]
-    again = [row(offset + 10, sequence=9 + offset, payload=b"%d" % (8 + offset)) for offset in range(2)]
-    again = [{**one, "id": rows[one["sequence"] - 1]["id"]} for one in again]
+    again = [{**rows[8], "offset": 10}, {**rows[9], "offset": 11}]
     again[1]["fields"] = {"venue": "krk"}
-    wrong = found(spark, rows + again)
-    assert wrong == [
-        Finding("repeat", B, "s", "a", 9, 10, 2),
-        Finding("conflict", B, "s", "a", 10, 10, 1),
-        Finding("order", B, "s", "a", 10, 10, 1),
-    ]
+    return rows + [{**one, "stored": rows[9]["stored"]} for one in again]
 
 
-def test_a_gap_that_a_repeat_makes_up_for_is_found(spark):
-    rows = [row(offset, sequence=sequence) for offset, sequence in enumerate([1, 2, 2, 4])]
-    assert {one.kind for one in found(spark, rows)} == {"gap", "repeat", "conflict"}
+def made_up() -> list[dict[str, Any]]:
+    return [row(offset, sequence=sequence) for offset, sequence in enumerate([1, 2, 2, 4])]
 
 
-@pytest.mark.parametrize("block", [3, 1_000_000])
-def test_order_offsets_and_times_are_looked_at(spark, block):
+def out_of_order() -> list[dict[str, Any]]:
     rows = [row(offset) for offset in range(9)]
     rows[2]["offset"] = 1
     rows[6]["sequence"], rows[5]["sequence"] = 6, 7
-    rows[3]["stored"] = START - 5 * SECOND
+    rows[3]["stored"] = rows[3]["time"] = START - 5 * SECOND
     rows[7]["time"] = rows[7]["stored"] + 2 * SECOND
     rows[8]["time"] = rows[8]["stored"] - 100 * SECOND
-    rows[3]["time"] = rows[3]["stored"]
-    wrong = found(spark, rows, early=SECOND, late=99 * SECOND, block=block)
-    assert wrong == [
-        Finding("offset", B, "s", "", 1, 1, 1),
-        Finding("order", B, "s", "a", 6, 6, 1),
-        Finding("clock", B, "s", "", 3, 3, 1, 7.0),
-        Finding("early", B, "s", "a", 7, 7, 1, 2.0),
-        Finding("late", B, "s", "a", 8, 8, 1, 100.0),
-    ]
-    if block == 3:
-        assert not any(one.kind in {"early", "late"} for one in found(spark, rows, early=None, late=None))
+    return rows
+
+
+CASES = {
+    whole: [],
+    gaps: [("gap", "a", 10, 11, 2), ("gap", "a", 20, 199_999, 199_980)],
+    repeats: [("repeat", "a", 9, 10, 2), ("conflict", "a", 10, 10, 1), ("order", "a", 10, 10, 1)],
+    made_up: [("gap", "a", 3, 3, 1), ("repeat", "a", 2, 2, 1), ("conflict", "a", 2, 2, 1)],
+    out_of_order: [
+        ("offset", "", 1, 1, 1),
+        ("order", "a", 6, 6, 1),
+        ("clock", "", 3, 3, 1, 7.0),
+        ("early", "a", 7, 7, 1, 2.0),
+        ("late", "a", 8, 8, 1, 100.0),
+    ],
+}
+
+
+@pytest.mark.parametrize("block", [3, 1_000_000])
+def test_each_fault_is_found_and_nothing_else(spark, block):
+    """Each case is a broker of its own, so that all are looked at in one go."""
+    rows, wanted = [], []
+    for number, (case, found) in enumerate(CASES.items()):
+        broker = f"{number:032x}"
+        rows += [{**one, "broker": broker} for one in case()]
+        wanted += [Finding(kind, broker, "s", *rest) for kind, *rest in found]
+    report = audit(table(spark, rows), early=SECOND, late=99 * SECOND, block=block)
+    assert sorted(report.findings, key=repr) == sorted(wanted, key=repr)
+    assert [one.kind for one in report.findings] == sorted((one.kind for one in wanted), key=list(KINDS).index)
+    assert report.messages == len(rows)
+    assert report.topics == len(CASES) + 1
+    assert not report.clean
+    for kind in KINDS:
+        assert report.counts[kind] == sum(one.count for one in wanted if one.kind == kind)
+
+
+def test_without_faults_it_is_clean_and_so_is_nothing(spark):
+    rows = whole()
+    rows[3]["time"] -= timedelta(days=300)
+    report = audit(table(spark, rows), early=None, late=None)
+    assert report.clean
+    assert report.findings == ()
+    empty = audit(table(spark, []))
+    assert (empty.clean, empty.messages, empty.topics) == (True, 0, 0)
 
 
 def test_only_so_many_findings_are_given_and_all_are_counted(spark):

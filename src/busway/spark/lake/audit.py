@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window, functions as f
+from pyspark.sql import Column, DataFrame, Row, Window, functions as f
 
 from busway.checks import check_count
 
@@ -26,6 +26,7 @@ CONTENT: Final = ("id", "fields", "payload")
 """Those that it compares, of messages with the same sequence, if they are there."""
 
 _KEY: Final = ["broker", "stream", "topic"]
+_IN_BLOCKS: Final = ("offset", "order", "clock", "early", "late")
 _BLOCK: Final = 1_000_000
 """Offsets that one task puts in order: so a stream that has nearly everything is looked at in parallel."""
 
@@ -94,24 +95,21 @@ def audit(
     missing = [name for name in COLUMNS if name not in df.columns]
     if missing:
         raise ValueError(f"an audit needs the column {missing[0]!r}; it needs {', '.join(COLUMNS)}")
-    buckets = _buckets(df).persist()
-    blocks = _blocks(df, block, early, late).persist()
+    buckets, blocks = _buckets(df).persist(), _blocks(df, block, early, late).persist()
     try:
-        found = _sequences(df, buckets, most) + _orders(blocks, most)
-        for kind, worst in (("early", early), ("late", late)):
-            if worst is not None:
-                found.append(_counted(blocks, kind, _KEY, most))
-        total = buckets.agg(
-            f.sum("rows").alias("messages"), f.count_distinct(*_KEY).alias("topics")
-        ).first()
+        total = _total(buckets)
+        found = _places(_steps(blocks), most)
+        if total["holes"]:
+            found += _places(_gaps(df, buckets, inside=bool(total["torn"])), most)
+        if total["extra"]:
+            found += _places(_repeats(df, buckets), most)
     finally:
         blocks.unpersist()
         buckets.unpersist()
-    assert total is not None
-    counts = dict.fromkeys(KINDS, 0) | {kind: count for kind, count, _ in found}
+    counts = dict.fromkeys(KINDS, 0) | {one.kind: count for one, count in found}
     order = list(KINDS)
-    found.sort(key=lambda one: order.index(one[0]))
-    return AuditReport(total["messages"] or 0, total["topics"], counts, tuple(one for _, _, some in found for one in some))
+    findings = sorted((one for one, _ in found), key=lambda one: order.index(one.kind))
+    return AuditReport(total["messages"], total["topics"], counts, tuple(findings))
 
 
 def _buckets(df: DataFrame) -> DataFrame:
@@ -125,26 +123,22 @@ def _buckets(df: DataFrame) -> DataFrame:
     )
 
 
-def _sequences(df: DataFrame, buckets: DataFrame, most: int) -> list[tuple[str, int, list[Finding]]]:
-    """Gaps, repeats and conflicts: rows are looked at again only where a bucket says that something is wrong."""
-    holes, extra, torn = _first(
-        buckets.groupBy(*_KEY)
-        .agg(
-            (f.max("high") - f.min("low") + 1 - f.sum("different")).alias("holes"),
-            f.sum(f.col("rows") - f.col("different")).alias("extra"),
-            f.sum((f.col("high") - f.col("low") + 1 > f.col("different")).cast("int")).alias("torn"),
-        )
-        .agg(f.sum("holes"), f.sum("extra"), f.sum("torn"))
+def _total(buckets: DataFrame) -> dict[str, int]:
+    """How much there is; how many sequences are missing or too many; and how many buckets have holes inside."""
+    topics = buckets.groupBy(*_KEY).agg(
+        f.sum("rows").alias("messages"),
+        (f.max("high") - f.min("low") + 1 - f.sum("different")).alias("holes"),
+        f.sum(f.col("rows") - f.col("different")).alias("extra"),
+        f.count_if(f.col("high") - f.col("low") + 1 > f.col("different")).alias("torn"),
     )
-    found: list[tuple[str, int, list[Finding]]] = []
-    if holes:
-        found.append(("gap", holes, _gaps(df, buckets, most, inside=bool(torn))))
-    if extra:
-        found += _repeats(df, buckets, extra, most)
-    return found
+    sums = [f.sum(name).alias(name) for name in ("messages", "holes", "extra", "torn")]
+    row = topics.agg(f.count("*").alias("topics"), *sums).first()
+    assert row is not None
+    return {name: value or 0 for name, value in row.asDict().items()}
 
 
-def _gaps(df: DataFrame, buckets: DataFrame, most: int, *, inside: bool) -> list[Finding]:
+def _gaps(df: DataFrame, buckets: DataFrame, *, inside: bool) -> DataFrame:
+    """Between buckets, and inside of those that say so: only there rows are looked at again."""
     across = Window.partitionBy(*_KEY).orderBy("bucket")
     edges = buckets.select(*_KEY, f.lag("high").over(across).alias("before"), f.col("low").alias("behind"))
     if inside:
@@ -156,16 +150,14 @@ def _gaps(df: DataFrame, buckets: DataFrame, most: int, *, inside: bool) -> list
                 *_KEY, f.lag("sequence").over(along).alias("before"), f.col("sequence").alias("behind")
             )
         )
-    gaps = edges.where("behind > before + 1").select(
-        *_KEY,
-        (f.col("before") + 1).alias("first"),
-        (f.col("behind") - 1).alias("last"),
-        (f.col("behind") - f.col("before") - 1).alias("count"),
+    first, last = f.col("before") + 1, f.col("behind") - 1
+    return edges.where("behind > before + 1").select(
+        f.lit("gap").alias("kind"), *_KEY, *_found(first, last, last - first + 1)
     )
-    return _findings("gap", gaps, most)
 
 
-def _repeats(df: DataFrame, buckets: DataFrame, extra: int, most: int) -> list[tuple[str, int, list[Finding]]]:
+def _repeats(df: DataFrame, buckets: DataFrame) -> DataFrame:
+    """Repeats and conflicts, per topic; of buckets that have some."""
     double = buckets.where("rows > different").select(*_KEY, "bucket")
     rows = df.select(
         *_KEY, "sequence", f.bitmap_bucket_number("sequence").alias("bucket"), _content(df.columns).alias("content")
@@ -173,24 +165,22 @@ def _repeats(df: DataFrame, buckets: DataFrame, extra: int, most: int) -> list[t
     several = (
         rows.join(double, [*_KEY, "bucket"], "left_semi")
         .groupBy(*_KEY, "sequence")
-        .agg((f.count("*") - 1).alias("extra"), (f.count_distinct("content") > 1).alias("conflict"))
+        .agg((f.count("*") - 1).alias("extra"), (f.count_distinct("content") > 1).cast("long").alias("differ"))
         .where("extra > 0")
-        .persist()
     )
-    sequence = f.col("sequence")
-    try:
-        found = [("repeat", extra, _findings("repeat", _ranged(several, sequence, f.sum("extra")), most))]
-        conflicts = several.where("conflict")
-        if count := conflicts.count():
-            found.append(("conflict", count, _findings("conflict", _ranged(conflicts, sequence, f.count("*")), most)))
-        return found
-    finally:
-        several.unpersist()
+    kinds = f.array(
+        f.struct(f.lit("repeat").alias("kind"), f.col("extra").alias("count")),
+        f.struct(f.lit("conflict").alias("kind"), f.col("differ").alias("count")),
+    )
+    each = several.select(*_KEY, "sequence", f.inline(kinds)).where("count > 0")
+    return each.groupBy("kind", *_KEY).agg(*_found(f.min("sequence"), f.max("sequence"), f.sum("count")))
 
 
 def _content(names: Sequence[str]) -> Column:
     """A number that differs if messages do. Of fields the order doesn't matter."""
-    there = [f.array_sort(f.map_entries(name)) if name == "fields" else f.col(name) for name in CONTENT if name in names]
+    there = [
+        f.array_sort(f.map_entries(name)) if name == "fields" else f.col(name) for name in CONTENT if name in names
+    ]
     return f.xxhash64("topic", *there)
 
 
@@ -214,7 +204,7 @@ def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta 
     return rows.groupBy(*_KEY, "block").agg(
         f.min(edge).alias("begin"),
         f.max(edge).alias("end"),
-        *(_wrong(kind).alias(kind) for kind in ("offset", "clock", "order", "early", "late")),
+        *(_wrong(kind).alias(kind) for kind in _IN_BLOCKS),
     )
 
 
@@ -228,77 +218,60 @@ def _wrong(kind: str) -> Column:
     """How many messages have it, where, and how bad it is at worst."""
     bad = f.col(f"is_{kind}.bad")
     at = f.when(bad, f.col("offset"))
-    return f.struct(
-        f.count_if(bad).alias("count"),
-        f.min(at).alias("first"),
-        f.max(at).alias("last"),
-        f.max(f.when(bad, f.col(f"is_{kind}.much"))).alias("worst"),
-    )
+    return f.struct(*_found(f.min(at), f.max(at), f.count_if(bad), f.max(f.when(bad, f.col(f"is_{kind}.much")))))
 
 
 def _micros(length: timedelta) -> int:
     return length // timedelta(microseconds=1)
 
 
-def _orders(blocks: DataFrame, most: int) -> list[tuple[str, int, list[Finding]]]:
-    """What is wrong with the order of messages: inside blocks, and from one to the next."""
+def _steps(blocks: DataFrame) -> DataFrame:
+    """What is wrong inside blocks, and from one to the next."""
     stream = ["broker", "stream"]
     ends = blocks.groupBy(*stream, "block").agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
-    across_topics = _steps(blocks, _KEY, "sequence").select(*_KEY, f.lit("order").alias("kind"), "found")
-    across_stream = _steps(ends, stream, "stored").select(
-        *stream, f.lit("").alias("topic"), f.lit("clock").alias("kind"), "found"
+    found = f.array(*(f.struct(f.lit(kind).alias("kind"), f"{kind}.*") for kind in _IN_BLOCKS))
+    inside = blocks.select(*_KEY, f.inline(found)).where("count > 0")
+    each = inside.unionByName(_down(blocks, _KEY, "order", "sequence")).unionByName(
+        _down(ends.withColumn("topic", f.lit("")), stream, "clock", "stored")
     )
-    steps = across_topics.unionByName(across_stream)
-    return [_counted(blocks, kind, by, most, steps) for kind, by in (("offset", stream), ("order", _KEY), ("clock", stream))]
+    # The clock and the offsets are those of the stream, whatever the topic.
+    topic = f.when(f.col("kind").isin("clock", "offset"), "").otherwise(f.col("topic")).alias("topic")
+    return each.groupBy("kind", *stream, topic).agg(
+        *_found(f.min("first"), f.max("last"), f.sum("count"), f.max("worst"))
+    )
 
 
-def _steps(blocks: DataFrame, key: list[str], value: str) -> DataFrame:
+def _down(blocks: DataFrame, key: list[str], kind: str, value: str) -> DataFrame:
     """Where a block begins with less than the one before ended with."""
     across = Window.partitionBy(*key).orderBy("block")
-    before = f.lag(f"end.{value}").over(across)
-    back = f.lag(f.unix_micros("end.stored")).over(across) - f.unix_micros("begin.stored")
-    found = f.struct(
-        f.lit(1).cast("long").alias("count"),
-        f.col("begin.offset").alias("first"),
-        f.col("begin.offset").alias("last"),
-        f.when(f.lit(value == "stored"), back).alias("worst"),
+    begin, before = f.col(f"begin.{value}"), f.lag(f"end.{value}").over(across)
+    worst = f.unix_micros(before) - f.unix_micros(begin) if value == "stored" else None
+    at = f.col("begin.offset")
+    rows = blocks.select(
+        *_KEY, f.lit(kind).alias("kind"), (before > begin).alias("down"), *_found(at, at, f.lit(1), worst)
     )
-    return blocks.select(*key, (before > f.col(f"begin.{value}")).alias("down"), found.alias("found")).where("down")
+    return rows.where("down").drop("down")
 
 
-def _counted(
-    blocks: DataFrame, kind: str, key: list[str], most: int, steps: DataFrame | None = None
-) -> tuple[str, int, list[Finding]]:
-    """How many of a kind there are, and where."""
-    there = blocks.select(*key, f.col(kind).alias("found"))
-    if steps is not None:
-        there = there.unionByName(steps.where(f.col("kind") == kind).select(*key, "found"))
-    there = there.where("found.count > 0").groupBy(*key).agg(
-        f.min("found.first").alias("first"),
-        f.max("found.last").alias("last"),
-        f.sum("found.count").alias("count"),
-        f.max("found.worst").alias("worst"),
+def _found(first: Column, last: Column, count: Column, worst: Column | None = None) -> tuple[Column, ...]:
+    """The columns of what was found; `worst` in microseconds."""
+    worst = f.lit(None) if worst is None else worst
+    named = {"count": count, "first": first, "last": last, "worst": worst}
+    return tuple(column.cast("long").alias(name) for name, column in named.items())
+
+
+def _places(found: DataFrame, most: int) -> list[tuple[Finding, int]]:
+    """The first of each kind, and how many of the kind there are in all."""
+    ordered = Window.partitionBy("kind").orderBy(*_KEY, "first")
+    rows = found.select(
+        *("kind", *_KEY, "first", "last", "count", "worst"),
+        f.row_number().over(ordered).alias("place"),
+        f.sum("count").over(Window.partitionBy("kind")).alias("total"),
     )
-    (count,) = _first(there.agg(f.sum("count")))
-    return kind, count, _findings(kind, there, most) if count else []
+    rows = rows.where(f.col("place") <= most).orderBy("kind", "place")
+    return [(_finding(row), row["total"]) for row in rows.collect()]
 
 
-def _ranged(rows: DataFrame, place: Column, count: Column) -> DataFrame:
-    return rows.groupBy(*_KEY).agg(f.min(place).alias("first"), f.max(place).alias("last"), count.alias("count"))
-
-
-def _findings(kind: str, rows: DataFrame, most: int) -> list[Finding]:
-    if "topic" not in rows.columns:
-        rows = rows.withColumn("topic", f.lit(""))
-    if "worst" not in rows.columns:
-        rows = rows.withColumn("worst", f.lit(None))
-    rows = rows.select(*_KEY, "first", "last", "count", f.col("worst") / 1e6).orderBy(*_KEY, "first").limit(most)
-    return [Finding(kind, *row) for row in rows.collect()]
-
-
-def _first(rows: DataFrame) -> tuple[int, ...]:
-    row = rows.first()
-    assert row is not None
-    return tuple(value or 0 for value in row)
-
-
+def _finding(row: Row) -> Finding:
+    values = {name: row[name] for name in ("kind", *_KEY, "first", "last", "count")}
+    return Finding(**values, worst=None if row["worst"] is None else row["worst"] / 1e6)

@@ -65,7 +65,14 @@ def logarithmic(low: float, high: float) -> Axis:
 
 
 def over_time(
-    title: str, begin: datetime, every: timedelta, lines: Sequence[Line], axis: Axis, shown: Shown, *, filled: bool = False
+    title: str,
+    begin: datetime,
+    every: timedelta,
+    lines: Sequence[Line],
+    axis: Axis,
+    shown: Shown,
+    *,
+    filled: bool = False,
 ) -> str:
     """Lines over the same intervals, one after the other from `begin` on; what is None is a hole in the line."""
     count = max(len(one.points) for one in lines)
@@ -84,7 +91,9 @@ def over_time(
                 f'<rect class="hit" x="{_LEFT + place * each:.1f}" y="{_TOP}" width="{each:.2f}" '
                 f'height="{_HEIGHT - _TOP - _BOTTOM}"><title>{text}</title></rect>'
             )
-    legend = "".join(f'<span class="key {one.kind}">{escape(one.name)}</span>' for one in lines) if len(lines) > 1 else ""
+    legend = (
+        "".join(f'<span class="key {one.kind}">{escape(one.name)}</span>' for one in lines) if len(lines) > 1 else ""
+    )
     return (
         f'<figure><figcaption>{escape(title)}<span class="legend">{legend}</span></figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'

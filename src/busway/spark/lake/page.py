@@ -73,7 +73,7 @@ def shown_bytes(value: float) -> str:
 
 def shown_seconds(value: float | None) -> str:
     if value is None:
-        return "–"
+        return "-"
     for scale, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
         if abs(value) * scale >= 1 or unit == "µs":
             return f"{value * scale:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} s"
@@ -100,7 +100,11 @@ def _tiles(report: StatsReport) -> str:
         (shown_seconds(total.p99), "latency, 99 %"),
         (shown_seconds(total.max), "latency, most"),
     )
-    return '<div class="tiles">' + "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles) + "</div>"
+    return (
+        '<div class="tiles">'
+        + "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles)
+        + "</div>"
+    )
 
 
 def _empty() -> str:
@@ -116,10 +120,22 @@ def _charts(report: StatsReport) -> str:
     rates = [sum(one.messages for one in group) / seconds for group in groups]
     sizes = [sum(one.bytes for one in group) / seconds for group in groups]
     out = over_time(
-        "Messages a second", begin, every, [Line("messages a second", "a", rates)], linear(max(rates)), shown_number, filled=True
+        "Messages a second",
+        begin,
+        every,
+        [Line("messages a second", "a", rates)],
+        linear(max(rates)),
+        shown_number,
+        filled=True,
     )
     out += over_time(
-        "Bytes a second", begin, every, [Line("bytes a second", "b", sizes)], linear(max(sizes)), shown_bytes, filled=True
+        "Bytes a second",
+        begin,
+        every,
+        [Line("bytes a second", "b", sizes)],
+        linear(max(sizes)),
+        shown_bytes,
+        filled=True,
     )
     names = (("half", "a", "p50"), ("90 %", "b", "p90"), ("99 %", "c", "p99"), ("most", "d", "max"))
     lines = [Line(said, kind, [_worst(group, name) for group in groups]) for said, kind, name in names]
@@ -167,7 +183,20 @@ def _tops(report: StatsReport) -> str:
 
 
 def _table(report: StatsReport) -> str:
-    head = ("from", "messages", "a second", "bytes", "topics", "senders", "half", "90 %", "99 %", "most", "top topic", "top sender")
+    head = (
+        "from",
+        "messages",
+        "a second",
+        "bytes",
+        "topics",
+        "senders",
+        "half",
+        "90 %",
+        "99 %",
+        "most",
+        "top topic",
+        "top sender",
+    )
     left = {"from", "top topic", "top sender"}
     seconds = report.every.total_seconds()
     body = []
@@ -194,7 +223,7 @@ def _table(report: StatsReport) -> str:
 
 def _row(cell: str, names: Sequence[str], values: Sequence[str], left: set[str]) -> str:
     cells = (
-        f'<{cell}{" class=l" if name in left else ""}>{escape(value)}</{cell}>'
+        f"<{cell}{' class=l' if name in left else ''}>{escape(value)}</{cell}>"
         for name, value in zip(names, values, strict=True)
     )
     return f"<tr>{''.join(cells)}</tr>"

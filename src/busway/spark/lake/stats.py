@@ -162,7 +162,9 @@ def _shares(parts: DataFrame, key: str, top: int) -> DataFrame:
         .groupBy("begin")
         .agg(
             f.count("*").alias(f"{key}s"),
-            f.array_sort(f.collect_list(f.when(f.col("place") <= top, f.struct("place", share.alias("share"))))).alias("top"),
+            f.array_sort(f.collect_list(f.when(f.col("place") <= top, f.struct("place", share.alias("share"))))).alias(
+                "top"
+            ),
         )
         .select("begin", f"{key}s", f.col("top.share").alias(f"top_{key}s"))
     )
