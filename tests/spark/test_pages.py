@@ -21,7 +21,7 @@ from busway.cli.app import app
 from tests.spark.bus import served
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / name for name in ("howto/spark.md", "howto/lake.md", "howto/pipelines.md")]
+PAGES = [ROOT / "docs" / name for name in ("howto/spark.md", "howto/lake.md", "tutorial-pipeline.md")]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 DEFAULT = "tcp://127.0.0.1:7420"
