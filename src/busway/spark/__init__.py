@@ -2,3 +2,8 @@
 
 Spark finds the source by itself, through the module `pyspark_busway`; nothing has to be registered. Needs `busway[spark]`.
 """
+
+from busway.spark.java import NeedsJava
+from busway.spark.session import NeedsSpark, session
+
+__all__ = ["NeedsJava", "NeedsSpark", "session"]
