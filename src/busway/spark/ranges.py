@@ -45,13 +45,11 @@ def split(ranges: Iterable[Range], parts: int, most: int = 0) -> list[Range]:
     """The same offsets in at least so many ranges of about the same length, none longer than `most` if that is given."""
     there = [one for one in ranges if len(one)]
     total = sum(map(len, there))
-    if not total:
-        return []
-    size = max(-(-total // max(parts, 1)), 1)
-    size = min(size, most) if most else size
     out: list[Range] = []
     for one in there:
-        pieces = max(-(-len(one) // size), 1)
+        pieces = min(-(-len(one) * parts // total), len(one))
+        if most:
+            pieces = max(pieces, -(-len(one) // most))
         edges = [one.begin + len(one) * piece // pieces for piece in range(pieces + 1)]
         out += [replace(one, begin=edges[piece], end=edges[piece + 1]) for piece in range(pieces)]
     return out
