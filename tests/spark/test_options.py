@@ -14,6 +14,7 @@ WHERE = {"path": "data"}
     [
         ({}, {}),
         ({"TOPICS": "a/*, b/**"}, {"topics": ("a/*", "b/**")}),
+        ({"topics": '["re:a{1,2}", "b/*"]'}, {"topics": ("re:a{1,2}", "b/*")}),
         ({"streams": "orders,default"}, {"streams": ("orders", "default")}),
         ({"startingOffsets": "earliest"}, {"starting": "earliest"}),
         ({"startingoffsets": '{"orders": 7}'}, {"starting": {"orders": 7}}),
@@ -36,6 +37,7 @@ def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> N
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'?"),
         ({"zzz": "1"}, "there is no option 'zzz'; there are "),
         ({"topics": "a//b"}, "the option topics can't be 'a//b'"),
+        ({"topics": "[1]"}, "it is no list of texts in JSON"),
         ({"topics": " , "}, "give at least one"),
         ({"columns": "topic,payloads"}, "there is no column 'payloads' (did you mean 'payload'?)"),
         ({"startingOffsets": "soon"}, "give earliest, latest, or offsets as JSON"),

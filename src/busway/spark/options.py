@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from busway._core import check_pattern
 from busway.errors import InvalidPattern, InvalidTopic
 from busway.streams import check_name
@@ -65,7 +67,14 @@ class Options:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    """Several, separated by commas; or a JSON list, for those that have a comma in them."""
+    if text.lstrip().startswith("["):
+        try:
+            found = tuple(msgspec.json.decode(text, type=list[str]))
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"it is no list of texts in JSON: {error}") from error
+    else:
+        found = tuple(word.strip() for word in text.split(",") if word.strip())
     if not found:
         raise ValueError("give at least one, several separated by commas")
     return found
