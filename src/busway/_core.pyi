@@ -457,12 +457,13 @@ class Log:
         max_age: int = ...,
         max_bytes: int = ...,
         max_count: int = ...,
+        hold: int = ...,
         once_age: int = ...,
         max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
         """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
-        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit."""
+        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit. Nothing from `hold` on is removed."""
     @staticmethod
     def view(folder: str | PathLike[str], *, name: str = "stream") -> Log:
         """What a folder has now, for reading only: nothing is written, also not to mend it. Somebody else may be writing to it.
@@ -503,6 +504,7 @@ class Log:
         max_age: int = ...,
         max_bytes: int = ...,
         max_count: int = ...,
+        hold: int = ...,
         once_age: int = ...,
         max_delay: int = ...,
         pending_bytes: int = ...,
@@ -556,7 +558,10 @@ class Log:
     def release(self, block: bytes, now: int) -> int:
         """Append the messages of a block that are due by now, and wait, once more; how many were taken."""
     def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
-        """Remove old buckets, none with offsets of `hold` or above: how many records, bytes and buckets went."""
+        """Remove old buckets, none with offsets of `hold` (here or as a setting) or above: how many records, bytes and buckets went."""
+    @property
+    def held(self) -> tuple[int, int]:
+        """What was over the limits at the last trim() and is held: records, bytes."""
     @property
     def damage(self) -> list[Damage]: ...  # what is known to be lost or changed
     def check(self) -> list[Damage]:

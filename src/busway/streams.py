@@ -50,6 +50,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a publisher's messages are remembered, to know one that is sent again."""
     url: str | None = None
     """Of the database, for the store `db`; None: a SQLite file in the data folder."""
+    retain_until: str | None = None
+    """A channel: nothing is removed for the limits above before the channel has done it."""
     former: tuple[str, ...] = ()
     """Topics it took before it was updated: messages of them may still be there."""
 
@@ -73,6 +75,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for key, kinds in (("store", Store), ("safety", Safety)):
             if key in given and given[key] not in get_args(kinds):
                 raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
+        if given.get("retain_until") is not None:
+            check_name("channel", given["retain_until"])
         topics = given.get("topics", ())
         if isinstance(topics, str) or not isinstance(topics, Iterable):
             raise TypeError(f"topics must be a list of patterns such as ['orders/**'], but is {topics!r}")
@@ -120,6 +124,11 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     """Messages that are to be delivered later."""
     dropped: int = 0
     """Those that were removed for the stream's limits before they were due, since the broker started."""
+    held: int = 0
+    """Messages beyond the limits that are still there, since the channel `retain_until` has not done them."""
+    held_bytes: int = 0
+    held_since: float | None = None
+    """When the broker saw the first of them, in seconds since 1970; None: there are none."""
     stuck: str | None = None
     """With the safety `memory`: how many acknowledged messages can't be written, and why; None: all can."""
     topic_count: int = 0

@@ -44,17 +44,21 @@ async def test_a_stream_is_made_changed_shown_and_removed(shell, bus):
             "--max-age",
             "7d",
         ),
-        *("--max-bytes", "2m", "--max-count", "10k", "--once", "1m", "--json"),
+        *("--max-bytes", "2m", "--max-count", "10k", "--once", "1m", "--retain-until", "archived", "--json"),
     )
     info = json.loads(made.out)
     assert (made.code, made.notes) == (0, "")
     assert (info["topics"], info["store"], info["safety"]) == (["orders/**", "o2"], "memory", "memory")
     assert (info["max_age"], info["max_bytes"], info["max_count"], info["once"]) == (604800.0, 2 << 20, 10_000, 60.0)
+    assert (info["retain_until"], info["held"], info["held_since"]) == ("archived", 0, None)
     done = await shell.run("stream", "update", "orders", "--max-bytes", "none", "--max-age", "none", "--topic", "x/*")
     assert (done.code, done.out, done.notes) == (0, b"", "")
     stream = await bus.stream("orders")
     changed = await stream.info()
     assert (changed.topics, changed.max_age, changed.max_bytes, changed.max_count) == (("x/*",), None, None, 10_000)
+    assert changed.retain_until == "archived"
+    await shell.run("stream", "update", "orders", "--retain-until", "none")
+    assert (await stream.info()).retain_until is None
     await bus.publish("x/1", b"hello", durable=True)
     listed = await shell.run("stream", "list")
     assert [line.split()[:3] for line in listed.lines] == [

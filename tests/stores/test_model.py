@@ -57,9 +57,11 @@ class Model:
         ):
             left = left[1:]
         first = left[0].offset if left else self.writer.next
+        beyond = max(self.first, first)
         first = max(self.first, first if hold is None else min(first, hold))
+        held = self.writer.records[first:beyond]
         trimmed = await self.store.trim(self.now, max_age=age, max_bytes=size, max_count=count, hold=hold)
-        assert trimmed == (first, first - self.first)
+        assert trimmed == (first, first - self.first, len(held), sum(record.size for record in held))
         self.first = first
 
     async def purge(self, _: None) -> None:

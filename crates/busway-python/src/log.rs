@@ -381,6 +381,12 @@ impl Log {
         Ok((gone.records, gone.bytes, gone.buckets))
     }
 
+    /// What was over the limits at the last trim and is held: records, bytes.
+    #[getter]
+    fn held(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |log| log.held())
+    }
+
     /// What was found to be lost or changed: file, position, first offset, the one behind the last, what it is.
     #[getter]
     fn damage(&self) -> Vec<Told> {
@@ -429,6 +435,7 @@ fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) -> P
             "max_age" => settings.max_age = age(&value)?,
             "max_bytes" => settings.max_bytes = count(&name, &value)?,
             "max_count" => settings.max_count = count(&name, &value)?,
+            "hold" => settings.hold = count(&name, &value)?,
             "max_delay" => settings.max_delay = age(&value)?,
             "once_age" => settings.once_age = age(&value)?,
             "pending_bytes" => settings.pending_bytes = count(&name, &value)? as usize,

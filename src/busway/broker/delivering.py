@@ -112,6 +112,11 @@ class Delivering:
         for handing in self._channels.get(stream.number, {}).values():
             handing.catch_up()
 
+    def floor(self, stream: Stream, channel: str) -> int | None:
+        """Everything below this offset is done by a channel; None: there is no such channel."""
+        handing = self._channels.get(stream.number, {}).get(channel)
+        return None if handing is None else handing.machine.floor
+
     # Channels.
 
     def get(self, stream: str, channel: str) -> Handing:

@@ -107,6 +107,7 @@ class DatabaseStream(Stream):
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
+        self._held = 0, 0
         self._fetching: dict[int, dict[Callable[[], object], None]] = {}
         self._cache: OrderedDict[int, Block] = OrderedDict()
         """By the offset that was asked for: where its records begin, where to read on, the records."""
@@ -350,7 +351,11 @@ class DatabaseStream(Stream):
         age = None if config.max_age is None else int(config.max_age * BILLION)
         before = self.first
         try:
-            await self.store.trim(clock, max_age=age, max_bytes=config.max_bytes, max_count=config.max_count)
+            limits = {"max_age": age, "max_bytes": config.max_bytes, "max_count": config.max_count}
+            hold = None if config.retain_until is None else self._hold()
+            trimmed = await self.store.trim(clock, **limits, hold=hold)
+            self._held = trimmed.held, trimmed.held_bytes
+            self._note_held(trimmed.held)
         except StoreFailed as error:
             if self._database.gone is None:
                 log.warning("stream %r: old messages can't be removed: %s", config.name, error.reason)
@@ -375,6 +380,8 @@ class DatabaseStream(Stream):
             "bytes": usage.bytes,
             "count": usage.count,
             "buckets": 0,
+            "held": self._held[0],
+            "held_bytes": self._held[1],
             "damage": len(self.store.damage),
             "topic_count": self.store.topic_count,
             "gone": self._database.gone,

@@ -5,6 +5,7 @@ A stream that is kept elsewhere (`fronting`) answers the same questions, some of
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -25,6 +26,7 @@ log = logging.getLogger("busway.broker")
 Block: TypeAlias = tuple[int, int, bytes]
 """The offset of the first record, the one to read on from, the records."""
 BILLION: Final = 10**9
+FOREVER: Final = 2**64 - 1
 
 
 class Stream:
@@ -39,6 +41,8 @@ class Stream:
         self._stuck = False
         self._told = 0
         self._dropped = 0
+        self._waits_for_nobody = False
+        self._held_since: float | None = None
 
     # From start to stop.
 
@@ -156,14 +160,44 @@ class Stream:
     def trim(self, clock: int) -> None:
         """Remove what is older, or more, than it may be."""
         try:
+            self.log.set(hold=self._hold())
             records, size, _ = self.log.trim(clock)
         except BusError as error:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
+        self._note_held(self.log.held[0])
         self._hub.delivering.trimmed(self)
         self._tell_dropped()
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
+
+    def _hold(self) -> int:
+        """Nothing from this offset on may be removed."""
+        if (channel := self.config.retain_until) is None:
+            return FOREVER
+        floor = self._hub.delivering.floor(self, channel)
+        if floor is None and not self._waits_for_nobody:
+            log.warning(
+                "stream %r removes nothing before its channel %r has done it, and there is no such channel",
+                self.config.name,
+                channel,
+            )
+        self._waits_for_nobody = floor is None
+        return floor or 0
+
+    def _note_held(self, count: int) -> None:
+        if not count:
+            if self._held_since is not None:
+                log.info("stream %r holds nothing beyond its limits any more", self.config.name)
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = time.time()
+            log.warning(
+                "stream %r is beyond its limits: %d messages stay until its channel %r has done them",
+                self.config.name,
+                count,
+                self.config.retain_until,
+            )
 
     def _tell_dropped(self) -> None:
         dropped = self.log.waits[1]
@@ -183,6 +217,7 @@ class Stream:
         """Its settings and how it is, as a StreamInfo has them."""
         size, buckets, index = self.log.usage
         waiting, dropped = self.log.waits
+        held, held_bytes = self.log.held
         stuck = self.log.stuck
         return {
             **msgspec.to_builtins(self.config),
@@ -194,6 +229,9 @@ class Stream:
             "buckets": buckets,
             "waiting": waiting,
             "dropped": dropped,
+            "held": held,
+            "held_bytes": held_bytes,
+            "held_since": self._held_since,
             "damage": len(self.log.damage),
             "stuck": stuck and _stuck(*stuck),
             "topic_count": self.log.topic_count,
@@ -224,5 +262,7 @@ def settings(config: StreamConfig) -> dict[str, Any]:
         "max_age": int((config.max_age or 0) * BILLION),
         "max_bytes": config.max_bytes or 0,
         "max_count": config.max_count or 0,
+        # Until it is asked where that channel is, everything stays: the log may remove messages by itself.
+        "hold": FOREVER if config.retain_until is None else 0,
         **patience(config),
     }

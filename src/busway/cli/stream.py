@@ -1,6 +1,7 @@
 """`busway stream list|info|create|update|remove`: what the broker stores, and for how long."""
 
 import sys
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -16,11 +17,14 @@ _SAFETY = "What a message is when its publish returns: in memory, written, or sy
 _AGE = "How long messages stay (12h, 7d); none: for ever."
 _BYTES = "Most bytes of messages that stay (64m, 2g); none: any."
 _COUNT = "Most messages that stay (10k, 5m); none: any."
+_UNTIL = "A channel: nothing leaves before it is done there (the archive's is called archived); none: no such channel."
 _ONCE = "How long a publisher's messages are remembered, to know one that is sent again."
 
 
 def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
-    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL"}.get(name, "TIME")
+    metavar = {"--max-bytes": "SIZE", "--max-count": "N", "--database": "URL", "--retain-until": "CHANNEL"}.get(
+        name, "TIME"
+    )
     return typer.Option(name, help=help, show_default=default, metavar=metavar)
 
 
@@ -64,7 +68,9 @@ def stream_info(
             terminal.record(found | {"stored": held} if topics else found)
             return
         channels = found.pop("channels")
-        sizes = {name: values.shown_size(found[name]) for name in ("bytes", "index_bytes")}
+        sizes = {name: values.shown_size(found[name]) for name in ("bytes", "index_bytes", "held_bytes")}
+        if (since := found["held_since"]) is not None:
+            found["held_since"] = datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds")
         terminal.out.print(pairs("", found | sizes))
         if channels:
             terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
@@ -90,13 +96,14 @@ def stream_create(
     database: Annotated[
         str | None, _text("--database", help="URL of the database, with --store db; else a SQLite file.")
     ] = None,
+    retain_until: Annotated[str, _text("--retain-until", help=_UNTIL, default="none")] = "none",
     json: flags.Json = False,
 ) -> None:
     """Make a stream; one that is there with the same settings is fine.
 
     busway stream create orders 'orders/**' --max-age 7d --safety synced
     """
-    limits = _limits(max_age, max_bytes, max_count, once)
+    limits = _limits(max_age, max_bytes, max_count, once, retain_until)
 
     async def create() -> None:
         async with link.connect(reconnect=False) as bus:
@@ -119,13 +126,14 @@ def stream_update(
     max_bytes: Annotated[str | None, _text("--max-bytes", help=_BYTES)] = None,
     max_count: Annotated[str | None, _text("--max-count", help=_COUNT)] = None,
     once: Annotated[str | None, _text("--once", help=_ONCE)] = None,
+    retain_until: Annotated[str | None, _text("--retain-until", help=_UNTIL)] = None,
     json: flags.Json = False,
 ) -> None:
     """Change settings of a stream; those that aren't given stay.
 
     busway stream update orders --max-age 30d --max-bytes none
     """
-    changes = _limits(max_age, max_bytes, max_count, once)
+    changes = _limits(max_age, max_bytes, max_count, once, retain_until)
     if topic:
         changes["topics"] = topic
     if safety is not None:
@@ -180,10 +188,13 @@ def _ask(info: StreamInfo) -> None:
         raise typer.Exit(terminal.ERROR)
 
 
-def _limits(max_age: str | None, max_bytes: str | None, max_count: str | None, once: str | None) -> dict[str, Any]:
+def _limits(
+    max_age: str | None, max_bytes: str | None, max_count: str | None, once: str | None, retain_until: str | None
+) -> dict[str, Any]:
     """Those that are given; what is none is no limit."""
     readers = {"max_bytes": values.size, "max_count": values.count}
     given = {"max_age": max_age, "max_bytes": max_bytes, "max_count": max_count, "once": once}
+    given["retain_until"] = retain_until
 
     def read() -> dict[str, Any]:
         return {
@@ -214,6 +225,7 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
         "safety": figures["safety"],
         "kept": values.shown_duration(figures["max_age"]),
         "messages": figures["next"] - figures["first"],
+        "held": figures["held"] if figures["retain_until"] else "",
         "bytes": values.shown_size(figures["bytes"]),
         "buckets": figures["buckets"],
         "first": figures["first"],

@@ -129,6 +129,7 @@ class Streams:
         max_count: int | None = None,
         once: float | str | timedelta = "15m",
         url: str | None = None,
+        retain_until: str | None = None,
     ) -> Stream:
         """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine."""
         patterns = topics if isinstance(topics, str) else list(topics)  # a generator runs in the caller's thread
@@ -143,6 +144,7 @@ class Streams:
                 max_count=max_count,
                 once=once,
                 url=url,
+                retain_until=retain_until,
             )
         )
         return Stream(self._portal, inner)

@@ -62,6 +62,7 @@ pub struct Log {
     /// Bytes and buckets since there was a `whole`.
     behind: (u64, u64),
     failed: Option<(Instant, String)>,
+    held: (u64, u64),
     /// Without a thread.
     pub(super) writer: Option<Writer>,
     thread: Option<JoinHandle<()>>,
@@ -132,6 +133,7 @@ impl Log {
             ahead: None,
             behind,
             failed: None,
+            held: (0, 0),
             writer: (!threaded).then(Writer::default),
             thread,
             front: None,
@@ -487,10 +489,16 @@ impl Log {
             last.or_else(behind).or(since).is_some_and(old)
         };
         let gone = self.shared.trim(&settings, gone, hold)?;
+        self.held = gone.held;
         if gone.buckets > 0 && self.front.is_none() {
             self.drop_waiting(self.reader().first());
         }
         Ok(gone)
+    }
+
+    /// What was over the limits at the last `trim` and is held: records, bytes.
+    pub fn held(&self) -> (u64, u64) {
+        self.held
     }
 
     /// Nothing below this offset is there any more, so nothing of it will be due.

@@ -46,6 +46,8 @@ pub struct Settings {
     pub max_age: i64,
     pub max_bytes: u64,
     pub max_count: u64,
+    /// Nothing from this offset on is removed, whatever the limits say.
+    pub hold: u64,
     /// How long a publisher's messages are remembered, to know them when they are sent again.
     pub once_age: i64,
     /// How far ahead a message may be due.
@@ -65,6 +67,7 @@ impl Default for Settings {
             max_age: 24 * 3600 * SECOND,
             max_bytes: 0,
             max_count: 0,
+            hold: u64::MAX,
             once_age: 15 * 60 * SECOND,
             max_delay: 0,
             pending_bytes: 16 << 20,

@@ -20,23 +20,30 @@ pub struct Trimmed {
     pub records: u64,
     pub bytes: u64,
     pub buckets: usize,
+    /// What else is over the limits, and is held.
+    pub held: (u64, u64),
 }
 
 impl State {
     /// The first buckets that are over the limits, or for which `old` holds; none with an offset of `hold` or above.
-    fn over(&self, settings: &Settings, old: impl Fn(&State, usize) -> bool, hold: u64) -> Trimmed {
+    fn over(&self, settings: &Settings, old: &impl Fn(&State, usize) -> bool, hold: u64) -> Trimmed {
         let mut bytes: u64 = self.buckets.iter().map(|bucket| bucket.summary.length).sum();
         let mut count: u64 = self.buckets.iter().map(|bucket| bucket.summary.count).sum();
+        let hold = settings.hold.min(hold);
         let mut gone = Trimmed::default();
         let over = |is: u64, most: u64, without: u64| most > 0 && is > most && is - without >= most;
         for (at, Bucket { summary, sealed, .. }) in self.buckets.iter().enumerate() {
             let goes = old(self, at)
                 || over(bytes, settings.max_bytes, summary.length)
                 || over(count, settings.max_count, summary.count);
-            if !sealed || !goes || summary.end > hold {
+            if !sealed || !goes {
                 break;
             }
             (bytes, count) = (bytes - summary.length, count - summary.count);
+            if summary.end > hold {
+                gone.held = (gone.held.0 + summary.count, gone.held.1 + summary.length);
+                continue;
+            }
             gone.records += summary.count;
             gone.bytes += summary.length;
             gone.buckets += 1;
@@ -49,7 +56,7 @@ impl Shared {
     pub fn trim(&self, settings: &Settings, old: impl Fn(&State, usize) -> bool, hold: u64) -> io::Result<Trimmed> {
         let _held = self.trimming.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state();
-        let gone = state.over(settings, old, hold);
+        let gone = state.over(settings, &old, hold);
         let first = state.buckets.get(gone.buckets).map_or(state.written, |bucket| bucket.summary.base);
         drop(state);
         if gone.buckets > 0 {
@@ -63,7 +70,7 @@ impl Shared {
     pub fn trim_much(&self) {
         let state = self.state();
         let settings = state.settings;
-        let much = state.over(&settings, |_, _| false, u64::MAX).buckets >= MUCH;
+        let much = state.over(&settings, &|_, _| false, u64::MAX).buckets >= MUCH;
         drop(state);
         if much {
             // What can't be removed now is tried again by who owns the log, and hears of it.

@@ -73,10 +73,12 @@ class Parked(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """The first offset that is left, and how many records went."""
+    """The first offset that is left, how many records went, and how many stay only because they are held."""
 
     first: int
     removed: int
+    held: int = 0
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -122,13 +122,16 @@ class DatabaseStore(Store):
         below = await self._read(
             lambda connection: self._rows.limit(connection, age=age, most_bytes=max_bytes, most_count=max_count)
         )
-        below = below if hold is None else min(below, hold)
+        beyond, below = below, below if hold is None else min(below, hold)
         removed = 0
         # Page by page, so that others have their turn in between.
         while self.first < below:
             _, count = await self._cut(below)
             removed += count
-        return Trimmed(self.first, removed)
+        if self.first >= beyond:
+            return Trimmed(self.first, removed)
+        size = await self._read(lambda connection: self._rows.bytes_below(connection, beyond))
+        return Trimmed(self.first, removed, beyond - self.first, size)
 
     async def _cut(self, below: int) -> tuple[State, int]:
         self._check_open()

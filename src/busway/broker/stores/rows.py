@@ -398,6 +398,15 @@ class Rows:
             found.append(state.next if beyond is None else beyond)
         return max(found)
 
+    def bytes_below(self, connection: Connection, offset: int) -> int:
+        """Bytes of the records before an offset."""
+        columns, state = self._table.c, self.state
+        found = connection.scalar(
+            select(columns.before).where(columns.offset >= offset).order_by(columns.offset).limit(1)
+        )
+        ends: int = state.ends if found is None else found
+        return ends - state.begins
+
     def _search(self, connection: Connection, column: Column[int], value: int) -> int:
         """The first offset whose column, which only grows, has at least this value; `next` if there is none."""
         offset = self._table.c.offset

@@ -1,0 +1,191 @@
+"""What a lake says of itself: one commit per round, and what all of them together make. Values only.
+
+The commits are the truth: a file that none of them names is not part of the lake, whatever lies in its folders.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from busway.spark.ranges import Place
+
+VERSION: Final = 1
+_SUM: Final = "checksum"
+T = TypeVar("T", bound=msgspec.Struct)
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class LakeError(RuntimeError):
+    """A lake that can't be read, is in use, or is not what it should be."""
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Parquet file below `data`; times are microseconds since 1970."""
+
+    path: str
+    stream: str
+    date: str
+    rows: Count
+    bytes: Count
+    offsets: tuple[int, int]
+    """The first and the last."""
+    stored: tuple[int, int]
+
+
+class Covered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Offsets from `begin` to before `end` of a stream: all that there was of them is in the lake."""
+
+    broker: str
+    stream: str
+    begin: Count
+    end: Count
+    lost: Count = 0
+    """How many, from `begin` on, were gone before they were archived."""
+    damaged: bool = False
+    """Some more may be missing, which the stream could not read."""
+
+    @property
+    def place(self) -> Place:
+        return self.broker, self.stream
+
+
+class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one round has changed."""
+
+    version: int = VERSION
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    time: float
+    kind: Literal["archive", "compact", "clean"]
+    topics: tuple[str, ...] = ()
+    """Patterns of what was archived."""
+    ranges: tuple[Covered, ...] = ()
+    added: tuple[File, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Files whose rows are in others now. They stay for a while, for those who read them."""
+    deleted: tuple[str, ...] = ()
+    """Removed ones that are gone from the disk, too."""
+
+
+class Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All commits up to one, so that not every one has to be read."""
+
+    version: int = VERSION
+    number: Count
+    topics: tuple[str, ...]
+    ranges: tuple[Covered, ...]
+    files: tuple[File, ...]
+    leaving: dict[str, float]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A lake after a commit."""
+
+    number: int = 0
+    topics: tuple[str, ...] = ()
+    covered: dict[Place, Covered] = field(default_factory=dict)
+    """By broker and stream, everything up to now as one."""
+    files: dict[str, File] = field(default_factory=dict)
+    leaving: dict[str, float] = field(default_factory=dict)
+    """Files that were removed and still lie there, and when that was."""
+
+    def end(self, place: Place) -> int | None:
+        """Where to go on; None: nothing was archived of it."""
+        found = self.covered.get(place)
+        return None if found is None else found.end
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files.values())
+
+    def apply(self, commit: Commit) -> None:
+        """Go on by one commit. Raises LakeError if it doesn't fit."""
+        if commit.number != self.number + 1:
+            raise LakeError(
+                f"commit {self.number + 1} of the lake is missing: behind {self.number} comes {commit.number}"
+            )
+        for one in commit.ranges:
+            before = self.covered.get(one.place)
+            if before is None:
+                self.covered[one.place] = one
+                continue
+            if one.begin != before.end:
+                raise LakeError(
+                    f"commit {commit.number} of the lake goes on at offset {one.begin} of the stream {one.stream!r}, "
+                    f"but what is archived ends at {before.end}"
+                )
+            lost, damaged = before.lost + one.lost, before.damaged or one.damaged
+            self.covered[one.place] = Covered(*one.place, before.begin, one.end, lost, damaged)
+        for path in commit.removed:
+            if self.files.pop(path, None) is None:
+                raise LakeError(f"commit {commit.number} of the lake removes {path}, which is not part of it")
+            self.leaving[path] = commit.time
+        for path in commit.deleted:
+            self.leaving.pop(path, None)
+        for file in commit.added:
+            if file.path in self.files:
+                raise LakeError(f"commit {commit.number} of the lake adds {file.path} a second time")
+            self.files[file.path] = file
+        self.topics = commit.topics or self.topics
+        self.number = commit.number
+
+    def whole(self) -> Whole:
+        return Whole(
+            number=self.number,
+            topics=self.topics,
+            ranges=tuple(self.covered.values()),
+            files=tuple(self.files.values()),
+            leaving=dict(self.leaving),
+        )
+
+    @classmethod
+    def of(cls, whole: Whole) -> "Snapshot":
+        covered = {one.place: one for one in whole.ranges}
+        return cls(whole.number, whole.topics, covered, {file.path: file for file in whole.files}, dict(whole.leaving))
+
+
+def groups(files: Iterable[File]) -> dict[tuple[str, str], list[File]]:
+    """By stream and date, in the order of their names."""
+    out: dict[tuple[str, str], list[File]] = {}
+    for file in sorted(files, key=lambda one: one.path):
+        out.setdefault((file.stream, file.date), []).append(file)
+    return out
+
+
+def encode(value: Commit | Whole) -> bytes:
+    """As JSON for people, with a checksum of it."""
+    plain: dict[str, Any] = msgspec.to_builtins(value)
+    return msgspec.json.format(msgspec.json.encode(plain | {_SUM: _sum(plain)}), indent=1) + b"\n"
+
+
+def decode(content: bytes, kind: type[T], name: str) -> T:
+    """A commit, or a whole. Raises LakeError with the name of the file."""
+    try:
+        return msgspec.convert(_checked(content, name), kind)
+    except msgspec.ValidationError as error:
+        raise _damaged(name, str(error)) from error
+
+
+def _checked(content: bytes, name: str) -> Mapping[str, Any]:
+    try:
+        plain = msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise _damaged(name, str(error)) from error
+    if plain.get("version") != VERSION:
+        raise LakeError(f"{name} is of version {plain.get('version')!r} of a lake; this Busway knows {VERSION}")
+    if plain.pop(_SUM, None) != _sum(plain):
+        raise _damaged(name, "the checksum is not that of the rest")
+    return plain
+
+
+def _sum(plain: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(msgspec.json.encode(plain, order='sorted')):08x}"
+
+
+def _damaged(name: str, why: str) -> LakeError:
+    return LakeError(
+        f"{name} is damaged ({why}): nobody knows what the lake holds without it. Bring it back from a copy"
+    )

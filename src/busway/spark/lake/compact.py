@@ -1,0 +1,129 @@
+"""Compaction: many small files of a stream and day become few large ones, sorted by topic and sequence. No row changes.
+
+The new files and the removal of the old ones are one commit. The old ones stay a while, for those who read them.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, functions as fn
+
+from busway.spark.columns import ddl
+from busway.spark.lake.commits import Commit, File, LakeError, Snapshot, groups
+from busway.spark.lake.folder import DATA, STAGING, Lake
+from busway.spark.lake.session import own
+from busway.spark.options import COLUMNS
+
+log = logging.getLogger("busway.spark")
+
+BELOW: Final = 64 << 20
+TARGET: Final = 256 << 20
+"""Bytes of a file that is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of the files of a stream and day."""
+
+    stream: str
+    date: str
+    before: int
+    after: int
+    rows: int
+    bytes: int
+
+
+def compact(
+    spark: SparkSession,
+    lake: str,
+    *,
+    streams: Sequence[str] = (),
+    below: int = BELOW,
+    target: int = TARGET,
+    grace: float = 600.0,
+    progress: Callable[[Compacted], None] | None = None,
+) -> list[Compacted]:
+    """Put the files of a lake together that are smaller than `below` bytes, into files of about `target` bytes.
+
+    Removed files that have been so for `grace` seconds are deleted. An archive that runs has the lake: give that `compact_below` instead.
+    """
+    opened = Lake(lake)
+    if not opened.exists():
+        raise LakeError(f"{lake} is no lake: it has no commits")
+    with opened.lock():
+        snapshot = opened.snapshot()
+        deleted = opened.clean(snapshot, grace)
+        if deleted:
+            opened.commit(snapshot, Commit(number=snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))
+        return compact_some(
+            own(spark), opened, snapshot, below=below, target=target, streams=streams, progress=progress
+        )
+
+
+def compact_some(
+    spark: SparkSession,
+    lake: Lake,
+    snapshot: Snapshot,
+    *,
+    below: int,
+    target: int = TARGET,
+    least: int = 2,
+    streams: Sequence[str] = (),
+    progress: Callable[[Compacted], None] | None = None,
+) -> list[Compacted]:
+    """The same for one who has the lake, where a stream has at least so many small files of a day."""
+    done = []
+    for (stream, date), files in groups(snapshot.files.values()).items():
+        small = [file for file in files if file.bytes < below]
+        if len(small) < max(least, 2) or (streams and stream not in streams):
+            continue
+        made = _together(spark, lake, snapshot, small, max(-(-sum(file.bytes for file in small) // target), 1))
+        size, rows = sum(file.bytes for file in made), sum(file.rows for file in made)
+        done.append(Compacted(stream, date, len(small), len(made), rows, size))
+        log.info("%d files of the stream %r of %s became %d", len(small), stream, date, len(made))
+        if progress is not None:
+            progress(done[-1])
+    return done
+
+
+def _together(spark: SparkSession, lake: Lake, snapshot: Snapshot, small: list[File], count: int) -> list[File]:
+    number = snapshot.number + 1
+    staging = f"r{number:08d}-{lake.token}"
+    lake.discard(staging)
+    before = _rows(spark, [lake.uri(DATA, file.path) for file in small])
+    # Not coalesce: that would read everything in as few tasks as are written.
+    parts = before.repartitionByRange(count, "topic", "sequence") if count > 1 else before.repartition(1)
+    place = lake.uri(STAGING, staging, f"s={small[0].stream}", f"date={small[0].date}")
+    parts.sortWithinPartitions("topic", "sequence").write.option("compression", "zstd").parquet(place)
+    after = _rows(spark, [place])
+    had, has = _figures(before), _figures(after)
+    if had != has or had[0] != sum(file.rows for file in small):
+        lake.discard(staging)
+        raise LakeError(
+            f"compaction of the stream {small[0].stream!r} of {small[0].date} made {has[0]} rows with {has[1]} keys of {had[0]} with {had[1]}, "
+            f"and the commits say {sum(file.rows for file in small)}: nothing was changed"
+        )
+    made = lake.place(number, list(lake.staged(staging)))
+    commit = Commit(
+        number=number,
+        time=time.time(),
+        kind="compact",
+        added=tuple(made),
+        removed=tuple(file.path for file in small),
+    )
+    lake.commit(snapshot, commit)
+    lake.discard(staging)
+    return made
+
+
+def _rows(spark: SparkSession, paths: list[str]) -> DataFrame:
+    return spark.read.schema(ddl(COLUMNS)).parquet(*paths)
+
+
+def _figures(frame: DataFrame) -> tuple[int, int]:
+    """Rows, and different keys."""
+    row = frame.agg(fn.count("*"), fn.count_distinct("broker", "topic", "sequence")).collect()[0]
+    return row[0], row[1]
