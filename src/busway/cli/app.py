@@ -20,6 +20,7 @@ from busway.cli.channel import (
 from busway.cli.doctor import doctor
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
+from busway.cli.lake_sql import lake_sql
 from busway.cli.pub import pub
 from busway.cli.push import push
 from busway.cli.replay import replay
@@ -76,3 +77,8 @@ for verb in (
 ):
     channel.command(verb.__name__.removeprefix("channel_"))(flags.with_environment(verb))
 app.add_typer(channel)
+
+lake = typer.Typer(name="lake", help="Spark: queries and jobs over streams and their archive.", no_args_is_help=True)
+for verb in (lake_sql,):
+    lake.command(verb.__name__.removeprefix("lake_"))(flags.with_environment(verb))
+app.add_typer(lake)

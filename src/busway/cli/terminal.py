@@ -132,7 +132,7 @@ def run(verb: Callable[[], Coroutine[Any, Any, None]], *, timed: bool = False) -
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        _silence_stdout()
+        silence_stdout()
         raise typer.Exit(OK) from None
     except (errors.BusError, OSError, ValueError) as error:
         fail(error, timed=timed)
@@ -161,7 +161,7 @@ def _one_line(error: BaseException) -> str:
     return name + (" ".join(str(error).split()) or type(error).__name__)
 
 
-def _silence_stdout() -> None:
+def silence_stdout() -> None:
     """Whoever read our output has gone: leave nothing for the interpreter to flush into the broken pipe."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

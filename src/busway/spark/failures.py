@@ -1,0 +1,107 @@
+"""What went wrong in Spark, in one line: our own error out of the traceback of a worker, or Spark's sentence without its plans and stacks."""
+
+import re
+from typing import Final, NamedTuple
+
+from busway import errors
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_RAISED: Final = re.compile(r"^(?P<where>(?:[A-Za-z_]\w*\.)*)(?P<kind>[A-Za-z_]\w*)(?:: (?P<text>.*))?$", re.DOTALL)
+_AFTER: Final = re.compile(r"\n *(?:SQLSTATE: |===|\tat |\n)|\n\s+at |\Z")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
+_CONDITION: Final = re.compile(r"^\[([A-Z0-9_.]+)\] ")
+_PLACE: Final = re.compile(r"line (\d+),? pos (\d+)")
+_AWAITED: Final = "Exception thrown in awaitResult"
+_CALLED: Final = re.compile(r"^An error occurred while calling .*?\n: ", re.DOTALL)
+_TASK: Final = re.compile(r"^Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): ", re.DOTALL)
+_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w*(?:Exception|Error)(?:: |\n)")
+_CAUSE: Final = re.compile(r"(?:^|\nCaused by: )(?:[a-z]\w*\.)+[\w$]*(?:Exception|Error): ([^\n]+)")
+_UNSAID: Final = {"Exception", "RuntimeError", "ValueError", "OptionError", "DataLoss"}
+"""Kinds of errors that say nothing more than their text."""
+
+
+class Failure(NamedTuple):
+    """What to tell of an error."""
+
+    text: str
+    condition: str = ""
+    """Spark's name of it, such as PARSE_SYNTAX_ERROR."""
+    line: int = 0
+    """In the text of the query; 0 if it isn't known."""
+    own: errors.BusError | None = None
+    """The error of Busway's that was raised in a worker."""
+
+
+def explain(error: BaseException) -> Failure:
+    """What there is to tell of an error that came through Spark."""
+    if isinstance(error, errors.BusError):
+        return Failure(str(error), own=error)
+    whole = _CALLED.sub("", str(error).strip())
+    condition = getattr(error, "getCondition", lambda: None)() or _found(_CONDITION, whole)
+    if _TRACEBACK in whole:
+        return _raised(whole.rpartition(_TRACEBACK)[2], condition)
+    if isinstance(error, ConnectionError):
+        return Failure(_one_line(whole), own=errors.ConnectFailed(_one_line(whole)))
+    if isinstance(error, OSError):
+        return Failure(f"{type(error).__name__}: {_one_line(whole)}")
+    at = _PLACE.search(whole)
+    whole = _cause(whole)
+    condition = condition or _found(_CONDITION, whole)
+    text = _shortened(whole)
+    if at:
+        text = f"{text} (line {at[1]}, column {int(at[2]) + 1})"
+    return Failure(text or type(error).__name__, condition, int(at[1]) if at else 0)
+
+
+def _raised(traceback: str, condition: str) -> Failure:
+    """The error at the end of a traceback: the first lines that aren't indented."""
+    lines = traceback.splitlines(keepends=True)
+    begin = next((place for place, line in enumerate(lines) if line.strip() and not line[0].isspace()), len(lines))
+    rest = "".join(lines[begin:])
+    end = _AFTER.search(rest)
+    said = _STATE.sub("", rest[: end.start()] if end else rest).strip()
+    found = _RAISED.match(said)
+    if found is None:
+        return Failure(_one_line(said), condition)
+    text = _one_line(found["text"] or "")
+    own = _own(found["where"], found["kind"], text)
+    if own is not None or found["where"].startswith("busway.") or (found["kind"] in _UNSAID and text):
+        return Failure(text or found["kind"], condition, own=own)
+    return Failure(_one_line(said.removeprefix(found["where"])), condition)
+
+
+def _own(where: str, kind: str, text: str) -> errors.BusError | None:
+    if kind == "ConnectionError":
+        return errors.ConnectFailed(text)
+    made = getattr(errors, kind, None)
+    if where != "busway.errors." or not (isinstance(made, type) and issubclass(made, errors.BusError)):
+        return None
+    return errors.BusError(text) if made is errors.PayloadError else made(text)
+
+
+def _cause(whole: str) -> str:
+    """Of an error with causes the first that has one of Spark's names, else the last: those before only say where it passed."""
+    causes = _CAUSE.findall(whole)
+    named = next((one for one in causes if _CONDITION.match(one)), None)
+    if named is not None and not _CONDITION.match(whole):
+        return str(named)
+    return str(causes[-1]) if causes and _AWAITED in whole.partition("\n")[0] else whole
+
+
+def _shortened(whole: str) -> str:
+    text = _CLASS.sub("", whole)
+    text = _TASK.sub("", text)
+    text = _CLASS.sub("", text)
+    text = _CONDITION.sub("", text.strip())
+    # The first sentence; behind it come the search path, the plan and the stack.
+    text = re.split(r"\n|\s*SQLSTATE: ", text, maxsplit=1)[0]
+    return _one_line(text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(_CLASS.sub("", text))
+    return found[1] if found else ""
