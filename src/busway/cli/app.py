@@ -20,7 +20,9 @@ from busway.cli.channel import (
 from busway.cli.doctor import doctor
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
+from busway.cli.lake_archive import lake_archive, lake_compact
 from busway.cli.lake_sql import lake_sql
+from busway.cli.lake_table import lake_table
 from busway.cli.pub import pub
 from busway.cli.push import push
 from busway.cli.replay import replay
@@ -79,6 +81,6 @@ for verb in (
 app.add_typer(channel)
 
 lake = typer.Typer(name="lake", help="Spark: queries and jobs over streams and their archive.", no_args_is_help=True)
-for verb in (lake_sql,):
+for verb in (lake_archive, lake_table, lake_compact, lake_sql):
     lake.command(verb.__name__.removeprefix("lake_"))(flags.with_environment(verb))
 app.add_typer(lake)

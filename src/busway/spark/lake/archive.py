@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as fn
 
 from busway.errors import BusError
 from busway.spark.columns import ddl
+from busway.spark.failures import explain
 from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.compact import compact_some
 from busway.spark.lake.folder import DATA, STAGING, Lake
@@ -86,7 +87,13 @@ def archive(
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     given["topics"] = ",".join(topics)
     work = Archiver(
-        spark, Lake(lake), given, tuple(streams), channel if url else "", fail=fail_on_data_loss, grace=grace
+        spark,
+        Lake(lake),
+        given,
+        tuple(streams),
+        channel if given.get("url") else "",
+        fail=fail_on_data_loss,
+        grace=grace,
     )
     stop = threading.Event() if stop is None else stop
     with work.lake.lock():
@@ -113,7 +120,7 @@ def _rounds(
             failed += 1
             if once or failed >= _TRIES:
                 raise
-            log.warning("a round of the archive failed, and is tried again: %s", _first_line(error))
+            log.warning("a round of the archive failed, and is tried again: %s", explain(error).text)
             work.begin()
             stop.wait(interval)
             continue
@@ -201,7 +208,7 @@ class Archiver:
             first = {one.place: one.first for one in places.held(self._streams)}
         removed = any(first.get(one.place, 0) > one.begin + one.lost for one in covered)
         if self._fail:
-            raise DataLoss(_first_line(error)) from error
+            raise DataLoss(explain(error).text) from error
         if not removed:
             if self._damaged:
                 raise error
@@ -304,10 +311,3 @@ class Archiver:
                 log.warning(
                     "the channel %r of the stream %r does not follow the archive: %s", self._channel, stream, error
                 )
-
-
-def _first_line(error: BaseException) -> str:
-    """Of the errors of Spark, the line of the worker that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("busway.")]
-    return (ours or lines or [repr(error)])[-1 if ours else 0]
