@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -23,43 +22,33 @@ def test_killed_anywhere(spark: SparkSession, tmp_path: Path) -> None:
     parameters = spark.sparkContext._gateway.gateway_parameters
     there = {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": str(parameters.auth_token)}
     lake, chance = tmp_path / "lake", random.Random(5)
-    steps: list[str] = []
+    steps = list[str]()
     with served(tmp_path / "data") as bus:
         bus.stream("orders", max_count=256, retain_until="archived")
-        stop, sent = threading.Event(), [0]
-
-        def publish() -> None:
-            while not stop.is_set():
-                bus.bus.publish_many(f"orders/{sent[0] % 3}", [b"%d" % (sent[0] + n) for n in range(100)], durable=True)
-                sent[0] += 100
-
-        publisher = threading.Thread(target=publish)
-        publisher.start()
-        try:
-            for _ in range(ROUNDS):
-                job = subprocess.Popen(
-                    [sys.executable, "-m", "tests.spark.archive_job", str(lake), bus.url, "orders"],
-                    cwd=ROOT,
-                    env=os.environ | there,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-                assert job.stdout is not None
-                try:
-                    last = [line for line, _ in zip(job.stdout, range(chance.randint(2, 16)), strict=False)][-1]
-                    assert job.poll() is None
-                    steps.append(last.strip())
-                finally:
-                    job.send_signal(signal.SIGKILL)
-                    job.wait()
-                    job.stdout.close()
-        finally:
-            stop.set()
-            publisher.join()
+        sent = 0
+        for _ in range(ROUNDS):
+            job = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.archive_job", str(lake), bus.url, "orders"],
+                cwd=ROOT,
+                env=os.environ | there,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert job.stdout is not None
+            try:
+                for _ in range(chance.randint(2, 16)):
+                    bus.bus.publish_many(f"orders/{sent % 3}", [b"%d" % (sent + n) for n in range(100)], durable=True)
+                    sent += 100
+                    steps.append(job.stdout.readline().strip())
+                assert job.poll() is None
+            finally:
+                job.send_signal(signal.SIGKILL)
+                job.wait()
+                job.stdout.close()
         archive(spark, str(lake), url=bus.url, streams=["orders"], once=True, grace=0.0)
         assert bus.forget("orders", 256) > 0
     found = lakes.rows(lake)
     assert lakes.repeated(found) == [], steps
-    assert [row["payload"] for row in found] == [b"%d" % n for n in range(sent[0])], steps
-    assert [row["offset"] for row in found] == list(range(sent[0]))
+    assert [row["payload"] for row in found] == [b"%d" % n for n in range(sent)], steps
+    assert [row["offset"] for row in found] == list(range(sent))
     assert sorted(lakes.on_disk(lake)) == sorted(lakes.named(lake))

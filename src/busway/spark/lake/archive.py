@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as fn
 
@@ -116,7 +117,7 @@ def _rounds(
         try:
             done = work.round()
             failed = 0
-        except (ConnectionError, BusError, PySparkException) as error:
+        except (ConnectionError, BusError, PySparkException, Py4JJavaError) as error:
             failed += 1
             if once or failed >= _TRIES:
                 raise
@@ -126,7 +127,7 @@ def _rounds(
             continue
         progress(done)
         if compact_below is not None:
-            compact_some(work.spark, work.lake, work.snapshot, below=compact_below, least=_MANY if not once else 2)
+            compact_some(work.spark, work.lake, work.snapshot, below=compact_below, least=_MANY)
         if once and not done.lag:
             return done
         if not done.lag:
@@ -178,7 +179,7 @@ class Archiver:
         if deleted:
             self._commit(Commit(number=self.snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))
 
-    def round(self) -> Progress:
+    def round(self, looks: int = _TRIES) -> Progress:
         """Archive what there is now, or a good part of it. Raises DataLoss."""
         begun = time.monotonic()
         with Places(self._options) as places:
@@ -191,10 +192,10 @@ class Archiver:
                 return Progress(0, 0, 0, 0, 0, time.monotonic() - begun, waiting, self.snapshot.rows)
             try:
                 commit = self._archived(covered)
-            except PySparkException as error:
+            except (PySparkException, Py4JJavaError) as error:
                 if "DataLoss" not in str(error):
                     raise
-                return self._again(covered, error)
+                return self._again(covered, error, looks - 1)
             self._damaged.clear()
             self._follow(places, {one.place: one.end for one in covered})
         size = sum(file.bytes for file in commit.added)
@@ -202,19 +203,19 @@ class Archiver:
         seconds = time.monotonic() - begun
         return Progress(commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows)
 
-    def _again(self, covered: Sequence[Covered], error: Exception) -> Progress:
+    def _again(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
         """Some were gone when they were read: removed meanwhile, then the next look tells which; or damaged, then the rest is read."""
         with Places(self._options) as places:
             first = {one.place: one.first for one in places.held(self._streams)}
         removed = any(first.get(one.place, 0) > one.begin + one.lost for one in covered)
-        if self._fail:
+        if self._fail or not looks:
             raise DataLoss(explain(error).text) from error
         if not removed:
             if self._damaged:
                 raise error
             self._damaged.update(one.place for one in covered)
         self.begin()
-        return self.round()
+        return self.round(looks)
 
     def _plan(self, held: Sequence[Held]) -> list[Covered]:
         """What this round is to cover of each stream, and what of that is gone."""
