@@ -24,6 +24,9 @@ import busway
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "protocol.md")]
+SPARK = {"spark.md", "lake.md", "tutorial-pipeline.md"}
+"""Pages that tests/spark/test_pages.py runs."""
+RUN = [page for page in PAGES if page.name not in SPARK]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEFAULT = "tcp://127.0.0.1:7420"
 BUSWAY = (sys.executable, "-m", "busway")
@@ -57,7 +60,7 @@ async def address(tmp_path, monkeypatch):
         yield server.addresses[0]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_python_blocks_run(page, address):
     namespace: dict[str, Any] = {"__name__": "docs"}
     found = blocks(page)
@@ -96,7 +99,7 @@ async def run_block(block: Block, page: Path, namespace: dict[str, Any], address
 def console_blocks() -> list[Any]:
     return [
         pytest.param(block, id=f"{page.relative_to(ROOT)}:{block.line}")
-        for page in PAGES
+        for page in RUN
         for block in blocks(page)
         if block.language == "console" and "$ busway" in block.text
     ]

@@ -24,7 +24,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from busway import sync
-from busway.spark import archive, session
+from busway.spark.lake.archive import archive
+from busway.spark.session import session
 
 WINDOW, LATE = "2 seconds", "1 second"
 console = Console()
@@ -93,10 +94,10 @@ def main() -> None:
 def run(out: Path, seconds: int) -> None:
     here = Path(__file__).parent
     bars = Progress(TextColumn("{task.description:32}"), BarColumn(), TimeElapsedColumn(), console=console)
-    with bars, running("-m", "busway", "serve", "--listen", "tcp://127.0.0.1:0", "--data", str(out / "data")) as broker:
+    with bars, running("-m", "busway", "serve", "--tcp", "127.0.0.1:0", "--json", "--quiet", "--data", str(out / "data")) as broker:
         step = bars.add_task("starting a bus and Spark", total=None)
         assert broker.stdout is not None
-        url = next(word for line in broker.stdout for word in line.split() if word.startswith("tcp://"))
+        url = json.loads(broker.stdout.readline())["addresses"][0]
         bus = sync.connect(url, name="demo")
         bus.create_stream("payments", ["payments/**"], retain_until="archived")
         bus.create_stream("alerts", ["alerts/**"])

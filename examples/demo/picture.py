@@ -34,8 +34,8 @@ def draw(shares: Mapping[str, Sequence[tuple[float, float]]], alerts: Mapping[st
             *(f'<circle cx="{x(at):.1f}" cy="{base - ROW + 20}" r="5" fill="{BAD}"/>' for at in told),
         ]
     base = TOP + ROW * len(shares) + 10
-    out += [_text(x(length * part / 4), base + 10, f"{length * part / 4:.0f} s", FAINT, 11) for part in range(5)]
-    out += [f'<circle cx="{WIDTH - 110}" cy="{base + 6}" r="5" fill="{BAD}"/>', _text(WIDTH - 98, base + 10, "alert", FAINT, 11)]
+    out += [_text(x(length * part / 4), base + 10, f"{length * part / 4:.0f} s", FAINT, 11) for part in range(4)]
+    out += [f'<circle cx="{WIDTH - 80}" cy="26" r="5" fill="{BAD}"/>', _text(WIDTH - 68, 30, "alert", FAINT, 12)]
     return "\n".join([*out, "</svg>\n"])
 
 

@@ -146,6 +146,7 @@ class Session:
         None = no connection. Not open for publishes until open() is called.
         """
     def open(self, *, frame: int, topic: int, fields: int, topics: int) -> None: ...
+    def skip(self, number: int) -> None: ...  # use no number up to this one any more
     def writable(self, yes: bool) -> None:
         """Back pressure of the transport: while False publish() and publish_many() take nothing."""
     def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any

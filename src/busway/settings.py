@@ -70,6 +70,28 @@ class TLS:
             raise ValueError("a key without its certificate")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a client is, if it has to be the same one after its process was started again.
+
+    Two that are there at a time are one too many: the one with the higher generation stays, of equal ones the later one, and
+    the other is closed for good. The broker remembers generations until it is stopped. Messages are numbered from 1 again, and one
+    with the number of a stored one is taken for that one: see Feed.skip().
+    """
+
+    session: int
+    """64 bits; what is stored has it in its id."""
+    generation: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("session", 1), ("generation", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**64:
+                raise ValueError(
+                    f"the {name} of an Identity must be a number from {least} to 2**64-1, but is {value!r}"
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who knocks at the broker, as `Settings.authenticate` gets to see it."""

@@ -111,6 +111,8 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     """The first offset that is there."""
     next: int = 0
     """Behind the last offset that can be read."""
+    end: int = 0
+    """Behind the last offset that was given; from `next` on they are not yet as safe as promised."""
     bytes: int = 0
     """Of its messages; on disk there are `index_bytes` more."""
     index_bytes: int = 0

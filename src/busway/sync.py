@@ -20,7 +20,7 @@ from busway.client.sync_channels import Channel
 from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
 from busway.client.sync_streams import Stream
 from busway.fields import Fields
-from busway.settings import TLS, Offline, Settings
+from busway.settings import TLS, Identity, Offline, Settings
 
 __all__ = [
     "Bus",
@@ -92,6 +92,7 @@ class Server:
         credentials: Credentials = None,
         drain: float = 5.0,
         on_error: ErrorHook | None = None,
+        identity: Identity | None = None,
     ) -> Bus:
         """A client of this server, over memory."""
         return Bus(
@@ -105,6 +106,7 @@ class Server:
                 credentials=credentials,
                 drain=drain,
                 on_error=on_error,
+                identity=identity,
             )
         )
 
@@ -170,6 +172,7 @@ def connect(
     credentials: Credentials = None,
     drain: float = 5.0,
     on_error: ErrorHook | None = None,
+    identity: Identity | None = None,
 ) -> Bus:
     """A connected client of the bus at the first of these addresses that answers; as busway.connect().
 
@@ -188,5 +191,6 @@ def connect(
             credentials=credentials,
             drain=drain,
             on_error=on_error,
+            identity=identity,
         )
     )

@@ -57,6 +57,11 @@ impl Outgoing {
         self.topics = Numbers::new(limits.topics);
     }
 
+    /// Uses no number up to this one any more.
+    pub fn skip(&mut self, number: u64) {
+        self.number = self.number.max(number);
+    }
+
     fn next(&mut self) -> u64 {
         self.number += 1;
         self.number

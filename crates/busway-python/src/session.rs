@@ -354,6 +354,11 @@ impl Session {
         })
     }
 
+    /// Uses no number up to this one any more.
+    fn skip(&self, number: u64) {
+        self.state().out.skip(number);
+    }
+
     fn cancel(&self, py: Python<'_>, number: u64) -> PyResult<()> {
         self.checked(py, |state| {
             state.arrivals.asked.remove(&number);

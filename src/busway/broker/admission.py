@@ -27,6 +27,7 @@ class Hello(msgspec.Struct, frozen=True):
     name: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     credentials: object = None
     agent: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
+    generation: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 _decoder = msgspec.msgpack.Decoder(Hello)
@@ -66,9 +67,16 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
             hub.refused += 1
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return
+    seen: bool | None = None
+    if said.generation is not None:
+        if not hub.fences.passes(said.session, said.generation):
+            hub.refused += 1
+            session.close(Code.SESSION_TAKEN, "a later generation of this client was here")
+            return
+        seen = hub.fences.enter(said.session, said.generation)
     hub.clients += 1
     session.admitted(hub.clients, said.session, said.name)
-    welcome = _welcome(hub, hub.clients)
+    welcome = _welcome(hub, hub.clients, seen=seen)
     other = hub.engine.accept(conn, said.session, said.name, hub.clients, min(version, PROTOCOL), welcome)
     hub.arrived(session)
     if other is not None and (old := hub.sessions.get(other)):
@@ -114,17 +122,20 @@ def limits(settings: Settings) -> dict[str, int]:
     }
 
 
-def _welcome(hub: "Hub", client: int) -> bytes:
-    return msgspec.msgpack.encode(
-        {
-            "name": hub.name,
-            "guid": hub.guid,
-            "client": client,
-            "grace": hub.settings.grace,
-            "provider_timeout": hub.settings.provider_timeout,
-            "agent": AGENT,
-            "heartbeat": hub.settings.heartbeat,
-            "limits": limits(hub.settings),
-            "servers": hub.settings.servers,
-        }
-    )
+def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
+    welcome = {
+        "name": hub.name,
+        "guid": hub.guid,
+        "client": client,
+        "grace": hub.settings.grace,
+        "provider_timeout": hub.settings.provider_timeout,
+        "agent": AGENT,
+        "heartbeat": hub.settings.heartbeat,
+        "limits": limits(hub.settings),
+        "servers": hub.settings.servers,
+        "since": hub.since,
+        "fields": hub.keeping.fields,
+    }
+    if seen is not None:
+        welcome["seen"] = seen
+    return msgspec.msgpack.encode(welcome)

@@ -6,6 +6,7 @@ through it: an unexpected error ends that client's connection, is logged with it
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from busway import _core
 from busway._core import Engine
 from busway.broker import admission, delivering, keeping, replaying, services, sharing, streaming
 from busway.broker.delivering import Delivering
+from busway.broker.fences import Fences
 from busway.broker.keeping import Keeping
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
@@ -71,11 +73,13 @@ class Hub:
             defaults=fields or None,
         )
         self.started = self.loop.time()
+        self.since = time.time_ns()
         self.addresses: tuple[str, ...] = ()
         self.sessions: dict[int, Session] = {}
         self.everyone: set[Session] = set()
         self.present: dict[int, Session] = {}
         """By the clients' own session numbers: the connection that each has now."""
+        self.fences = Fences()
         self.clients = 0
         self.refused = 0
         self.faults = 0

@@ -57,7 +57,8 @@ class Keeping:
 
     def __init__(self, hub: "Hub", pins: Pins | None, found: Iterable[Pin], fields: bytes) -> None:
         settings = hub.settings
-        self._fields: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
+        self.fields: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
+        """Those that the broker adds to each message."""
         self._handing: dict[int, _Handing] = {}
         self._hub = hub
         self._pins = pins
@@ -72,7 +73,7 @@ class Keeping:
                 hub.clients += 1
                 clients[sender] = hub.clients
             kept = pin.kept(clients[sender])
-            kept.dress(self._fields)
+            kept.dress(self.fields)
             self.box.put(kept)
 
     # Subscriptions.
@@ -135,8 +136,8 @@ class Keeping:
             return
         kind = flags & (POST | PIN | FIELDS)
         message = Kept(session.client, session.session, session.name, kind, topic, frame[_BODY:])
-        message.dress(self._fields)
-        if self._fields and (fault := self._unfit(message)) is not None:
+        message.dress(self.fields)
+        if self.fields and (fault := self._unfit(message)) is not None:
             engine.refuse(conn, number, fault.code, fault.reason)
             return
         pins = self._pins if flags & PIN else None

@@ -21,7 +21,7 @@ from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
-from busway.settings import TLS, Offline, Settings
+from busway.settings import TLS, Identity, Offline, Settings
 from busway.transport import Address, Listener, listen, parse
 
 log = logging.getLogger("busway.broker")
@@ -122,6 +122,7 @@ class Server:
         credentials: Credentials = None,
         drain: float = 5.0,
         on_error: ErrorHook | None = None,
+        identity: Identity | None = None,
     ) -> Bus:
         """A client of this server, over memory."""
         return Bus(
@@ -135,6 +136,7 @@ class Server:
             credentials=credentials,
             drain=drain,
             on_error=on_error,
+            identity=identity,
         )
 
     def stats(self) -> dict[str, Any]:

@@ -223,6 +223,7 @@ class Stream:
             **msgspec.to_builtins(self.config),
             "first": self.first,
             "next": self.safe,
+            "end": self.log.next,
             "bytes": size,
             "index_bytes": index,
             "buckets": buckets,

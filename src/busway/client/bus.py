@@ -17,6 +17,7 @@ from busway.client.asking import Asking
 from busway.client.channels import Channels
 from busway.client.core import Core, ErrorHook, State
 from busway.client.events import EventStream
+from busway.client.feeding import Feed
 from busway.client.keeping import Keeping, Posts
 from busway.client.receiving import Receiving
 from busway.client.resume import Credentials, Life
@@ -28,7 +29,7 @@ from busway.client.typed import outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed
-from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Offline, check_offline
+from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, check_offline
 
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
@@ -56,11 +57,12 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         credentials: Credentials = None,
         drain: float = 5.0,
         on_error: ErrorHook | None = None,
+        identity: Identity | None = None,
     ) -> None:
         check_seconds("drain", drain)
         check_callable("on_error", on_error)
         self.name = name
-        self._core = Core(on_error, fields)
+        self._core = Core(on_error, fields, identity)
         self._posts = Posts(self._core)
         self._life = Life(
             self._core,
@@ -208,6 +210,11 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             count += 1
         return count
 
+    def feed(self, patience: float = 30.0) -> Feed:
+        """For a program that stores very much: see feeding.py. `patience`: seconds in which something must be stored."""
+        check_seconds("patience", patience, zero=False)
+        return Feed(self._core, self._unstored, patience)
+
     # Looking.
 
     async def info(self) -> dict[str, Any]:
@@ -313,13 +320,15 @@ def connect(
     credentials: Credentials = None,
     drain: float = 5.0,
     on_error: ErrorHook | None = None,
+    identity: Identity | None = None,
 ) -> Bus:
     """A client of the bus at the first of these addresses that answers.
 
     Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. `fields` are added to
     all that is published, pushed and asked, under those of the message itself. `reconnect` are the
     delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
-    `jitter` of itself. `on_error` is called with what handlers raise.
+    `jitter` of itself. `on_error` is called with what handlers raise. `identity` (a busway.settings.Identity) is for a
+    publisher that has to be the same one after its process was started again; without it each client is another one.
 
     ::
 
@@ -340,4 +349,5 @@ def connect(
         credentials=credentials,
         drain=drain,
         on_error=on_error,
+        identity=identity,
     )

@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from time import perf_counter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
@@ -32,6 +33,7 @@ from busway.errors import (
 )
 from busway.fields import Fields, encode_fields
 from busway.positions import Position
+from busway.settings import Identity
 
 if TYPE_CHECKING:
     from busway.client.part import Part
@@ -58,8 +60,12 @@ class Core:
     loop: asyncio.AbstractEventLoop
     pending: Pending
 
-    def __init__(self, on_error: ErrorHook | None, fields: Fields | None = None) -> None:
-        self.session_id = secrets.randbits(64) or 1
+    def __init__(
+        self, on_error: ErrorHook | None, fields: Fields | None = None, identity: Identity | None = None
+    ) -> None:
+        check_type("identity", identity, (Identity, NoneType), "an Identity or None")
+        self.identity = identity
+        self.session_id = identity.session if identity is not None else secrets.randbits(64) or 1
         self.session = Session(self.session_id)
         self._fields = {} if fields is None else dict(_checked(fields))
         self._packed = encode_fields(self._fields)

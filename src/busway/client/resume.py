@@ -220,7 +220,7 @@ class Life:
             else:
                 return
         for reason in failed:
-            if not isinstance(reason, ConnectFailed):
+            if not isinstance(reason, ConnectFailed) or reason.code in _FINAL:
                 raise reason
         raise ConnectFailed("; ".join(str(reason) for reason in failed)) from failed[0]
 
@@ -262,12 +262,14 @@ class Life:
 
     def _hello(self) -> bytes:
         credentials = self._credentials() if callable(self._credentials) else self._credentials
-        hello = {
+        hello: dict[str, Any] = {
             "name": self._name,
             "session": self._core.session_id,
             "credentials": credentials,
             "agent": f"busway/{__version__}",
         }
+        if (identity := self._core.identity) is not None:
+            hello["generation"] = identity.generation
         return msgspec.msgpack.encode(hello)
 
     def _welcome(self, version: int, said: bytes) -> Welcome:

@@ -136,15 +136,41 @@ class Unstored:
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
 
+    async def begin_one(
+        self, topic: str, payload: bytes | str, fields: bytes, sent: int = 0
+    ) -> "asyncio.Future[Position]":
+        """Send a message without waiting until it is stored; its answer. `sent`: its time, in nanoseconds."""
+        connection = await self._ready(len(payload) + _EACH)
+        return self._begin_one(connection, topic, payload, fields, (0, 0), sent).answer
+
+    async def begin_many(
+        self, topic: str, payloads: Sequence[bytes | str], fields: bytes
+    ) -> "list[asyncio.Future[Placed]]":
+        """Send these one after the other without waiting until they are stored; their answers."""
+        answers: list[asyncio.Future[Placed]] = []
+        for begin in range(0, len(payloads), _CHUNK):
+            part, done = payloads[begin : begin + _CHUNK], 0
+            while done < len(part):
+                answer, done = await self._begin_many(topic, part, done, fields, (0, 0))
+                if answer is not None:
+                    answers.append(answer)
+        return answers
+
     async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
         connection = await self._ready(len(payload) + _EACH)
         return await self._begin_one(connection, topic, payload, fields, times)
 
     def _begin_one(
-        self, connection: Connection, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+        self,
+        connection: Connection,
+        topic: str,
+        payload: bytes | str,
+        fields: bytes,
+        times: tuple[int, int],
+        sent: int = 0,
     ) -> Placing:
         core = self._core
-        now = time.time_ns()
+        now = sent or time.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH

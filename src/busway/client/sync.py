@@ -5,7 +5,7 @@ public name.
 """
 
 import atexit
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from weakref import WeakSet
@@ -13,6 +13,7 @@ from weakref import WeakSet
 from busway.client import bus as asynchronous
 from busway.client.core import State
 from busway.client.events import EventStream
+from busway.client.feeding import Feed as AsyncFeed, Run
 from busway.client.portal import Portal
 from busway.client.storing import Lasting
 from busway.client.sync_asking import Asking
@@ -218,6 +219,14 @@ class Bus(Asking, Streams, Channels, Closing):
         answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **times))
         return answer
 
+    def feed(self, patience: float = 30.0) -> "Feed":
+        """For a program that stores very much; as that of the asyncio face."""
+
+        async def made() -> AsyncFeed:
+            return self._inner.feed(patience)
+
+        return Feed(self._portal, self._portal.call(made))
+
     # Receiving and serving.
 
     @overload
@@ -362,6 +371,30 @@ class Bus(Asking, Streams, Channels, Closing):
 
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"
+
+
+class Feed:
+    """Stores runs in the order they are given; made by Bus.feed()."""
+
+    def __init__(self, portal: Portal, inner: AsyncFeed) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def skip(self, number: int) -> None:
+        """Give no message a number up to this one."""
+
+        async def skipped() -> None:
+            self._inner.skip(number)
+
+        self._portal.call(skipped)
+
+    def send(self, runs: Sequence[Run]) -> None:
+        """Return when these are on their way; what was refused meanwhile is raised."""
+        self._portal.call(lambda: self._inner.send(runs))
+
+    def done(self) -> None:
+        """Return when everything is stored."""
+        self._portal.call(self._inner.done)
 
 
 _open: "WeakSet[Bus]" = WeakSet()

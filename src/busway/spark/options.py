@@ -13,7 +13,7 @@ import msgspec
 from busway._core import check_pattern
 from busway.errors import InvalidPattern, InvalidTopic
 from busway.streams import check_name
-from busway.topic import check_topic
+from busway.topic import check_topic, is_reserved
 
 COLUMNS: Final = (
     "broker",
@@ -87,18 +87,24 @@ def _patterns(text: str) -> tuple[str, ...]:
         raise ValueError(str(error)) from error
 
 
-def _one_topic(text: str) -> str:
+def storable(text: str) -> str:
+    """A topic that a message can be stored under. Raises ValueError."""
     try:
-        return check_topic(text)
+        topic = check_topic(text)
     except InvalidTopic as error:
         raise ValueError(str(error)) from error
+    if "*" in topic or topic.startswith("re:"):
+        raise ValueError("a stored message has one topic, without wildcards")
+    if is_reserved(topic):
+        raise ValueError("topics below $bus belong to the broker")
+    return topic
 
 
 def _names(text: str) -> tuple[str, ...]:
     found = _words(text)
     for name in found:
         if name not in COLUMNS:
-            raise ValueError(f"there is no column {name!r}{_nearest(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
+            raise ValueError(f"there is no column {name!r}{nearest(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
     return found
 
 
@@ -178,7 +184,7 @@ _READ: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }
 _WRITTEN: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("urls", _words),
-    "topic": ("topic", _one_topic),
+    "topic": ("topic", storable),
     "timeout": ("timeout", _seconds),
 }
 _TLS: Final = ("ca", "cert", "key")
@@ -201,6 +207,8 @@ def writing(given: Mapping[str, str]) -> Options:
     options = _parse(given, _WRITTEN)
     if not options.urls:
         raise OptionError("say where to write: the option url, for example tcp://127.0.0.1:7420")
+    if len(options.urls) > 1:
+        raise OptionError("a sink writes into one bus, for it must find what it stored there: give one url")
     return options
 
 
@@ -214,7 +222,7 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
             continue
         name = names.get(key.lower())
         if name is None:
-            raise OptionError(f"there is no option {key!r}{_nearest(key, tuple(names.values()))}")
+            raise OptionError(f"there is no option {key!r}{nearest(key, tuple(names.values()))}")
         if name in _TLS:
             tls[name] = value
             continue
@@ -228,7 +236,8 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
     return Options(**found, tls=tls)
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
+def nearest(word: str, known: tuple[str, ...]) -> str:
+    """What was meant, for an error; or all that there are."""
     lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), lower, 1, 0.6)
     return f" (did you mean {lower[near[0]]!r}?)" if near else f"; there are {', '.join(sorted(known))}"

@@ -12,10 +12,11 @@ from busway.spark import columns, planning, tasks
 from busway.spark.lake import history
 from busway.spark.options import Options, reading
 from busway.spark.places import Places
+from busway.spark.sink import Writing
 from busway.spark.streaming import StreamReader
 
 
-class BuswaySource(DataSource):
+class BuswaySource(Writing, DataSource):
     """Streams of a bus, or of a data folder, as a table; and a table into a bus."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -1,0 +1,277 @@
+"""Audit: looks for what a bus must not have: gaps, repeats, and messages out of order or out of time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row, Window, functions as f
+
+from busway.checks import check_count
+
+KINDS: Final = {
+    "gap": "sequences that are missing between others of their topic",
+    "repeat": "messages that are there more than once, by their sequence",
+    "conflict": "sequences that have several different messages",
+    "offset": "messages that share an offset with another one",
+    "order": "messages whose sequence is below that of the one before",
+    "clock": "messages that were stored before the one before, by their time",
+    "early": "messages that were sent long after they were stored, by their times",
+    "late": "messages that were sent long before they were stored, by their times",
+}
+"""What is looked for, in the order of a report."""
+COLUMNS: Final = ("broker", "stream", "offset", "topic", "sequence", "stored", "time")
+"""Those that an audit needs."""
+CONTENT: Final = ("id", "fields", "payload")
+"""Those that it compares, of messages with the same sequence, if they are there."""
+
+_KEY: Final = ["broker", "stream", "topic"]
+_IN_BLOCKS: Final = ("offset", "order", "clock", "early", "late")
+_BLOCK: Final = 1_000_000
+"""Offsets that one task puts in order: so a stream that has nearly everything is looked at in parallel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong with messages of a topic; or with those of all topics of a stream, then `topic` is empty."""
+
+    kind: str
+    broker: str
+    stream: str
+    topic: str
+    first: int
+    """Sequence of the first one for gaps, repeats and conflicts; else its offset."""
+    last: int
+    count: int
+    worst: float | None = None
+    """Seconds, if it is about times."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit has looked at, and found."""
+
+    messages: int
+    topics: int
+    """Per broker and stream."""
+    counts: dict[str, int]
+    """How many of each kind there are."""
+    findings: tuple[Finding, ...]
+    """Which; at most so many of each kind as were asked for."""
+
+    @property
+    def clean(self) -> bool:
+        return not any(self.counts.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"clean": self.clean, **asdict(self)}
+
+
+def audit(
+    df: DataFrame,
+    *,
+    early: timedelta | None = timedelta(minutes=1),
+    late: timedelta | None = timedelta(days=1),
+    most: int = 100,
+    block: int = _BLOCK,
+) -> AuditReport:
+    """Look for gaps, repeats and anomalies of order and time in a table with the columns of the source.
+
+    Sequences count from 1 in each topic of a stream of a broker. What is missing at the beginning was removed by the
+    stream's limits and is no gap; what is missing between others is. `early` is how much later than stored a message may say
+    that it was sent (its publisher's clock is ahead), `late` how much sooner: messages that were delayed or replayed keep the
+    time of when they were sent first. None: not looked at.
+
+    Messages with the same sequence are compared by those of the columns id, fields and payload that there are. At most `most`
+    findings of each kind are given; the counts are of all.
+
+    ::
+
+        report = audit(spark.read.format("busway").option("path", "/var/lib/busway").load())
+        assert report.clean, report.findings
+    """
+    check_count("most", most)
+    check_count("block", block)
+    missing = [name for name in COLUMNS if name not in df.columns]
+    if missing:
+        raise ValueError(f"an audit needs the column {missing[0]!r}; it needs {', '.join(COLUMNS)}")
+    buckets, blocks = _buckets(df).persist(), _blocks(df, block, early, late).persist()
+    try:
+        total = _total(buckets)
+        found = _places(_steps(blocks), most)
+        if total["holes"]:
+            found += _places(_gaps(df, buckets, inside=bool(total["torn"])), most)
+        if total["extra"]:
+            found += _places(_repeats(df, buckets), most)
+    finally:
+        blocks.unpersist()
+        buckets.unpersist()
+    counts = dict.fromkeys(KINDS, 0) | {one.kind: count for one, count in found}
+    order = list(KINDS)
+    findings = sorted((one for one, _ in found), key=lambda one: order.index(one.kind))
+    return AuditReport(total["messages"], total["topics"], counts, tuple(findings))
+
+
+def _buckets(df: DataFrame) -> DataFrame:
+    """What there is of each topic, in runs of sequences that a bitmap has room for: most are whole, and need no second look."""
+    sequence = f.col("sequence")
+    return df.groupBy(*_KEY, f.bitmap_bucket_number(sequence).alias("bucket")).agg(
+        f.count("*").alias("rows"),
+        f.bitmap_count(f.bitmap_construct_agg(f.bitmap_bit_position(sequence))).alias("different"),
+        f.min(sequence).alias("low"),
+        f.max(sequence).alias("high"),
+    )
+
+
+def _total(buckets: DataFrame) -> dict[str, int]:
+    """How much there is; how many sequences are missing or too many; and how many buckets have holes inside."""
+    topics = buckets.groupBy(*_KEY).agg(
+        f.sum("rows").alias("messages"),
+        (f.max("high") - f.min("low") + 1 - f.sum("different")).alias("holes"),
+        f.sum(f.col("rows") - f.col("different")).alias("extra"),
+        f.count_if(f.col("high") - f.col("low") + 1 > f.col("different")).alias("torn"),
+    )
+    sums = [f.sum(name).alias(name) for name in ("messages", "holes", "extra", "torn")]
+    row = topics.agg(f.count("*").alias("topics"), *sums).first()
+    assert row is not None
+    return {name: value or 0 for name, value in row.asDict().items()}
+
+
+def _gaps(df: DataFrame, buckets: DataFrame, *, inside: bool) -> DataFrame:
+    """Between buckets, and inside of those that say so: only there rows are looked at again."""
+    across = Window.partitionBy(*_KEY).orderBy("bucket")
+    edges = buckets.select(*_KEY, f.lag("high").over(across).alias("before"), f.col("low").alias("behind"))
+    if inside:
+        torn = buckets.where("high - low + 1 > different").select(*_KEY, "bucket")
+        rows = df.select(*_KEY, "sequence", f.bitmap_bucket_number("sequence").alias("bucket"))
+        along = Window.partitionBy(*_KEY, "bucket").orderBy("sequence")
+        edges = edges.unionByName(
+            rows.join(torn, [*_KEY, "bucket"], "left_semi").select(
+                *_KEY, f.lag("sequence").over(along).alias("before"), f.col("sequence").alias("behind")
+            )
+        )
+    first, last = f.col("before") + 1, f.col("behind") - 1
+    return edges.where("behind > before + 1").select(
+        f.lit("gap").alias("kind"), *_KEY, *_found(first, last, last - first + 1)
+    )
+
+
+def _repeats(df: DataFrame, buckets: DataFrame) -> DataFrame:
+    """Repeats and conflicts, per topic; of buckets that have some."""
+    double = buckets.where("rows > different").select(*_KEY, "bucket")
+    rows = df.select(
+        *_KEY, "sequence", f.bitmap_bucket_number("sequence").alias("bucket"), _content(df.columns).alias("content")
+    )
+    several = (
+        rows.join(double, [*_KEY, "bucket"], "left_semi")
+        .groupBy(*_KEY, "sequence")
+        .agg((f.count("*") - 1).alias("extra"), (f.count_distinct("content") > 1).cast("long").alias("differ"))
+        .where("extra > 0")
+    )
+    kinds = f.array(
+        f.struct(f.lit("repeat").alias("kind"), f.col("extra").alias("count")),
+        f.struct(f.lit("conflict").alias("kind"), f.col("differ").alias("count")),
+    )
+    each = several.select(*_KEY, "sequence", f.inline(kinds)).where("count > 0")
+    return each.groupBy("kind", *_KEY).agg(*_found(f.min("sequence"), f.max("sequence"), f.sum("count")))
+
+
+def _content(names: Sequence[str]) -> Column:
+    """A number that differs if messages do. Of fields the order doesn't matter."""
+    there = [
+        f.array_sort(f.map_entries(name)) if name == "fields" else f.col(name) for name in CONTENT if name in names
+    ]
+    return f.xxhash64("topic", *there)
+
+
+def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta | None) -> DataFrame:
+    """Of each topic, so many offsets at a time: its first and last message, and what is wrong between them."""
+    order = ["offset", "sequence", "stored"]
+    rows = df.select(*COLUMNS, f.floor(f.col("offset") / block).alias("block"))
+    stream = Window.partitionBy("broker", "stream", "block").orderBy(*order)
+    topic = Window.partitionBy(*_KEY, "block").orderBy(*order)
+    behind = f.unix_micros("stored") - f.unix_micros("time")
+    back = f.lag(f.unix_micros("stored")).over(stream) - f.unix_micros("stored")
+    rows = rows.select(
+        "*",
+        _if("offset", f.lag("offset").over(stream) == f.col("offset")),
+        _if("clock", back > 0, back),
+        _if("order", f.lag("sequence").over(topic) > f.col("sequence")),
+        _if("early", f.lit(False) if early is None else -behind > _micros(early), -behind),
+        _if("late", f.lit(False) if late is None else behind > _micros(late), behind),
+    )
+    edge = f.struct(*order)
+    return rows.groupBy(*_KEY, "block").agg(
+        f.min(edge).alias("begin"),
+        f.max(edge).alias("end"),
+        *(_wrong(kind).alias(kind) for kind in _IN_BLOCKS),
+    )
+
+
+def _if(kind: str, bad: Column, much: Column | None = None) -> Column:
+    """Whether a message has something of this kind, and how much of it in microseconds."""
+    much = f.lit(None) if much is None else much
+    return f.struct(f.coalesce(bad, f.lit(False)).alias("bad"), much.cast("long").alias("much")).alias(f"is_{kind}")
+
+
+def _wrong(kind: str) -> Column:
+    """How many messages have it, where, and how bad it is at worst."""
+    bad = f.col(f"is_{kind}.bad")
+    at = f.when(bad, f.col("offset"))
+    return f.struct(*_found(f.min(at), f.max(at), f.count_if(bad), f.max(f.when(bad, f.col(f"is_{kind}.much")))))
+
+
+def _micros(length: timedelta) -> int:
+    return length // timedelta(microseconds=1)
+
+
+def _steps(blocks: DataFrame) -> DataFrame:
+    """What is wrong inside blocks, and from one to the next."""
+    stream = ["broker", "stream"]
+    ends = blocks.groupBy(*stream, "block").agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
+    found = f.array(*(f.struct(f.lit(kind).alias("kind"), f"{kind}.*") for kind in _IN_BLOCKS))
+    inside = blocks.select(*_KEY, f.inline(found)).where("count > 0")
+    each = inside.unionByName(_down(blocks, _KEY, "order", "sequence")).unionByName(
+        _down(ends.withColumn("topic", f.lit("")), stream, "clock", "stored")
+    )
+    # The clock and the offsets are those of the stream, whatever the topic.
+    topic = f.when(f.col("kind").isin("clock", "offset"), "").otherwise(f.col("topic")).alias("topic")
+    return each.groupBy("kind", *stream, topic).agg(
+        *_found(f.min("first"), f.max("last"), f.sum("count"), f.max("worst"))
+    )
+
+
+def _down(blocks: DataFrame, key: list[str], kind: str, value: str) -> DataFrame:
+    """Where a block begins with less than the one before ended with."""
+    across = Window.partitionBy(*key).orderBy("block")
+    begin, before = f.col(f"begin.{value}"), f.lag(f"end.{value}").over(across)
+    worst = f.unix_micros(before) - f.unix_micros(begin) if value == "stored" else None
+    at = f.col("begin.offset")
+    rows = blocks.select(
+        *_KEY, f.lit(kind).alias("kind"), (before > begin).alias("down"), *_found(at, at, f.lit(1), worst)
+    )
+    return rows.where("down").drop("down")
+
+
+def _found(first: Column, last: Column, count: Column, worst: Column | None = None) -> tuple[Column, ...]:
+    """The columns of what was found; `worst` in microseconds."""
+    worst = f.lit(None) if worst is None else worst
+    named = {"count": count, "first": first, "last": last, "worst": worst}
+    return tuple(column.cast("long").alias(name) for name, column in named.items())
+
+
+def _places(found: DataFrame, most: int) -> list[tuple[Finding, int]]:
+    """The first of each kind, and how many of the kind there are in all."""
+    ordered = Window.partitionBy("kind").orderBy(*_KEY, "first")
+    rows = found.select(
+        *("kind", *_KEY, "first", "last", "count", "worst"),
+        f.row_number().over(ordered).alias("place"),
+        f.sum("count").over(Window.partitionBy("kind")).alias("total"),
+    )
+    rows = rows.where(f.col("place") <= most).orderBy("kind", "place")
+    return [(_finding(row), row["total"]) for row in rows.collect()]
+
+
+def _finding(row: Row) -> Finding:
+    values = {name: row[name] for name in ("kind", *_KEY, "first", "last", "count")}
+    return Finding(**values, worst=None if row["worst"] is None else row["worst"] / 1e6)

@@ -1,0 +1,181 @@
+"""Stats: how much went over the bus in each interval, how fast, and whose it was."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row, Window, functions as f
+
+from busway.checks import check_count
+
+COLUMNS: Final = ("topic", "sender", "stored", "time", "payload")
+"""Those that stats need."""
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WORDS: Final = "s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?"
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_MICROSECOND: Final = timedelta(microseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a topic or a sender has of it."""
+
+    name: str
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What was stored in a length of time. Latencies are from when a message was sent to when it was stored, in seconds."""
+
+    begin: datetime | None
+    """None: of the whole."""
+    messages: int
+    bytes: int
+    topics: int
+    senders: int
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+    top_topics: tuple[Share, ...] = field(default=())
+    top_senders: tuple[Share, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class StatsReport:
+    """All intervals that have messages, in their order, and the whole of them."""
+
+    every: timedelta
+    total: Interval
+    intervals: tuple[Interval, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "every": self.every.total_seconds()}
+
+
+def stats(df: DataFrame, every: str | timedelta = "1 minute", *, top: int = 5) -> DataFrame:
+    """Rates, sizes and latencies of a table with the columns of the source, one row for each interval that has messages.
+
+    `every` is the length of an interval: a timedelta, or a text like `1 minute`, `30s`, `1h`. Intervals are those of the
+    time when messages were stored. Columns: begin, messages, bytes, rate and throughput (messages and bytes a second),
+    topics and senders (how many), p50, p90, p99 and max (of stored - time, in seconds), top_topics and top_senders (arrays
+    of name, messages, bytes).
+
+    ::
+
+        stats(spark.read.format("busway").option("path", "/var/lib/busway").load(), "1 hour").show()
+    """
+    width = length(every)
+    whole, parts = _grouped(df, width)
+    return (
+        _joined(whole, parts, top)
+        .where("begin is not null")
+        .withColumn("begin", f.timestamp_micros("begin"))
+        .withColumn("rate", f.col("messages") / width.total_seconds())
+        .withColumn("throughput", f.col("bytes") / width.total_seconds())
+        .select(
+            *("begin", "messages", "bytes", "rate", "throughput", "topics", "senders"),
+            *(*_QUANTILES, "max", "top_topics", "top_senders"),
+        )
+        .orderBy("begin")
+    )
+
+
+def stats_report(df: DataFrame, every: str | timedelta = "1 minute", *, top: int = 5) -> StatsReport:
+    """The same as values, with the whole beside the intervals: for a table or a page, see `page()`."""
+    width = length(every)
+    whole, parts = _grouped(df, width)
+    parts = parts.persist()
+    try:
+        rows = [_interval(row) for row in _joined(whole, parts, top).orderBy("begin").collect()]
+    finally:
+        parts.unpersist()
+    total = next((one for one in rows if one.begin is None), Interval(None, 0, 0, 0, 0, None, None, None, None))
+    return StatsReport(width, total, tuple(one for one in rows if one.begin is not None))
+
+
+def length(every: str | timedelta) -> timedelta:
+    """The length of an interval. Raises ValueError."""
+    found = every if isinstance(every, timedelta) else None
+    if isinstance(every, str):
+        said = re.fullmatch(rf"\s*([0-9]+(?:\.[0-9]+)?)?\s*({_WORDS})\s*", every)
+        if said is not None:
+            found = timedelta(seconds=float(said[1] or 1) * _UNITS[said[2][0]])
+    if found is None or not timedelta(milliseconds=1) <= found <= timedelta(days=366):
+        raise ValueError(f"the length of an interval can't be {every!r}; give one like '1 minute', '30s' or '1h'")
+    return found
+
+
+def _grouped(df: DataFrame, width: timedelta) -> tuple[DataFrame, DataFrame]:
+    """By interval (microseconds), with a row for all of them whose begin is null; and by interval, topic and sender."""
+    missing = [name for name in COLUMNS if name not in df.columns]
+    if missing:
+        raise ValueError(f"stats need the column {missing[0]!r}; they need {', '.join(COLUMNS)}")
+    micros, stored = width // _MICROSECOND, f.unix_micros("stored")
+    rows = df.select(
+        (stored - f.pmod(stored, f.lit(micros))).alias("begin"),
+        "topic",
+        "sender",
+        f.octet_length("payload").cast("long").alias("bytes"),
+        (stored - f.unix_micros("time")).alias("late"),
+    )
+    whole = rows.rollup("begin").agg(
+        f.count("*").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.percentile_approx("late", list(_QUANTILES.values()), 1000).alias("quantiles"),
+        (f.max("late") / 1e6).alias("max"),
+    )
+    whole = whole.select(
+        *("begin", "messages", "bytes", "max"),
+        *((f.col("quantiles")[place] / 1e6).alias(name) for place, name in enumerate(_QUANTILES)),
+    )
+    parts = rows.groupBy("begin", "topic", "sender").agg(f.count("*").alias("messages"), f.sum("bytes").alias("bytes"))
+    return whole, parts
+
+
+def _joined(whole: DataFrame, parts: DataFrame, top: int) -> DataFrame:
+    check_count("top", top)
+    for key in ("topic", "sender"):
+        shares = _shares(parts, key, top).withColumnRenamed("begin", "begun")
+        whole = whole.join(shares, whole["begin"].eqNullSafe(shares["begun"]), "left").drop("begun")
+    return whole
+
+
+def _shares(parts: DataFrame, key: str, top: int) -> DataFrame:
+    """How many of them there are in each interval, and those that have most."""
+    # One that is null is a name, too; the rollup's null is told by grouping_id.
+    each = (
+        parts.withColumn("name", f.coalesce(key, f.lit("")))
+        .groupingSets([[f.col("begin"), f.col("name")], [f.col("name")]], f.col("begin"), f.col("name"))
+        .agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
+    )
+    most: Sequence[Column] = (f.desc("messages"), f.desc("bytes"), f.asc("name"))
+    share = f.struct("name", "messages", "bytes")
+    return (
+        each.withColumn("place", f.row_number().over(Window.partitionBy("begin").orderBy(*most)))
+        .groupBy("begin")
+        .agg(
+            f.count("*").alias(f"{key}s"),
+            f.array_sort(f.collect_list(f.when(f.col("place") <= top, f.struct("place", share.alias("share"))))).alias(
+                "top"
+            ),
+        )
+        .select("begin", f"{key}s", f.col("top.share").alias(f"top_{key}s"))
+    )
+
+
+def _interval(row: Row) -> Interval:
+    values = row.asDict(recursive=True)
+    if values["begin"] is not None:
+        values["begin"] = _EPOCH + values["begin"] * _MICROSECOND
+    for name in ("messages", "bytes", "topics", "senders"):
+        values[name] = values[name] or 0
+    for name in ("top_topics", "top_senders"):
+        values[name] = tuple(Share(**one) for one in values[name] or ())
+    return Interval(**values)

@@ -1,0 +1,169 @@
+"""Rows for the bus: which columns a table must have, and Arrow batches as runs of messages.
+
+Values only. A row that can't be a message is named.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from busway.client.feeding import Run
+from busway.errors import BusError
+from busway.fields import encode_fields
+from busway.spark.options import OptionError, nearest, storable
+
+TAKEN: Final = {
+    "topic": ("string",),
+    "payload": ("binary", "string"),
+    "fields": ("map<string,string>",),
+    "time": ("timestamp",),
+    "key": ("string",),
+}
+"""The columns that are written, and what they may be."""
+KEY: Final = "key"
+"""The field that a key becomes."""
+
+_packed: Final = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class BadRow(ValueError):  # noqa: N818 - it is the row that is bad
+    """A row that can't be a message."""
+
+
+def check_columns(schema: Any, topic: str) -> None:
+    """See whether rows like these can be written. Raises OptionError."""
+    for one in schema.fields:
+        wanted = TAKEN.get(one.name)
+        if wanted is None:
+            hint = nearest(one.name, tuple(TAKEN))
+            raise OptionError(f"there is no column {one.name!r} in a message{hint}; choose columns with select()")
+        found = one.dataType.simpleString()
+        if found not in wanted:
+            raise OptionError(f"the column {one.name!r} must be {' or '.join(wanted)}, not {found}: cast it")
+    names = [one.name for one in schema.fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"the column {name!r} is there {names.count(name)} times")
+    if "payload" not in names:
+        raise OptionError(
+            "a column payload (binary or string) is needed; to_json(struct(...)) makes one of several columns"
+        )
+    if "topic" not in names and not topic:
+        raise OptionError("give a column topic, or the option topic for all rows")
+
+
+class Rows:
+    """Turns the batches of one partition into runs, counting its rows from 0."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._topics: dict[str, str] = {}
+        self._fields: dict[Any, bytes] = {}
+        self.count = 0
+
+    def runs(self, batch: pa.RecordBatch) -> list[Run]:
+        """Its rows as messages, in order. Raises BadRow."""
+        size = batch.num_rows
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        payloads: list[Any] = columns["payload"].to_pylist()
+        if columns["payload"].null_count:
+            raise self.bad(payloads.index(None), "the payload is null")
+        topics = self._all_topics(columns.get("topic"), size)
+        fields = self._all_fields(columns.get("fields"), columns.get("key"), size)
+        times = self._times(columns.get("time"))
+        first, self.count = self.count, self.count + size
+        if times is not None:
+            each = zip(range(first, first + size), topics, payloads, fields, times, strict=True)
+            return [Run(row, topic, (payload,), packed, time) for row, topic, payload, packed, time in each]
+        return list(_grouped(first, topics, fields, payloads))
+
+    def bad(self, row: int, why: str) -> BadRow:
+        """A row of the batch that is being read is wrong."""
+        return BadRow(self.name(self.count + row) + ": " + why)
+
+    def name(self, row: int) -> str:
+        return f"row {row} of partition {self._partition}"
+
+    def _all_topics(self, column: Any, size: int) -> Sequence[str]:
+        if column is None:
+            return [self._topic] * size
+        checked, topics = self._topics, column.to_pylist()
+        for row, topic in enumerate(topics):
+            if topic not in checked:
+                checked[topic] = self._check(row, topic)
+        return [checked[topic] for topic in topics]
+
+    def _check(self, row: int, topic: str | None) -> str:
+        if topic is None:
+            if not self._topic:
+                raise self.bad(row, "the topic is null, and there is no option topic")
+            return self._topic
+        try:
+            found = storable(topic)
+        except ValueError as error:
+            raise self.bad(row, f"the topic {topic!r} can't be stored: {error}") from error
+        if len(self._topics) > 100_000:
+            self._topics.clear()
+        return found
+
+    def _all_fields(self, maps: Any, keys: Any, size: int) -> Sequence[bytes]:
+        if maps is None and keys is None:
+            return [b""] * size
+        given = maps.to_pylist() if maps is not None else [None] * size
+        several = keys.to_pylist() if keys is not None else [None] * size
+        packed = self._fields
+        if len(packed) > 100_000:
+            packed.clear()
+        out: list[bytes] = []
+        for row, (pairs, key) in enumerate(zip(given, several, strict=True)):
+            one = (tuple(pairs) if pairs else None, key)
+            if one not in packed:
+                packed[one] = self._pack(row, pairs, key)
+            out.append(packed[one])
+        return out
+
+    def _pack(self, row: int, pairs: list[tuple[str, str | None]] | None, key: str | None) -> bytes:
+        fields: dict[str, Any] = dict(sorted(pairs)) if pairs else {}
+        if key is not None:
+            if KEY in fields:
+                raise self.bad(row, f"there is a field {KEY!r} beside the column key")
+            fields[KEY] = key
+        try:
+            return encode_fields(fields)
+        except (BusError, ValueError) as error:
+            raise self.bad(row, f"its fields can't be stored: {error}") from error
+
+    def _times(self, column: Any) -> list[int] | None:
+        if column is None:
+            return None
+        if column.null_count:
+            raise self.bad(
+                column.to_pylist().index(None), "the time is null; leave the column out for the time of writing"
+            )
+        times: list[int] = column.cast(pa.timestamp("ns", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+        for row, time in enumerate(times):
+            if time <= 0:
+                raise self.bad(row, "the time is before 1970")
+        return times
+
+
+def _grouped(
+    first: int, topics: Sequence[str], fields: Sequence[bytes], payloads: Sequence[bytes | str]
+) -> Iterator[Run]:
+    at = 0
+    for (topic, packed), some in groupby(zip(topics, fields, strict=True)):
+        end = at + sum(1 for _ in some)
+        yield Run(first + at, topic, payloads[at:end], packed)
+        at = end
+
+
+def content(topic: str, fields: dict[str, Any], time: int, payload: bytes | str) -> bytes:
+    """What makes a row the same as a stored message. `time`: 0 if rows have none of their own."""
+    data = payload.encode() if isinstance(payload, str) else payload
+    head = _packed.encode((topic, fields, time))
+    return blake2b(head + data, digest_size=16).digest()
