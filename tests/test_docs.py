@@ -24,7 +24,7 @@ import busway
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "protocol.md")]
-SPARK = {"spark.md", "lake.md", "pipelines.md"}
+SPARK = {"spark.md", "lake.md", "tutorial-pipeline.md"}
 """Pages that tests/spark/test_pages.py runs."""
 RUN = [page for page in PAGES if page.name not in SPARK]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,7 +1,8 @@
 """A Spark application of its own that writes into a bus, to be killed: `python -m tests.spark.sink_job FOLDER URL WHAT`.
 
 WHAT is `retry` (a batch whose tasks fail half way on their first attempt), `hang` (a stream whose first epoch is written but for
-the end of one partition, and then hangs), or `go` (the same stream to its end, with the rows of each partition in another order).
+the end of one partition, and then hangs), `go` (the same stream to its end, with the rows of each partition in another order),
+`follow` (a stream that goes on for ever) or `drain` (the same to its end).
 """
 
 import os
@@ -74,6 +75,17 @@ def stream(spark: SparkSession, folder: str, url: str, hang: bool) -> None:
     query.awaitTermination()
 
 
+def follow(spark: SparkSession, folder: str, url: str, drain: bool) -> None:
+    """Another query from `in` to `out`, in small epochs, over a shuffle."""
+    read: Any = spark.readStream.format("busway").options(url=url, streams="in", startingOffsets="earliest")
+    most = "50000" if drain else "1000"
+    source: DataFrame = read.options(columns="offset,payload", minPartitions="2", maxRecordsPerTrigger=most).load()
+    table = source.repartition(2, "offset").selectExpr("concat('out/', offset % 3) as topic", "payload")
+    write: Any = table.writeStream.format("busway").options(url=url, checkpointLocation=f"{folder}/checkpoint")
+    query = (write.trigger(availableNow=True) if drain else write).start()
+    query.awaitTermination()
+
+
 def ordered(batches: Iterator[pa.RecordBatch], backwards: bool) -> list[pa.RecordBatch]:
     """The rows of a partition in one of two orders."""
     several = list(batches)
@@ -97,6 +109,8 @@ def main() -> None:
     spark = session()
     if what == "retry":
         retry(spark, folder, url)
+    elif what in {"follow", "drain"}:
+        follow(spark, folder, url, what == "drain")
     else:
         stream(spark, folder, url, what == "hang")
     spark.stop()

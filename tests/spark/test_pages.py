@@ -21,7 +21,7 @@ from busway.cli.app import app
 from tests.spark.bus import served
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / name for name in ("howto/spark.md", "howto/lake.md", "howto/pipelines.md")]
+PAGES = [ROOT / "docs" / name for name in ("howto/spark.md", "howto/lake.md", "tutorial-pipeline.md")]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 DEFAULT = "tcp://127.0.0.1:7420"
@@ -83,5 +83,8 @@ def captured(what: Any) -> str:
 
 
 def agrees(printed: str, shown: str) -> bool:
-    pattern = "".join(r"(?:.*\n)*" if line.strip() == "…" else re.escape(line.rstrip()) + r"\s*\n" for line in shown.strip().splitlines())
+    pattern = "".join(
+        r"(?:.*\n)*" if line.strip() == "…" else re.escape(line.rstrip()) + r"\s*\n"
+        for line in shown.strip().splitlines()
+    )
     return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in printed.strip().splitlines())) is not None

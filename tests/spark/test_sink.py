@@ -1,13 +1,8 @@
 """The sink in Spark: what is written is read back by a plain client, each row once, whatever fails or is killed meanwhile."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from busway import sync
 from busway.message import Message
+from tests.spark.crash import job, kill, until
 
 PATIENCE = 120.0
 pytestmark = pytest.mark.timeout(300)
@@ -118,30 +114,11 @@ def test_a_stream_is_written_and_noted(spark: SparkSession, broker: Broker, tmp_
         assert note.json()["epoch"] == 2
 
 
-@contextmanager
-def job(folder: Path, broker: Broker, what: str) -> Iterator["subprocess.Popen[bytes]"]:
-    arguments = [sys.executable, "-m", "tests.spark.sink_job", str(folder), broker.url, what]
-    with subprocess.Popen(arguments, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]") -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert process.poll() is None, "the job has ended"
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def test_nothing_is_stored_twice_when_tasks_fail(broker: Broker, tmp_path: Path) -> None:
     def shares() -> Counter[str]:
         return Counter(one.id[:16] for one in broker.stored("retry"))
 
-    with job(tmp_path, broker, "retry") as process:
+    with job(tmp_path, broker.url, "retry") as process:
         until(lambda: len(shares()) == 2 and min(shares().values()) >= 100, process)
         (tmp_path / "fail").touch()
         assert process.wait(PATIENCE) == 0
@@ -155,14 +132,14 @@ def test_an_epoch_that_was_killed_is_written_once(broker: Broker, tmp_path: Path
         bus.create_stream("in", ["in"])
         bus.create_stream("out", ["out"], once="1s")
         bus.publish_many("in", [str(number).ljust(2000) for number in range(2000)], durable=True)
-    with job(tmp_path, broker, "hang") as process:
+    with job(tmp_path, broker.url, "hang") as process:
         until(lambda: len(broker.stored("out")) >= 1100, process)
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process)
     last = time.time()
     broker.restart()
     while time.time() < last + 2:
         time.sleep(0.05)
-    with job(tmp_path, broker, "go") as process:
+    with job(tmp_path, broker.url, "go") as process:
         assert process.wait(PATIENCE) == 0
     assert broker.texts("out") == sorted(map(str, range(2000)))
     assert all(one.fields == {"n": one.text.strip()} for one in broker.stored("out"))

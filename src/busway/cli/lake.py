@@ -236,6 +236,11 @@ class Ending:
         self._former: dict[int, Any] = {}
 
     @property
+    def event(self) -> threading.Event:
+        """Is set when it was asked for."""
+        return self._asked
+
+    @property
     def asked(self) -> bool:
         return self._asked.is_set()
 

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from busway.spark import columns, planning, tasks
+from busway.spark.lake import history
 from busway.spark.options import Options, reading
 from busway.spark.places import Places
 from busway.spark.sink import Writing
@@ -43,10 +44,14 @@ class Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
+        if self._options.history:
+            return history.partitions(self._options)
         with Places(self._options) as places:
             return [tasks.Task(one, places.names[one.broker]) for one in planning.batch(self._options, places)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        if self._options.history:
+            return history.read(self._options, partition)
         return tasks.read(self._options, partition)
 
 

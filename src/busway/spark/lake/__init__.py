@@ -1,1 +1,4 @@
-"""The lake: jobs on streams and on their archive. Each is a function for programs of one's own, and a verb of `busway lake`."""
+"""The lake: streams archived as Parquet, one table of the archive and what is live, and jobs on such tables.
+
+Each job is a function of the module that has its name: `archive.archive()`, `compact.compact()`, `table.table()`, `audit.audit()`.
+"""

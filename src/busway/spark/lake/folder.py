@@ -70,7 +70,7 @@ class Lake:
     def uri(self, *parts: str) -> str:
         """As Spark takes it."""
         if self.local:
-            return Path(self.path(*parts)).as_uri()
+            return f"file://{self.path(*parts)}"  # Spark takes it as it is written, so nothing is escaped
         scheme, rest = self.name.rstrip("/").split("://", 1)
         return "/".join((f"{'s3a' if scheme == 's3' else scheme}://{rest}", *parts))
 
