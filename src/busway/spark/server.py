@@ -118,13 +118,27 @@ def start(used: Use, master: str | None, conf: Mapping[str, str], idle: float) -
     raise ServerFailed(f"Spark has not started within {_STARTING:.0f} seconds; {state / 'server.log'} tells more")
 
 
-def connect(server: Server) -> "SparkSession":
-    """A session of its own on the server."""
+@contextlib.contextmanager
+def connected(server: Server) -> "Iterator[SparkSession]":
+    """A session of its own on the server. Meanwhile PySpark's functions are those for a server, also if this process has another Spark."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy
 
+    before = {name: os.environ.get(name) for name in ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE")}
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     builder: Any = SparkSession.builder
-    made: SparkSession = builder.remote(server.remote).create()
-    return made
+    try:
+        # A builder remembers what it was given.
+        spark: SparkSession = type(builder)().remote(server.remote).create()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def stop(state: Path) -> bool:

@@ -140,6 +140,8 @@ class Pipeline:
         for sink in found.sinks:
             with self._at(sink.line):
                 pipelines.sink(sink.name, form=sink.form, **sink.options)
+        for flow in found.flows:
+            pipelines.flow(flow.name, flow.view, flow.sink)
         if found.rest:
             registry.register_sql(found.rest, Path(self._file.name))
 
