@@ -83,5 +83,8 @@ def captured(what: Any) -> str:
 
 
 def agrees(printed: str, shown: str) -> bool:
-    pattern = "".join(r"(?:.*\n)*" if line.strip() == "…" else re.escape(line.rstrip()) + r"\s*\n" for line in shown.strip().splitlines())
+    pattern = "".join(
+        r"(?:.*\n)*" if line.strip() == "…" else re.escape(line.rstrip()) + r"\s*\n"
+        for line in shown.strip().splitlines()
+    )
     return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in printed.strip().splitlines())) is not None
