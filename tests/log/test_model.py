@@ -82,10 +82,11 @@ class Machine(RuleBasedStateMachine):
     def change(self, safety: Literal["memory", "written", "synced"]) -> None:
         self.log.set(safety=safety)
 
-    @rule(count=st.integers(1, 30), hold=st.one_of(st.just(1 << 63), st.integers(0, 40)), setting=st.booleans())
-    def trim(self, count: int, hold: int, setting: bool) -> None:
+    @rule(count=st.integers(1, 8), ahead=st.one_of(st.just(1 << 62), st.integers(0, 6)), setting=st.booleans())
+    def trim(self, count: int, ahead: int, setting: bool) -> None:
         """What is held stays, whether that is said here or as a setting, and is counted."""
         assert wait_safe(self.log) is None
+        hold = self.first + ahead
         self.log.set(max_count=count, hold=hold if setting else 1 << 63)
         gone, _, _ = self.log.trim(self.now, *() if setting else (hold,))
         held, size = self.log.held
