@@ -110,22 +110,25 @@ def _judged(rows: "DataFrame", wanted: list[declared.Column]) -> "DataFrame":
     return parsed.withColumn(_REASON, reason)
 
 
+def place(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
+    """Where a source with these options reads; if it doesn't say it, elsewhere."""
+    own = {key: value for key, value in given.items() if key.lower() in {"url", "path", *_TLS}}
+    return own if {"url", "path"} & {key.lower() for key in own} else own | dict(otherwise)
+
+
 def _reading(given: Mapping[str, str]) -> dict[str, str]:
     """Everything that is there at the first start is read, unless something else is said: else the first update would read nothing."""
-    lower = {key.lower() for key in given}
     options = {key: str(value) for key, value in given.items()}
-    if not lower & {"url", "path"}:
-        options |= _WHERE.get({})
-    if not lower & {"startingoffsets", "startingtimestamp"}:
+    options |= place(options, _WHERE.get({}))
+    if not {key.lower() for key in given} & {"startingoffsets", "startingtimestamp"}:
         options["startingOffsets"] = "earliest"
     reading(options)
     return options
 
 
 def _writing(given: Mapping[str, str]) -> dict[str, str]:
-    lower = {key.lower() for key in given}
     options = {key: str(value) for key, value in given.items()}
-    if "url" not in lower:
+    if "url" not in {key.lower() for key in given}:
         options |= {key: value for key, value in _WHERE.get({}).items() if key in {"url", *_TLS}}
     writing(options)
     return options

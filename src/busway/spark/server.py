@@ -57,10 +57,14 @@ class Use:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """While the server works for us; stays marked if that has no end of its own."""
+        """While the server works for us; stays marked if that is interrupted, but not if it fails."""
         self._busy.touch()
-        yield
-        self._busy.unlink(missing_ok=True)
+        try:
+            yield
+        except Exception:
+            self.forget()
+            raise
+        self.forget()
 
     def forget(self) -> None:
         self._busy.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ body{margin:0;background:var(--back);color:var(--text);font:15px/1.5 system-ui,-
 main{max-width:1080px;margin:0 auto;padding:32px 20px 64px}
 h1{font-size:24px;margin:0}
 .soft{color:var(--soft)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;margin:24px 0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(112px,1fr));gap:12px;margin:24px 0}
 .tile,figure,details{background:var(--card);border:1px solid var(--line);border-radius:10px}
 .tile{padding:12px 16px}.tile b{display:block;font-size:22px;font-weight:650;line-height:1.3}.tile span{color:var(--soft);font-size:13px}
 figure{margin:0 0 16px;padding:14px 16px 10px}

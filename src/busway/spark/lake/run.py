@@ -1,7 +1,7 @@
 """Runs a declared pipeline: one update of all its tables and flows after another, on a server that lives on."""
 
 import importlib.util
-import threading
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from busway.errors import BusError
 from busway.spark import declared, pipelines
 from busway.spark.failures import Failure, explain
+from busway.spark.options import reading
+from busway.spark.places import Places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KINDS: Final = (".sql", ".py")
 _MINE: Final = "spark_catalog.default."
+_ABOUT: Final = re.compile(r"[Ff]low:? '?([^' ]+)'?(?: (?:is|has) ([A-Z]+))?")
 
 
 class PipelineFailed(BusError):  # noqa: N818 - as the other errors of the bus
@@ -50,6 +53,9 @@ class Pipeline:
         self._file = file
         self._storage = (state / "storage").absolute().as_uri()
         self._options = dict(options)
+        self._read_from: list[Mapping[str, str]] | None = None
+        """What is read, if that is all known."""
+        self._seen: dict[str, Any] | None = None
 
     def update(
         self,
@@ -67,10 +73,11 @@ class Pipeline:
 
         begun = time.monotonic()
         report = Report()
-        failed: list[str] = []
+        failed: dict[str, Failure] = {}
         try:
             with _listening(spark, report):
                 graph = self._declare(spark)
+                self._seen = self._marks()
                 for result in start_run(spark, graph, [], refresh, [], check, self._storage):
                     told = result.get("pipeline_event_result")
                     if told is not None:
@@ -79,10 +86,27 @@ class Pipeline:
             if isinstance(error, BusError):
                 raise
             raise PipelineFailed(self._told(explain(error), failed)) from error
-        if failed:
-            raise PipelineFailed(f"{self._file.name}: {failed[0]}")
         report.seconds = time.monotonic() - begun
         return report
+
+    def wait(self, seconds: float, ended: Callable[[float], bool]) -> bool:
+        """Look so often until there is something new for an update, or `ended` says that it is over; whether that is so.
+
+        Where it isn't known what a pipeline reads (one in Python may read anything), each look finds something new.
+        """
+        while not ended(seconds):
+            marks = self._marks()
+            if marks is None or marks != self._seen:
+                return False
+        return True
+
+    def _marks(self) -> dict[str, Any] | None:
+        """How far the streams go that it reads."""
+        found: dict[str, Any] = {}
+        for options in self._read_from or ():
+            with Places(reading(options)) as places:
+                found |= {f"{one.broker}/{one.stream}": one.next for one in places.held()}
+        return None if self._read_from is None else found
 
     def _declare(self, spark: "SparkSession") -> str:
         """Make a graph of what the file declares; its id."""
@@ -106,18 +130,25 @@ class Pipeline:
             found = declared.parse(self._text)
         except declared.Mistake as mistake:
             raise PipelineFailed(f"{self._file.name}, {mistake}") from None
-        for one in (*found.sources, *found.sinks):
-            try:
-                if isinstance(one, declared.Sink):
-                    pipelines.sink(one.name, form=one.form, **one.options)
-                else:
-                    own = {key: one.options[key] for key in ("watermark", "rejected") if key in one.options}
-                    rest = {key: value for key, value in one.options.items() if key not in own}
-                    pipelines.source(one.name, schema=one.schema, form=one.form, **own, **rest)
-            except ValueError as error:
-                raise PipelineFailed(f"{self._file.name}, line {one.line}: {error}") from None
+        known = all(one.form == pipelines.FORMAT for one in found.sources)
+        self._read_from = [pipelines.place(one.options, self._options) for one in found.sources] if known else None
+        for source in found.sources:
+            own = {key: source.options[key] for key in ("watermark", "rejected") if key in source.options}
+            rest = {key: value for key, value in source.options.items() if key not in own}
+            with self._at(source.line):
+                pipelines.source(source.name, schema=source.schema, form=source.form, **own, **rest)
+        for sink in found.sinks:
+            with self._at(sink.line):
+                pipelines.sink(sink.name, form=sink.form, **sink.options)
         if found.rest:
             registry.register_sql(found.rest, Path(self._file.name))
+
+    @contextmanager
+    def _at(self, line: int) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise PipelineFailed(f"{self._file.name}, line {line}: {error}") from None
 
     def _import(self, spark: "SparkSession", graph: str) -> None:
         """As Spark's own runner does it: the file finds `spark`, and may not change the session."""
@@ -136,26 +167,21 @@ class Pipeline:
         except (ValueError, SyntaxError) as error:
             raise PipelineFailed(f"{self._file.name}, {_where(error, self._file)}{error}") from error
 
-    def _told(self, failure: Failure, failed: list[str]) -> str:
-        line = f", line {failure.line}" if failure.line else ""
-        text = failed[0] if failed and failure.text not in failed[0] else failure.text
-        return f"{self._file.name}{line}: {text}"
+    def _told(self, failure: Failure, failed: Mapping[str, Failure]) -> str:
+        """The first flow that failed says more than the run as a whole."""
+        flow, first = next(iter(failed.items()), ("", failure))
+        line = f", line {first.line}" if first.line else ""
+        return f"{self._file.name}{line}: {flow + ': ' if flow else ''}{first.text}"
 
 
 @contextmanager
 def _listening(spark: "SparkSession", report: Report) -> Iterator[None]:
     """Count what the flows read and reject."""
-    from pyspark.sql.streaming import StreamingQueryListener  # noqa: PLC0415
+    from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415
 
     class Listener(StreamingQueryListener):
-        def __init__(self) -> None:
-            self.open = 0
-            self.changed = threading.Condition()
-
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
             del event
-            with self.changed:
-                self.open += 1
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
             name = _short(event.progress.name or "")
@@ -165,9 +191,6 @@ def _listening(spark: "SparkSession", report: Report) -> Iterator[None]:
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
             del event
-            with self.changed:
-                self.open -= 1
-                self.changed.notify_all()
 
     listener = Listener()
     spark.streams.addListener(listener)
@@ -177,17 +200,21 @@ def _listening(spark: "SparkSession", report: Report) -> Iterator[None]:
         spark.streams.removeListener(listener)
 
 
-def _note(message: str, report: Report, failed: list[str], progress: Callable[[str, str], None] | None) -> None:
-    """An event of the run: `Flow spark_catalog.default.orders is RUNNING.`"""
-    words = message.split()
-    if len(words) >= 4 and words[0] == "Flow":
-        flow, state = _short(words[1].strip("'`")), words[3].rstrip(".").strip("'`")
-        if state == "COMPLETED":
-            report.finished.append(flow)
-        if state == "FAILED":
-            failed.append(f"the flow {flow} failed: {explain(RuntimeError(message.partition('.')[2])).text}")
-        if progress is not None:
-            progress(flow, state)
+def _note(
+    message: str, report: Report, failed: dict[str, Failure], progress: Callable[[str, str], None] | None
+) -> None:
+    """An event of the run: `Flow spark_catalog.default.orders is RUNNING.`, or what is wrong with one."""
+    said, _, error = message.partition("\nError: ")
+    about = _ABOUT.search(said)
+    if about is None:
+        return
+    flow, state = _short(about[1]), about[2] or "FAILED"
+    if state == "COMPLETED":
+        report.finished.append(flow)
+    if error:
+        failed.setdefault(flow, explain(RuntimeError(error)))
+    if progress is not None:
+        progress(flow, state)
 
 
 def _short(name: str) -> str:
