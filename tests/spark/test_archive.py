@@ -170,6 +170,12 @@ def test_a_commit_that_is_damaged_is_told(tmp_path: Path, damage: Callable[[byte
         Lake(str(tmp_path)).snapshot()
 
 
+@pytest.mark.parametrize(("name", "text"), [("/tmp/a[1]", "a pattern"), ("what://x/y", "can't be used")])
+def test_a_lake_that_can_not_be(name: str, text: str) -> None:
+    with pytest.raises(LakeError, match=text):
+        Lake(name)
+
+
 def test_not_every_commit_has_to_be_read(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     with lake.lock():

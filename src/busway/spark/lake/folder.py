@@ -50,6 +50,10 @@ class Lake:
     def __init__(self, where: str | os.PathLike[str]) -> None:
         text = os.fspath(where)
         self.name = text
+        if found := set(text) & set("*?[]{}\\"):
+            raise LakeError(
+                f"the lake {text!r} can't have {' '.join(sorted(found))} in its name: Spark takes that for a pattern"
+            )
         try:
             if "://" in text:
                 self._files, self._root = fs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", text))

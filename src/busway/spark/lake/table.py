@@ -34,7 +34,7 @@ def table(
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     if streams:
         given["streams"] = ",".join(streams)
-    given |= {"columns": ",".join(columns), "history": opened.name}
+    given |= {"columns": ",".join(columns), "history": opened.path() if opened.local else opened.name}
     chosen = tuple(topics) != ("**",)
     if chosen:
         given["topics"] = ",".join(topics)
