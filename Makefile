@@ -14,10 +14,10 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench fuzz crash lock clean python cargo postgresql java
+.PHONY: help setup run demo test check format bench fuzz crash crash-spark lock clean python cargo postgresql java
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(ENGINE) java ## prepare the virtual environment and build the engine
 
@@ -58,6 +58,9 @@ fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored lo
 
 crash: $(ENGINE) ## kill a busy broker ROUNDS (200) times and see what it has forgotten
 	$(BIN)/python -m tests.crash $(ROUNDS)
+
+crash-spark: $(ENGINE) ## kill a streaming query ROUNDS (20) times and count what its sink has stored
+	$(BIN)/python -m tests.spark.crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
 
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv

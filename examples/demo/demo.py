@@ -18,14 +18,26 @@ from pathlib import Path
 
 from picture import draw
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import avg, col, concat, count, element_at, from_json, lit, split, struct, sum as total, to_json, window
+from pyspark.sql.functions import (
+    avg,
+    col,
+    concat,
+    count,
+    element_at,
+    from_json,
+    lit,
+    split,
+    struct,
+    sum as total,
+    to_json,
+    window,
+)
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from busway import sync
-from busway.spark.lake.archive import archive
-from busway.spark.session import session
+from busway.spark import archive, session
 
 WINDOW, LATE = "2 seconds", "1 second"
 console = Console()
@@ -52,7 +64,9 @@ def payments(frame: DataFrame) -> DataFrame:
 
 def alerting(spark: SparkSession, url: str, folder: Path) -> object:
     """The pipeline: countries in which many payments are declined, by window, back on to the bus."""
-    source = spark.readStream.format("busway").options(url=url, streams="payments", columns="topic,time,payload", channel="alerts")
+    source = spark.readStream.format("busway").options(
+        url=url, streams="payments", columns="topic,time,payload", channel="alerts"
+    )
     windows = (
         payments(source.option("startingOffsets", "earliest").load())
         .withWatermark("time", LATE)
@@ -64,7 +78,9 @@ def alerting(spark: SparkSession, url: str, folder: Path) -> object:
         concat(lit("alerts/"), "country").alias("topic"),
         to_json(struct(col("window.start").alias("since"), "payments", "declined")).alias("payload"),
     )
-    sink = alerts.writeStream.format("busway").option("url", url).option("checkpointLocation", str(folder / "checkpoint"))
+    sink = (
+        alerts.writeStream.format("busway").option("url", url).option("checkpointLocation", str(folder / "checkpoint"))
+    )
     return sink.outputMode("append").trigger(processingTime="1 second").start()
 
 
@@ -76,7 +92,9 @@ def listen(url: str, heard: list[tuple[float, str]]) -> None:
             country = message.topic.split("/")[1]
             since = datetime.fromisoformat(told["since"]).timestamp()
             heard.append((since, country))
-            console.print(f"  [red]alert[/red] {country}: {told['declined']:.0%} of {told['payments']} payments declined")
+            console.print(
+                f"  [red]alert[/red] {country}: {told['declined']:.0%} of {told['payments']} payments declined"
+            )
 
 
 def main() -> None:
@@ -94,7 +112,12 @@ def main() -> None:
 def run(out: Path, seconds: int) -> None:
     here = Path(__file__).parent
     bars = Progress(TextColumn("{task.description:32}"), BarColumn(), TimeElapsedColumn(), console=console)
-    with bars, running("-m", "busway", "serve", "--tcp", "127.0.0.1:0", "--json", "--quiet", "--data", str(out / "data")) as broker:
+    with (
+        bars,
+        running(
+            "-m", "busway", "serve", "--tcp", "127.0.0.1:0", "--json", "--quiet", "--data", str(out / "data")
+        ) as broker,
+    ):
         step = bars.add_task("starting a bus and Spark", total=None)
         assert broker.stdout is not None
         url = json.loads(broker.stdout.readline())["addresses"][0]
@@ -122,8 +145,20 @@ def run(out: Path, seconds: int) -> None:
 
         step = bars.add_task("a table of everything", total=None)
         everything = spark.read.format("busway").options(url=url, history=str(out / "lake"), streams="payments").load()
-        rows = payments(everything).groupBy("country").agg(count("*").alias("n"), total("amount").alias("sum"), avg("declined").alias("share")).orderBy("country").collect()
-        points = payments(everything).groupBy(window("time", "1 second").alias("w"), "country").agg(avg("declined").alias("share")).orderBy("w").collect()
+        rows = (
+            payments(everything)
+            .groupBy("country")
+            .agg(count("*").alias("n"), total("amount").alias("sum"), avg("declined").alias("share"))
+            .orderBy("country")
+            .collect()
+        )
+        points = (
+            payments(everything)
+            .groupBy(window("time", "1 second").alias("w"), "country")
+            .agg(avg("declined").alias("share"))
+            .orderBy("w")
+            .collect()
+        )
         bars.update(step, total=1, completed=1)
         bus.close()
     show(rows, heard)

@@ -12,9 +12,10 @@ def draw(shares: Mapping[str, Sequence[tuple[float, float]]], alerts: Mapping[st
     length = max((at for points in shares.values() for at, _ in points), default=1.0) or 1.0
     most = max((share for points in shares.values() for _, share in points), default=1.0) or 1.0
     height = TOP + ROW * len(shares) + 46
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    look = 'font-family="system-ui, sans-serif" role="img" aria-label="Declined payments and alerts"'
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-        ' font-family="system-ui, sans-serif" role="img" aria-label="Declined payments and alerts">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {look}>',
         f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
         _text(20, 30, title, INK, 16, "600"),
         _text(20, 50, "share of declined payments, and alerts that Spark published", FAINT, 12),
@@ -40,4 +41,6 @@ def draw(shares: Mapping[str, Sequence[tuple[float, float]]], alerts: Mapping[st
 
 
 def _text(x: float, y: float, text: str, fill: str, size: int, weight: str = "400") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" font-size="{size}" font-weight="{weight}">{escape(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" font-size="{size}" font-weight="{weight}">{escape(text)}</text>'
+    )

@@ -31,7 +31,11 @@ def main() -> None:
                 refused = BROKEN if broken and country == given.outage else DECLINED
                 amount = int(given.rate * STEP * share * chance.uniform(0.7, 1.3)) + 1
                 payments = [
-                    {"id": next(numbers), "amount": round(chance.lognormvariate(3, 1), 2), "ok": chance.random() > refused}
+                    {
+                        "id": next(numbers),
+                        "amount": round(chance.lognormvariate(3, 1), 2),
+                        "ok": chance.random() > refused,
+                    }
                     for _ in range(amount)
                 ]
                 shop = chance.randrange(1, 40)

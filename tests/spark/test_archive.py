@@ -240,6 +240,20 @@ def test_what_expired_before_it_was_archived(spark: SparkSession, bus: Served, n
     assert [row["offset"] for row in lakes.rows(tmp_path)] == [*range(300), *range(first, 1800)]
 
 
+def test_what_is_damaged_is_told(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
+    publish(bus, name, 200)
+    bucket = sorted((bus.folder / "streams" / name / "log").glob("*.log"))[1]
+    content = bytearray(bucket.read_bytes())
+    content[len(content) // 2] ^= 1
+    bucket.write_bytes(content)
+    with pytest.raises(DataLoss, match=f"messages of the stream '{name}'.*are gone"):
+        once(spark, bus, name, tmp_path, "path")
+    done = once(spark, bus, name, tmp_path, "path", fail_on_data_loss=False)
+    assert 550 < done.rows < 600
+    (covered,) = lakes.commits(tmp_path)[-1]["ranges"]
+    assert (covered["begin"], covered["end"], covered["damaged"]) == (0, 600, True)
+
+
 def test_retention_waits_for_the_archive(spark: SparkSession, bus: Served, tmp_path: Path) -> None:
     name = f"s{next(NUMBERS)}"
     bus.stream(name, max_count=256, retain_until="archived")

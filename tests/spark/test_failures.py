@@ -64,6 +64,14 @@ AWAITED = (
     f"SQLSTATE: 22018{STACK}"
 )
 
+CAST = """[STREAM_FAILED] Query [id = 5f86, runId = f8a7] terminated with exception: [CAST_INVALID_INPUT] The value 'x' is malformed. \
+SQLSTATE: 22018
+== SQL (line 5, position 8) ==
+SELECT cast(payload as int) FROM STREAM orders
+       ^^^^^^^^^^^^^^^^^^^^
+ SQLSTATE: XXKST
+=== Streaming Query ==="""
+
 MISSING = (
     "An error occurred while calling o148.load.\n: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] "
     f"Failed to find the data source: nosuch. SQLSTATE: 42K02{STACK}"
@@ -74,7 +82,7 @@ MISSING = (
     ("given", "text", "condition", "line"),
     [
         (OPTION, "the option url can't be 'x': give an address", "PYTHON_DATA_SOURCE_ERROR", 0),
-        (STREAM, "5 messages of 'orders' are gone", "STREAM_FAILED", 0),
+        (STREAM, "5 messages of 'orders' are gone", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", 0),
         (
             COLUMN,
             "A column with name `nope` cannot be resolved. (line 3, column 8)",
@@ -82,6 +90,7 @@ MISSING = (
             3,
         ),
         (PARSE, "Syntax error at or near 'SELEC'. (line 1, column 1)", "PARSE_SYNTAX_ERROR", 1),
+        (CAST, "The value 'x' is malformed. (line 5, column 8)", "CAST_INVALID_INPUT", 5),
         (CRASH, "Python worker exited unexpectedly (crashed).", "", 0),
         (AWAITED, "The value 'x' is malformed.", "CAST_INVALID_INPUT", 0),
         (MISSING, "Failed to find the data source: nosuch.", "DATA_SOURCE_NOT_FOUND", 0),
@@ -89,7 +98,7 @@ MISSING = (
 )
 def test_one_line_of_many(given, text, condition, line):
     failure = explain(Exception(given))
-    assert (failure.text, failure.condition, failure.line) == (text, condition, line)
+    assert (failure.told, failure.condition, failure.line) == (text, condition, line)
 
 
 def test_an_error_of_the_bus_is_itself_again():

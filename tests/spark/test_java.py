@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from busway.spark import java, session
+from busway.spark import java
+from busway.spark.session import NeedsSpark, require, session, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,19 +62,19 @@ def test_what_is_wrong_with_the_one_that_is_there_is_said(bare, monkeypatch, tmp
 
 def test_none_at_all_names_what_to_install(bare):
     with pytest.raises(java.NeedsJava, match=r"Java 17 or newer and there is none here: .*openjdk-17-jre-headless"):
-        session.session()
+        session()
 
 
 def test_missing_pyspark_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(session.NeedsSpark, match=r"needs pyspark.*: pip install 'busway\[spark\]'"):
-        session.require()
+    with pytest.raises(NeedsSpark, match=r"needs pyspark.*: pip install 'busway\[spark\]'"):
+        require()
 
 
 def test_settings_of_a_local_master_stay_on_this_machine():
-    made = session.settings("local[3]", {"spark.ui.enabled": "true"})
+    made = settings("local[3]", {"spark.ui.enabled": "true"})
     assert made["spark.driver.bindAddress"] == made["spark.driver.host"] == "127.0.0.1"
     assert made["spark.sql.shuffle.partitions"] == "3"
     assert made["spark.sql.session.timeZone"] == "UTC"
@@ -81,7 +82,7 @@ def test_settings_of_a_local_master_stay_on_this_machine():
 
 
 def test_settings_of_a_cluster_leave_addresses_and_sizes_to_it():
-    made = session.settings("spark://host:7077")
+    made = settings("spark://host:7077")
     assert made["spark.master"] == "spark://host:7077"
     assert not {"spark.driver.bindAddress", "spark.driver.host", "spark.driver.memory"} & set(made)
 

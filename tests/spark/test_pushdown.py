@@ -30,7 +30,7 @@ class Numbers(DataSource):
 class NumbersReader(DataSourceReader):
     only: int | None = None
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
         for one in filters:
             if isinstance(one, EqualTo):
                 self.only = one.value

@@ -20,10 +20,13 @@ from busway.cli.channel import (
 from busway.cli.doctor import doctor
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
+from busway.cli.lake_archive import lake_archive, lake_compact
 from busway.cli.lake_audit import lake_audit
 from busway.cli.lake_replay import lake_replay
+from busway.cli.lake_run import lake_run, lake_stop
 from busway.cli.lake_sql import lake_sql
 from busway.cli.lake_stats import lake_stats
+from busway.cli.lake_table import lake_table
 from busway.cli.pub import pub
 from busway.cli.push import push
 from busway.cli.replay import replay
@@ -82,6 +85,16 @@ for verb in (
 app.add_typer(channel)
 
 lake = typer.Typer(name="lake", help="Spark: queries and jobs over streams and their archive.", no_args_is_help=True)
-for verb in (lake_sql, lake_audit, lake_stats, lake_replay):
+for verb in (
+    lake_archive,
+    lake_table,
+    lake_compact,
+    lake_sql,
+    lake_audit,
+    lake_stats,
+    lake_replay,
+    lake_run,
+    lake_stop,
+):
     lake.command(verb.__name__.removeprefix("lake_"))(flags.with_environment(verb))
 app.add_typer(lake)

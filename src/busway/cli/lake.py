@@ -205,7 +205,7 @@ class Job:
         what = (hint(failure) if hint else "") or (advice(failure.own) if failure.own else "")
         if not what and not self.debug and not isinstance(error, BusError | OSError | ValueError):
             what = "" if failure.condition else "--debug shows more"
-        print(f"busway: {failure.text} ({what})" if what else f"busway: {failure.text}", file=sys.stderr)
+        print(f"busway: {failure.told} ({what})" if what else f"busway: {failure.told}", file=sys.stderr)
         if failure.own is not None:
             raise typer.Exit(terminal.exit_code(failure.own)) from None
         raise typer.Exit(terminal.REJECTED if failure.condition.startswith(_WRONG) else terminal.ERROR) from None
@@ -234,6 +234,11 @@ class Ending:
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._former: dict[int, Any] = {}
+
+    @property
+    def event(self) -> threading.Event:
+        """Is set when it was asked for."""
+        return self._asked
 
     @property
     def asked(self) -> bool:

@@ -6,18 +6,18 @@ A driver over storing.py. Rows go out in runs that share topic and fields; an er
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from busway.client.storing import Unstored
+from busway.client.underway import Alone, Mixed
 from busway.errors import BusError, Timeout
 
 if TYPE_CHECKING:
     from busway.client.core import Core
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Payloads with the same topic and fields, one after the other. `first` is the caller's number of the first one."""
 
     first: int
@@ -45,7 +45,7 @@ class Feed:
         self._core = core
         self._unstored = unstored
         self._patience = patience
-        self._answers: deque[tuple[Run, asyncio.Future[Any]]] = deque()
+        self._answers: deque[tuple[Sequence[Run], asyncio.Future[Any], Mixed | None]] = deque()
 
     def skip(self, number: int) -> None:
         """Give no message a number up to this one."""
@@ -55,13 +55,11 @@ class Feed:
         """Send these as soon as there is room; what was refused meanwhile is raised. RunFailed, Timeout."""
         try:
             async with asyncio.timeout(self._patience) as limit:
-                for run in runs:
-                    try:
-                        await self._begin(run)
-                    except BusError as error:
-                        raise RunFailed(run, error) from error
-                    self._look()
-                    self._postpone(limit)
+                for single, some in groupby(runs, _is_single):
+                    if single:
+                        await self._send_each(list(some), limit)
+                    else:
+                        await self._send_many(some, limit)
         except TimeoutError as error:
             raise self._timeout() from error
 
@@ -70,8 +68,11 @@ class Feed:
         try:
             async with asyncio.timeout(self._patience) as limit:
                 while self._answers:
-                    run, answer = self._answers.popleft()
-                    await self._wait(run, answer)
+                    runs, answer, mixed = self._answers.popleft()
+                    try:
+                        await asyncio.shield(answer)
+                    except BusError as error:
+                        raise _failed(runs, mixed, error) from error
                     self._postpone(limit)
         except TimeoutError as error:
             raise self._timeout() from error
@@ -85,23 +86,43 @@ class Feed:
     def _timeout(self) -> Timeout:
         return Timeout(f"the broker has stored nothing for {self._patience:g} s")
 
-    async def _begin(self, run: Run) -> None:
-        if len(run.payloads) == 1:
-            answer = await self._unstored.begin_one(run.topic, run.payloads[0], run.fields, run.time)
-            self._answers.append((run, answer))
-        else:
-            for many in await self._unstored.begin_many(run.topic, run.payloads, run.fields):
-                self._answers.append((run, many))
+    async def _send_many(self, runs: Iterable[Run], limit: asyncio.Timeout) -> None:
+        for run in runs:
+            try:
+                answers = await self._unstored.begin_many(run.topic, run.payloads, run.fields)
+            except BusError as error:
+                raise RunFailed(run, error) from error
+            self._answers.extend(([run], answer, None) for answer in answers)
+            self._look(limit)
 
-    def _look(self) -> None:
+    async def _send_each(self, runs: list[Run], limit: asyncio.Timeout) -> None:
+        """Runs of one payload each, which differ."""
+        messages = [Alone(topic, payloads[0], fields, time) for _, topic, payloads, fields, time in runs]
+        done = 0
+        while done < len(runs):
+            try:
+                mixed, end = await self._unstored.begin_each(messages, done)
+            except BusError as error:
+                raise RunFailed(runs[done], error) from error
+            self._answers.append((runs[done:end], mixed.answer, mixed))
+            done = end
+            self._look(limit)
+
+    def _look(self, limit: asyncio.Timeout) -> None:
+        """Raise what was refused."""
         answers = self._answers
         while answers and answers[0][1].done():
-            run, answer = answers.popleft()
+            runs, answer, mixed = answers.popleft()
             if isinstance(error := answer.exception(), BusError):
-                raise RunFailed(run, error) from error
+                raise _failed(runs, mixed, error)
+        self._postpone(limit)
 
-    async def _wait(self, run: Run, answer: "asyncio.Future[Any]") -> None:
-        try:
-            await asyncio.shield(answer)
-        except BusError as error:
-            raise RunFailed(run, error) from error
+
+def _is_single(run: Run) -> bool:
+    return len(run.payloads) == 1
+
+
+def _failed(runs: Sequence[Run], mixed: Mixed | None, error: BusError) -> RunFailed:
+    failed = RunFailed(runs[mixed.refused if mixed is not None else 0], error)
+    failed.__cause__ = error
+    return failed

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -22,6 +21,7 @@ from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
+from busway.client.underway import Again, Alone, Mixed, Sent, Underway
 from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
 from busway.since import moment
@@ -39,36 +39,6 @@ _EACH: Final = 256
 remembers of a client."""
 _CHUNK: Final = 1024
 _LONGEST: Final = 100 * 365.25 * 86400
-
-
-@dataclass(slots=True, eq=False)
-class _Sent:
-    """Messages that were sent one after the other, under numbers that follow each other."""
-
-    first: int
-    topic: str
-    payloads: Sequence[bytes | str]
-    fields: bytes
-    times: tuple[int, int]
-    time: int
-    size: int
-    answer: "asyncio.Future[Placed]" = field(repr=False)
-    places: list[tuple[int, Position, int]] = field(default_factory=list)
-    """Number, place, how many: what the broker has said so far."""
-    left: int = 0
-
-    def __post_init__(self) -> None:
-        self.left = len(self.payloads)
-
-    def told(self, number: int, count: int) -> bool:
-        """Whether the place of one of these is known."""
-        return any(first < number + count and number < first + many for first, _, many in self.places)
-
-    def placed(self) -> Placed:
-        placed = Placed()
-        for _, first, count in sorted(self.places):
-            placed.add(first, count)
-        return placed
 
 
 class Placing(Coroutine[Any, Any, Position]):
@@ -119,7 +89,7 @@ class Unstored:
         self._core = core
         self._ones: dict[int, Placing] = {}
         """By their numbers, those that were sent one by one."""
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[Underway] = deque()
         self._bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()
 
@@ -136,12 +106,28 @@ class Unstored:
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
 
-    async def begin_one(
-        self, topic: str, payload: bytes | str, fields: bytes, sent: int = 0
-    ) -> "asyncio.Future[Position]":
-        """Send a message without waiting until it is stored; its answer. `sent`: its time, in nanoseconds."""
-        connection = await self._ready(len(payload) + _EACH)
-        return self._begin_one(connection, topic, payload, fields, (0, 0), sent).answer
+    async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[Mixed, int]:
+        """Send some of these, from one on, without waiting until they are stored; what is under way, and where to go on.
+
+        One that can't be sent raises when it is the first.
+        """
+        part = messages[start : start + _CHUNK]
+        connection = await self._ready(sum(len(one.payload) for one in part) + _EACH * len(part))
+        now, send, first, count = time.time_ns(), self._core.session.send, 0, 0
+        for topic, payload, fields, sent in part:
+            try:
+                number = send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=sent or now)
+            except BusError:
+                if not count:
+                    raise
+                break
+            first = first or number
+            count += 1
+        part = part[:count]
+        size = sum(len(one.payload) for one in part) + _EACH * count
+        mixed = Mixed(first, part, now, size, self._core.loop.create_future())
+        self._add(mixed, connection)
+        return mixed, start + count
 
     async def begin_many(
         self, topic: str, payloads: Sequence[bytes | str], fields: bytes
@@ -167,10 +153,9 @@ class Unstored:
         payload: bytes | str,
         fields: bytes,
         times: tuple[int, int],
-        sent: int = 0,
     ) -> Placing:
         core = self._core
-        now = sent or time.time_ns()
+        now = time.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
@@ -210,12 +195,15 @@ class Unstored:
                 await asyncio.sleep(0)
             return None, end
         part = payloads[start:end] if end - start < len(payloads) else payloads
-        sent = _Sent(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
+        sent = Sent(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
+        self._add(sent, connection)
+        return sent.answer, end
+
+    def _add(self, sent: Underway, connection: Connection) -> None:
         self._sent.append(sent)
         self._bytes += sent.size
         if len(self._sent) == 1:
-            connection.flush()
-        return sent.answer, end
+            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
 
     async def _ready(self, size: int) -> Connection:
         """Wait until so many bytes more may wait to be stored, and there is a connection that takes something."""
@@ -240,20 +228,15 @@ class Unstored:
                     placing.answer.set_result(Position(broker, stream, offset, sequence))
                 some = 1
             elif (sent := self._find(number)) is not None:
-                some = self._stored_some(sent, number, end - number, Position(broker, stream, offset, sequence))
+                some, new = sent.mark(number, end - number, Position(broker, stream, offset, sequence))
+                if new:
+                    self._settle(sent, new)
+                if not sent.left:
+                    sent.finish()
             else:  # one that was sent again may be answered twice
                 some = 1
             number, offset, sequence = number + some, offset + some, sequence + some
         self._make_room()
-
-    def _stored_some(self, sent: _Sent, number: int, count: int, place: Position) -> int:
-        some = 1 if sent.told(number, count) else min(count, sent.first + len(sent.payloads) - number)
-        if not sent.told(number, some):
-            sent.places.append((number, place, some))
-            self._settle(sent, some)
-        if not sent.left and not sent.answer.done():
-            sent.answer.set_result(sent.placed())
-        return some
 
     def refused(self, number: int, code: int, text: str) -> bool:
         """The broker could not store one; whether it was one of these."""
@@ -262,7 +245,7 @@ class Unstored:
         if number in self._ones:
             self._refuse_one(number, from_code(code, text))
         elif (sent := self._find(number)) is not None:
-            self._refuse(sent, from_code(code, text))
+            self._refuse(sent, number, from_code(code, text))
         else:
             return False
         self._make_room()
@@ -273,8 +256,8 @@ class Unstored:
         self._bytes -= len(placing.payload) + _EACH
         self._tell(placing.answer, placing.topic, error)
 
-    def _refuse(self, sent: _Sent, error: BusError) -> None:
-        self._tell(sent.answer, sent.topic, error)
+    def _refuse(self, sent: Underway, number: int, error: BusError) -> None:
+        self._tell(sent.answer, sent.topic_of(number), error)
         self._settle(sent, 1)
 
     def _tell(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
@@ -288,27 +271,22 @@ class Unstored:
         many = {sent.first: sent for sent in self._sent}
         for number in sorted([*self._ones, *many]):
             if (placing := self._ones.get(number)) is not None:
-                one = (number, placing.payload)
-                self._send_again(placing.topic, [one], placing.fields, placing.times, placing.sent)
+                one = Again(number, placing.topic, placing.payload, placing.fields, placing.times, placing.sent)
+                self._send_again([one])
             else:
-                sent = many[number]
-                done = {begin + more for begin, _, count in sent.places for more in range(count)}
-                left = [one for one in enumerate(sent.payloads, sent.first) if one[0] not in done]
-                self._send_again(sent.topic, left, sent.fields, sent.times, sent.time)
+                self._send_again(list(many[number].again()))
         self._make_room()
 
-    def _send_again(
-        self, topic: str, messages: list[tuple[int, bytes | str]], fields: bytes, times: tuple[int, int], sent: int
-    ) -> None:
+    def _send_again(self, messages: list[Again]) -> None:
         send = self._core.session.send
-        for number, payload in messages:
+        for number, topic, payload, fields, times, sent in messages:
             try:
                 send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times)
             except BusError as error:  # another server may have other limits
                 if number in self._ones:
                     self._refuse_one(number, error)
                 elif (many := self._find(number)) is not None:
-                    self._refuse(many, error)
+                    self._refuse(many, number, error)
 
     def end(self, error: BusError) -> None:
         """There will be no further connection."""
@@ -323,14 +301,14 @@ class Unstored:
             if not (future := self._room.popleft()).done():
                 future.set_exception(copy(error))
 
-    def _find(self, number: int) -> _Sent | None:
-        if self._sent and self._sent[0].first <= number < self._sent[0].first + len(self._sent[0].payloads):
+    def _find(self, number: int) -> Underway | None:
+        if self._sent and self._sent[0].first <= number < self._sent[0].end:
             return self._sent[0]
         at = bisect_right(self._sent, number, key=lambda one: one.first) - 1
         found = self._sent[at] if at >= 0 else None
-        return found if found is not None and number < found.first + len(found.payloads) else None
+        return found if found is not None and number < found.end else None
 
-    def _settle(self, sent: _Sent, count: int) -> None:
+    def _settle(self, sent: Underway, count: int) -> None:
         sent.left -= count
         if sent.left:
             return

@@ -1,11 +1,14 @@
 """Busway in Spark: a source and a sink by the name `busway`, and the jobs of the lake.
 
-Spark finds the source by itself, through the module `pyspark_busway`; nothing has to be registered. Needs `busway[spark]`. What
-is named here is imported when it is first asked for, so that the workers of Spark load no more than they need.
+Spark finds the source by itself, through the module `pyspark_busway`; nothing has to be registered. Needs `busway[spark]`. The jobs
+are imported when they are first asked for, so that the workers of Spark load no more than they need.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+from busway.spark.java import NeedsJava
+from busway.spark.session import NeedsSpark, session
 
 if TYPE_CHECKING:
     from busway.spark.lake.archive import archive
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditReport",
     "Finding",
+    "NeedsJava",
+    "NeedsSpark",
     "ReplayFailed",
     "Replayed",
     "StatsReport",
@@ -28,6 +33,7 @@ __all__ = [
     "compact",
     "page",
     "replay",
+    "session",
     "sql",
     "stats",
     "stats_report",

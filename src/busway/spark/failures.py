@@ -10,7 +10,8 @@ _RAISED: Final = re.compile(r"^(?P<where>(?:[A-Za-z_]\w*\.)*)(?P<kind>[A-Za-z_]\
 _AFTER: Final = re.compile(r"\n *(?:SQLSTATE: |===|\tat |\n)|\n\s+at |\Z")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 _CONDITION: Final = re.compile(r"^\[([A-Z0-9_.]+)\] ")
-_PLACE: Final = re.compile(r"line (\d+),? pos (\d+)")
+_PLACE: Final = re.compile(r"line (\d+),? (pos|position) (\d+)")
+_STREAM: Final = re.compile(r"^\[STREAM_FAILED\] Query .*? terminated with exception: ", re.DOTALL)
 _AWAITED: Final = "Exception thrown in awaitResult"
 _CALLED: Final = re.compile(r"^An error occurred while calling .*?\n: ", re.DOTALL)
 _TASK: Final = re.compile(r"^Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): ", re.DOTALL)
@@ -28,16 +29,22 @@ class Failure(NamedTuple):
     """Spark's name of it, such as PARSE_SYNTAX_ERROR."""
     line: int = 0
     """In the text of the query; 0 if it isn't known."""
+    column: int = 0
     own: errors.BusError | None = None
     """The error of Busway's that was raised in a worker."""
+
+    @property
+    def told(self) -> str:
+        """With its place in the text."""
+        return f"{self.text} (line {self.line}, column {self.column})" if self.line else self.text
 
 
 def explain(error: BaseException) -> Failure:
     """What there is to tell of an error that came through Spark."""
     if isinstance(error, errors.BusError):
         return Failure(str(error), own=error)
-    whole = _CALLED.sub("", str(error).strip())
-    condition = getattr(error, "getCondition", lambda: None)() or _found(_CONDITION, whole)
+    whole = _STREAM.sub("", _CALLED.sub("", str(error).strip()))
+    condition = _found(_CONDITION, whole) or getattr(error, "getCondition", lambda: None)() or ""
     if _TRACEBACK in whole:
         return _raised(whole.rpartition(_TRACEBACK)[2], condition)
     if isinstance(error, ConnectionError):
@@ -47,10 +54,9 @@ def explain(error: BaseException) -> Failure:
     at = _PLACE.search(whole)
     whole = _cause(whole)
     condition = condition or _found(_CONDITION, whole)
-    text = _shortened(whole)
-    if at:
-        text = f"{text} (line {at[1]}, column {int(at[2]) + 1})"
-    return Failure(text or type(error).__name__, condition, int(at[1]) if at else 0)
+    # One counts columns from nought, the other from one.
+    line, column = (int(at[1]), int(at[3]) + (at[2] == "pos")) if at else (0, 0)
+    return Failure(_shortened(whole) or type(error).__name__, condition, line, column)
 
 
 def _raised(traceback: str, condition: str) -> Failure:

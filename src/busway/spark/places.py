@@ -76,6 +76,10 @@ class Folder:
         same = {"broker": part.broker, "stream": part.stream}
         at = part.begin
         while at < part.end:
+            if at < log.first:  # skip() would pass over what is gone
+                tell(gone(part, at, min(log.first, part.end)))
+                at = log.first
+                continue
             begin = at if selection is None else max(at, log.skip(at, selection))
             if begin >= part.end:
                 return

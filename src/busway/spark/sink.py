@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, Final
@@ -48,11 +48,14 @@ class WriteFailed(RuntimeError):  # noqa: N818 - it is the write that has failed
 
 @dataclass(frozen=True)
 class Done(WriterCommitMessage):
-    """What the task of a partition has done: rows that it stored, and rows that were stored before."""
+    """What the task of a partition has done."""
 
     partition: int
     stored: int
     skipped: int
+    """Rows that were stored before."""
+    changed: int = 0
+    """Stored before, and not among its rows now."""
     query: str = ""
     run: str = ""
 
@@ -101,8 +104,8 @@ class Writer:
         """Later tries have higher generations: by the driver's clock, and those of one job by Spark's own count."""
         return Identity(session=this.session, generation=self._made << 32 | this.attempt & 0xFFFFFFFF)
 
-    def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, this: Try, before: Stored | None) -> tuple[int, int]:
-        """Write a partition, but for what is stored already; how many rows were written and how many not."""
+    def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, this: Try, before: Stored | None) -> Done:
+        """Write a partition, but for what is stored already."""
         rows = Rows(self._options.topic, this.partition)
         feed = bus.feed(self._options.timeout)
         if before is not None:
@@ -122,9 +125,8 @@ class Writer:
             raise WriteFailed(_why(rows, failed)) from failed.error
         except Timeout as error:
             raise WriteFailed(f"{self._options.urls[0]}: {error}") from error
-        if before is not None and before.contents:
-            raise WriteFailed(_changed(before.contents.total(), this.partition))
-        return written, rows.count - written
+        changed = before.contents.total() if before is not None else 0
+        return Done(this.partition, written, rows.count - written, changed)
 
     def read_back(self, bus: Bus, this: Try, begin: Mapping[str, int]) -> Stored:
         """What this publisher has stored. Nobody else can be it while its connection lasts."""
@@ -144,8 +146,7 @@ class BatchWriter(Writer, DataSourceArrowWriter):
         with self.connected(this) as bus:
             fresh = this.first and not bus.server.get("seen", True) and bus.server.get("since") == self._since
             before = None if fresh else self.read_back(bus, this, self._begin)
-            stored, skipped = self.put(iterator, bus, this, before)
-        return Done(this.partition, stored, skipped)
+            return self.put(iterator, bus, this, before)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _tell(messages, self._options)
@@ -165,8 +166,7 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         this = Try.of(context, "query", query, epoch)
         with self.connected(this) as bus:
             before = self._before(bus, this, query, run, epoch)
-            stored, skipped = self.put(iterator, bus, this, before)
-        return Done(this.partition, stored, skipped, query, run)
+            return replace(self.put(iterator, bus, this, before), query=query, run=run)
 
     def _before(self, bus: Bus, this: Try, query: str, run: str, epoch: int) -> Stored | None:
         """What this partition of this epoch has stored already; None: nothing, for sure."""
@@ -276,14 +276,6 @@ def _why(rows: Rows, failed: RunFailed) -> str:
     return f"{where} ({run.topic!r}): {failed}"
 
 
-def _changed(count: int, partition: int) -> str:
-    return (
-        f"{count} rows that partition {partition} has stored in an earlier try are not among its rows now: the query gives other rows,"
-        " or shares them out in another way, each time it is tried. Leave out what is random in it, and go on with the same number"
-        " of partitions as before."
-    )
-
-
 def _tell(messages: list[WriterCommitMessage | None], options: Options, what: str = "") -> None:
     done = [one for one in messages if isinstance(one, Done)]
     stored, skipped = sum(one.stored for one in done), sum(one.skipped for one in done)
@@ -293,3 +285,12 @@ def _tell(messages: list[WriterCommitMessage | None], options: Options, what: st
         )
     else:
         log.debug("%s%s: %d rows stored", what, options.urls[0], stored)
+    if changed := sum(one.changed for one in done):
+        # Not an end of the query: it would fail like this each time, and its rows are there.
+        log.error(
+            "%s%s: %d rows that an earlier try has stored are not among its rows now, so what came in their place is stored besides: "
+            "the query gives other rows each time (rand, uuid), or shares them out among other partitions than before",
+            what,
+            options.urls[0],
+            changed,
+        )

@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as fn
 
 from busway.errors import BusError
 from busway.spark.columns import ddl
+from busway.spark.failures import explain
 from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.compact import compact_some
 from busway.spark.lake.folder import DATA, STAGING, Lake
@@ -86,7 +88,13 @@ def archive(
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     given["topics"] = ",".join(topics)
     work = Archiver(
-        spark, Lake(lake), given, tuple(streams), channel if url else "", fail=fail_on_data_loss, grace=grace
+        spark,
+        Lake(lake),
+        given,
+        tuple(streams),
+        channel if given.get("url") else "",
+        fail=fail_on_data_loss,
+        grace=grace,
     )
     stop = threading.Event() if stop is None else stop
     with work.lake.lock():
@@ -109,17 +117,17 @@ def _rounds(
         try:
             done = work.round()
             failed = 0
-        except (ConnectionError, BusError, PySparkException) as error:
+        except (ConnectionError, BusError, PySparkException, Py4JJavaError) as error:
             failed += 1
             if once or failed >= _TRIES:
                 raise
-            log.warning("a round of the archive failed, and is tried again: %s", _first_line(error))
+            log.warning("a round of the archive failed, and is tried again: %s", explain(error).text)
             work.begin()
             stop.wait(interval)
             continue
         progress(done)
         if compact_below is not None:
-            compact_some(work.spark, work.lake, work.snapshot, below=compact_below, least=_MANY if not once else 2)
+            compact_some(work.spark, work.lake, work.snapshot, below=compact_below, least=_MANY)
         if once and not done.lag:
             return done
         if not done.lag:
@@ -171,7 +179,7 @@ class Archiver:
         if deleted:
             self._commit(Commit(number=self.snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))
 
-    def round(self) -> Progress:
+    def round(self, looks: int = _TRIES) -> Progress:
         """Archive what there is now, or a good part of it. Raises DataLoss."""
         begun = time.monotonic()
         with Places(self._options) as places:
@@ -184,10 +192,10 @@ class Archiver:
                 return Progress(0, 0, 0, 0, 0, time.monotonic() - begun, waiting, self.snapshot.rows)
             try:
                 commit = self._archived(covered)
-            except PySparkException as error:
+            except (PySparkException, Py4JJavaError) as error:
                 if "DataLoss" not in str(error):
                     raise
-                return self._again(covered, error)
+                return self._again(covered, error, looks - 1)
             self._damaged.clear()
             self._follow(places, {one.place: one.end for one in covered})
         size = sum(file.bytes for file in commit.added)
@@ -195,19 +203,19 @@ class Archiver:
         seconds = time.monotonic() - begun
         return Progress(commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows)
 
-    def _again(self, covered: Sequence[Covered], error: Exception) -> Progress:
+    def _again(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
         """Some were gone when they were read: removed meanwhile, then the next look tells which; or damaged, then the rest is read."""
         with Places(self._options) as places:
             first = {one.place: one.first for one in places.held(self._streams)}
         removed = any(first.get(one.place, 0) > one.begin + one.lost for one in covered)
-        if self._fail:
-            raise DataLoss(_first_line(error)) from error
+        if self._fail or not looks:
+            raise DataLoss(explain(error).text) from error
         if not removed:
             if self._damaged:
                 raise error
             self._damaged.update(one.place for one in covered)
         self.begin()
-        return self.round()
+        return self.round(looks)
 
     def _plan(self, held: Sequence[Held]) -> list[Covered]:
         """What this round is to cover of each stream, and what of that is gone."""
@@ -304,10 +312,3 @@ class Archiver:
                 log.warning(
                     "the channel %r of the stream %r does not follow the archive: %s", self._channel, stream, error
                 )
-
-
-def _first_line(error: BaseException) -> str:
-    """Of the errors of Spark, the line of the worker that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("busway.")]
-    return (ours or lines or [repr(error)])[-1 if ours else 0]

@@ -1,0 +1,138 @@
+"""`busway lake archive` and `compact`: streams into a lake, and its small files together."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from busway.cli import flags, terminal, values
+from busway.cli.lake import Ending, Job, spark_job
+from busway.cli.lake_bar import Bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from busway.spark.lake.archive import Progress
+    from busway.spark.lake.compact import Compacted
+
+Streams = Annotated[
+    list[str] | None, typer.Option("--stream", help="Only this stream; repeatable.", show_default=False)
+]
+
+
+def needed(job: Job) -> str:
+    """The lake, which these verbs can't do without."""
+    if not job.lake:
+        raise typer.BadParameter("say where the lake is: --lake DIR")
+    return job.lake
+
+
+@spark_job
+def lake_archive(
+    job: Job,
+    stream: Streams = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only what matches this pattern; repeatable.", show_default=False),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Archive what there is now, and end.")] = False,
+    every: Annotated[str, typer.Option("--every", help="How long from one round to the next.", metavar="TIME")] = "10s",
+    channel: Annotated[
+        str, typer.Option("--channel", help="The channel of each stream that stands where the archive ends.")
+    ] = "archived",
+    compact_below: Annotated[
+        str,
+        typer.Option(
+            "--compact-below",
+            help="Put files together that are smaller, when there are many; none: never.",
+            metavar="SIZE",
+        ),
+    ] = "32m",
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Note messages that were gone before they were archived, and go on.")
+    ] = False,
+    json: flags.Json = False,
+) -> None:
+    """Archive streams as Parquet, each message once; SIGTERM or Ctrl-C ends it when the round at work is done.
+
+    busway lake archive --lake /srv/lake --every 1m
+    busway lake archive --lake /srv/lake --path /var/lib/busway --once
+    """
+    lake = needed(job)
+    interval = flags.checked(lambda: values.duration(every))
+    below = None if compact_below == "none" else flags.checked(lambda: values.size(compact_below))
+
+    def work(spark: "SparkSession", bar: Bar) -> None:
+        from busway.spark.lake.archive import archive
+
+        total = [0, 0]
+
+        def told(done: "Progress") -> None:
+            total[0] += done.rows
+            total[1] += done.bytes
+            if json and done.number:
+                terminal.record(asdict(done))
+            figures = f"{total[0]:,} messages, {values.shown_size(total[1])}"
+            bar.say(f"archiving: {figures}; {done.lag:,} to go" if done.lag else f"archived {figures}; waiting")
+
+        bar.say("archiving")
+        with Ending() as ending:
+            archive(
+                spark,
+                lake,
+                streams=stream or (),
+                topics=topic or ("**",),
+                once=once,
+                interval=interval,
+                channel=channel,
+                progress=told,
+                stop=ending.event,
+                compact_below=below,
+                fail_on_data_loss=not skip_lost,
+                options=job.options,
+            )
+        if not job.quiet:
+            terminal.note(f"archived {total[0]:,} messages, {values.shown_size(total[1])}")
+
+    job.run(work)
+
+
+@spark_job
+def lake_compact(
+    job: Job,
+    stream: Streams = None,
+    below: Annotated[str, typer.Option("--below", help="Files that are smaller.", metavar="SIZE")] = "64m",
+    target: Annotated[
+        str, typer.Option("--target", help="About the size of a file that is made.", metavar="SIZE")
+    ] = "256m",
+    grace: Annotated[
+        str, typer.Option("--grace", help="How long the old files stay for those who read them.", metavar="TIME")
+    ] = "10m",
+    json: flags.Json = False,
+) -> None:
+    """Put the small files of a lake together, by stream and day. Not while an archive runs, which does it by itself.
+
+    busway lake compact --lake /srv/lake
+    """
+    lake = needed(job)
+    sizes = flags.checked(lambda: (values.size(below), values.size(target)))
+    seconds = flags.checked(lambda: values.duration(grace))
+
+    def work(spark: "SparkSession", bar: Bar) -> None:
+        from busway.spark.lake.compact import compact
+
+        def told(done: "Compacted") -> None:
+            if json:
+                terminal.record(asdict(done))
+            elif not job.quiet:
+                files = f"{done.before} files became {done.after}"
+                terminal.note(
+                    f"{done.stream} {done.date}: {files}, {done.rows:,} messages, {values.shown_size(done.bytes)}"
+                )
+
+        bar.say("compacting")
+        done = compact(spark, lake, streams=stream or (), below=sizes[0], target=sizes[1], grace=seconds, progress=told)
+        if not done and not job.quiet:
+            terminal.note("there is nothing to put together")
+
+    job.run(work)

@@ -1,0 +1,90 @@
+"""`busway lake table`: everything that is archived and everything that is live, to look at, count or write elsewhere."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from busway.cli import flags, terminal
+from busway.cli.lake import Job, spark_job
+from busway.cli.lake_archive import Streams, needed
+from busway.cli.lake_bar import Bar
+from busway.cli.lake_sql import _as_csv, _as_json, _as_table
+from busway.errors import InvalidPattern
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@spark_job
+def lake_table(
+    job: Job,
+    stream: Streams = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only what matches this pattern; repeatable.", show_default=False),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", help="A condition in SQL.", metavar="SQL", show_default=False)
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Which, separated by commas.", metavar="NAMES", show_default="all")
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Write them to a folder of Parquet files.", metavar="DIR", show_default=False),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="At most so many rows.", min=1, metavar="N", show_default=False)
+    ] = None,
+    json: flags.Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Commas on stdout, with a line of names first.")] = False,
+) -> None:
+    """Show archive and live messages as one table; without --url or --path the archive alone.
+
+    busway lake table --lake /srv/lake --url tcp://127.0.0.1:7420 --count
+    busway lake table --lake /srv/lake --where "date_trunc('hour', stored) = '2026-01-31T12:00'" --out day
+    """
+    lake = needed(job)
+    if sum((count, out is not None, json, csv)) > 1:
+        raise typer.BadParameter("--count, --out, --json and --csv exclude each other")
+
+    def work(spark: "SparkSession", bar: Bar) -> None:
+        from busway._core import Selection
+        from busway.spark.lake.table import table
+        from busway.spark.options import COLUMNS
+
+        try:
+            for pattern in topic or ():
+                Selection(pattern, b"")
+        except InvalidPattern as error:
+            raise typer.BadParameter(f"--topic: {error}") from None
+        bar.say("reading")
+        chosen = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
+        for name in chosen:
+            if name not in COLUMNS:
+                raise typer.BadParameter(f"--columns: there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        rows = table(
+            spark,
+            lake,
+            streams=stream or (),
+            topics=topic or ("**",),
+            columns=chosen if where is None else COLUMNS,
+            options=job.options if job.placed else {},
+        )
+        if where is not None:
+            rows = rows.where(where).select(*chosen)
+        if limit is not None:
+            rows = rows.limit(limit)
+        if count:
+            terminal.out.print(rows.count(), highlight=False)
+        elif out is not None:
+            rows.write.option("compression", "zstd").parquet(out)
+        elif json:
+            _as_json(rows)
+        elif csv:
+            _as_csv(rows)
+        else:
+            _as_table(rows, limit, bar, quiet=job.quiet)
+
+    job.run(work)
