@@ -82,12 +82,19 @@ class Machine(RuleBasedStateMachine):
     def change(self, safety: Literal["memory", "written", "synced"]) -> None:
         self.log.set(safety=safety)
 
-    @rule(count=st.integers(1, 30), hold=st.one_of(st.just(1 << 63), st.integers(0, 40)))
-    def trim(self, count: int, hold: int) -> None:
+    @rule(count=st.integers(1, 8), ahead=st.one_of(st.just(1 << 62), st.integers(0, 6)), setting=st.booleans())
+    def trim(self, count: int, ahead: int, setting: bool) -> None:
+        """What is held stays, whether that is said here or as a setting, and is counted."""
         assert wait_safe(self.log) is None
-        self.log.set(max_count=count)
-        gone, _, _ = self.log.trim(self.now, hold)
-        self.log.set(max_count=0)
+        hold = self.first + ahead
+        self.log.set(max_count=count, hold=hold if setting else 1 << 63)
+        gone, _, _ = self.log.trim(self.now, *() if setting else (hold,))
+        held, size = self.log.held
+        self.log.set(max_count=0, hold=1 << 63)
+        assert bool(held) == bool(size)
+        if held:
+            assert self.first + gone + held > hold
+            assert len(self.model.records) - self.first - gone - held >= count
         self.first += gone
         self.model.trim(self.first)
         assert self.log.first == self.first

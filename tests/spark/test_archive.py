@@ -267,13 +267,16 @@ def test_retention_waits_for_the_archive(spark: SparkSession, bus: Served, tmp_p
     assert [row["offset"] for row in lakes.rows(tmp_path)] == list(range(3030))
 
 
-def test_it_goes_on_until_it_is_stopped(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
+def test_it_goes_on_until_it_is_stopped(
+    spark: SparkSession, bus: Served, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small files are put together meanwhile."""
+    monkeypatch.setattr("busway.spark.lake.archive._MANY", 4)
     stop, seen = threading.Event(), list[Progress]()
 
     def progress(one: Progress) -> None:
         seen.append(one)
-        if len(seen) < 18:
+        if len(seen) < 6:
             publish(bus, name, 2, topics=1)
         else:
             stop.set()
@@ -282,7 +285,7 @@ def test_it_goes_on_until_it_is_stopped(spark: SparkSession, bus: Served, name: 
         spark, str(tmp_path), url=bus.url, streams=[name], interval=0.0, stop=stop, progress=progress, compact_below=1 << 20,
         grace=0.0,
     )  # fmt: skip
-    assert sum(one.rows for one in seen) == 34
+    assert sum(one.rows for one in seen) == 10
     assert [commit["kind"] for commit in lakes.commits(tmp_path)].count("compact") == 1
     once(spark, bus, name, tmp_path, grace=0.0)
     whole(bus, name, tmp_path)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from busway.spark.lake.archive import archive
@@ -17,6 +18,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(120 + 60 * ROUNDS)
 def test_killed_anywhere(spark: SparkSession, tmp_path: Path) -> None:
     """ROUNDS in the environment are more of them."""
     parameters = spark.sparkContext._gateway.gateway_parameters

@@ -50,6 +50,8 @@ class Reader(DataSourceReader):
             return [tasks.Task(one, places.names[one.broker]) for one in planning.batch(self._options, places)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Spark makes one of its own where there are none
+            return iter(())
         if self._options.history:
             return history.read(self._options, partition)
         return tasks.read(self._options, partition)
