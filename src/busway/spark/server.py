@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _STARTING: Final = 180.0
 _ENDING: Final = 30.0
 _LOOK: Final = 0.1
-_left: Final[list["subprocess.Popen[bytes]"]] = []
-"""Those that are meant to live on: Python would complain if it forgot them."""
+_started: Final[dict[int, "subprocess.Popen[bytes]"]] = {}
+"""Those that this process has started, and so has to bury."""
 
 
 class ServerFailed(BusError):  # noqa: N818 - as the other errors of the bus
@@ -108,7 +108,7 @@ def start(used: Use, master: str | None, conf: Mapping[str, str], idle: float) -
         process = subprocess.Popen(  # noqa: S603 - our own module
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    _left.append(process)
+    _started[process.pid] = process
     begun = time.monotonic()
     while time.monotonic() - begun < _STARTING:
         if (server := find(state)) is not None and server.pid == process.pid:
@@ -155,6 +155,8 @@ def stop(state: Path) -> bool:
         if _gone(state):
             break
     (state / "server.json").unlink(missing_ok=True)
+    if (ours := _started.pop(server.pid, None)) is not None:
+        ours.wait()
     return True
 
 
