@@ -1,7 +1,6 @@
 """Where a read begins and ends: turns what the user asked for, and what is there, into ranges of offsets."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -14,7 +13,7 @@ log = logging.getLogger("busway.spark")
 
 _WORTH: Final = 200_000
 """Records from which on it is worth a second task."""
-_MOST: Final = 5_000_000
+_MOST: Final = 1_000_000
 """Records of one task at most, so that one that fails has not much to do again."""
 
 
@@ -64,10 +63,10 @@ def tell_lost(part: Range, *, fail: bool) -> None:
 
 
 def tasks(options: Options, begin: Mapping[Place, int], end: Mapping[Place, int]) -> list[Range]:
-    """What each task reads."""
+    """What each task reads. The same for the same offsets on every machine, since a sink knows an epoch again by its partitions."""
     ranges = [Range(*place, begin[place], offset) for place, offset in sorted(end.items()) if place in begin]
     total = sum(map(len, ranges))
-    parts = options.min_partitions or min(max(total // _WORTH, 1), max(os.cpu_count() or 1, 2))
+    parts = options.min_partitions or (2 if total >= _WORTH else 1)
     return split(ranges, parts, options.partition_records or _MOST)
 
 
