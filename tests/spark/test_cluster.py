@@ -1,6 +1,8 @@
 """The same job on `local[2]` and on a cluster of real processes gives the same, also if a worker is killed while it runs."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -51,13 +53,29 @@ def test_a_cluster_gives_the_same_even_if_a_worker_is_killed(spark, filled, tmp_
         finally:
             job.kill()
             job.wait()
+        submitted = submit(cluster, bus.url, tmp_path)
     assert job.returncode == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert list(tmp_path.glob("runs-*-1")), "no task was run again"
     assert json.loads(out) == {"path": local, "url": local, "killed": local}
 
+    assert submitted == "".join(f"orders/{topic} {each}\n" for topic in range(4))
     written = {topic: sorted(payloads(bus, topic)) for topic in ("counts/local", "counts/cluster")}
     assert written["counts/cluster"] == written["counts/local"]
     assert len(written["counts/local"]) == 4
+
+
+def submit(cluster: Cluster, url: str, folder: Path) -> str:
+    """The job of the page, with the worker that is left; what it prints."""
+    page = (ROOT / "docs/howto/spark-cluster.md").read_text()
+    found = re.search(r'^```py title="job.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    (folder / "job.py").write_text(found[1])
+    program = Path(sys.executable).with_name("spark-submit")
+    conf = [word for key, value in cluster_job.CONF.items() for word in ("--conf", f"{key}={value}")]
+    environment = os.environ | {"BUSWAY_URL": url, "PYSPARK_PYTHON": sys.executable}
+    command = [program, "--master", cluster.url, *conf, folder / "job.py"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def payloads(bus: sync.Bus, topic: str) -> list[bytes]:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from busway.spark.declared import Column, Mistake, Sink, Source, columns, parse
+from busway.spark.declared import Column, Flow, Mistake, Sink, Source, columns, parse
 
 FILE = """-- one; two
 CREATE TEMPORARY VIEW orders (id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT, b: STRING>>)
@@ -31,6 +31,21 @@ def test_both_are_found_and_the_rest_stays_on_its_lines():
 
 def test_a_file_of_ours_alone_has_no_rest():
     assert parse("CREATE SINK a USING busway; -- that is all\n").rest == ""
+
+
+def test_a_flow_into_a_sink_is_a_view_and_a_flow_of_ours():
+    text = """CREATE SINK Alerts USING busway;
+CREATE FLOW warn
+AS INSERT INTO alerts BY NAME
+SELECT 1 AS payload;
+CREATE FLOW fill AS INSERT INTO large BY NAME SELECT 2
+"""
+    found = parse(text)
+    assert found.flows == [Flow("warn", "Alerts", "warn_rows")]
+    lines = [line.strip() for line in found.rest.splitlines()]
+    assert lines[1] == "CREATE TEMPORARY VIEW `warn_rows` AS"
+    assert lines[3] == "SELECT 1 AS payload;"
+    assert lines[4] == "CREATE FLOW fill AS INSERT INTO large BY NAME SELECT 2"
 
 
 def test_columns_of_a_schema():
@@ -68,4 +83,4 @@ def test_any_text_is_parsed_or_refused(text):
         found = parse(text)
     except Mistake:
         return
-    assert not found.rest or len(found.rest) == len(text)
+    assert not found.rest or found.rest.count("\n") == text.count("\n")

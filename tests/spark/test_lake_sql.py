@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import busway
 from busway.cli.app import app
+from busway.spark.lake.archive import archive
 
 pytestmark = pytest.mark.timeout(240)  # starting Spark is part of the first test
 
@@ -91,6 +92,16 @@ def test_a_wrong_query_is_told_in_a_line(ask, query, code, words):
     assert done.exit_code == code, done.output
     assert re.search(words, " ".join(done.stderr.split()))
     assert "Traceback" not in done.stderr
+
+
+def test_an_archive_alone_and_with_what_is_live(ask, spark, folder, tmp_path):
+    lake = str(tmp_path / "lake")
+    archive(spark, lake, path=str(folder), streams=["orders.eu"], once=True)
+    query = "SELECT (SELECT count(*) FROM orders_eu) AS orders, (SELECT count(*) FROM messages) AS every"
+    alone = CliRunner().invoke(app, ["lake", "sql", query, "--lake", lake, "--json"])
+    assert json.loads(alone.stdout) == {"orders": 20, "every": 20}, alone.output
+    both = ask(query, "--lake", lake, "--json")
+    assert json.loads(both.stdout) == {"orders": 20, "every": 21}, both.output
 
 
 def test_no_bus_there(spark):

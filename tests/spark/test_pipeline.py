@@ -15,7 +15,7 @@ import pytest
 from busway import sync
 from busway.spark import keeper, server
 
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 PIPELINE = """-- Orders come as JSON; large ones are kept, and the largest are told.
 CREATE TEMPORARY VIEW orders (id BIGINT NOT NULL, amount DOUBLE)
@@ -26,11 +26,6 @@ SELECT topic, id, amount FROM STREAM orders WHERE amount >= 100;
 
 CREATE MATERIALIZED VIEW totals AS
 SELECT topic, count(*) AS orders, sum(amount) AS amount FROM large GROUP BY topic;
-
-CREATE STREAMING TABLE per_minute AS
-SELECT window(time, '1 minute').start AS minute, topic, count(*) AS orders
-FROM STREAM orders WATERMARK time DELAY OF INTERVAL 10 SECONDS
-GROUP BY window(time, '1 minute'), topic;
 
 CREATE SINK alerts USING busway OPTIONS (topic 'alerts/large');
 
@@ -119,7 +114,7 @@ def expected(count: int, least: int) -> list[int]:
     return [number for number in range(count) if number % 200 >= least]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)  # some dozens of Pythons are started
 def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
     file = shell.file("orders.sql", PIPELINE)
     publish(bus, range(300))
@@ -129,7 +124,7 @@ def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
     # The first update takes what is there, and tells what doesn't fit.
     report = shell.update(file)
     assert report["rejected"] == {"orders_rejected": 6}
-    assert report["rows"] == dict.fromkeys(("large", "per_minute", "warn", "orders_rejected"), 306)
+    assert report["rows"] == dict.fromkeys(("large", "warn", "orders_rejected"), 306)
     reasons = [row["reason"] for row in sorted(shell.table("orders_rejected"), key=lambda row: row["offset"])]
     misfit = "not an object with `id` BIGINT, `amount` DOUBLE"
     assert reasons == ["no JSON", misfit, "id is missing", misfit, "no JSON", misfit]

@@ -129,6 +129,8 @@ def test_one_that_dies_between_storing_and_noting_stores_nothing_twice(bus, stor
             again(ended=Ends(dead, OSError("dead")))
         assert Progress.read(tmp_path / "s.json", "dies", "dies/{topic}").done == 0
         assert len(everything(bus, "dies/**")) == dead * 1000
+    # Stopped among what is stored already: what lies behind must be found once more.
+    assert again(ended=Ends(1)) == Replayed("dies", COUNT, 1000, 0)
     assert again() == Replayed("dies", COUNT, COUNT, 500)
     check(bus, "dies")
 

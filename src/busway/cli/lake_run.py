@@ -62,12 +62,13 @@ def lake_run(
             bar.say("starting Spark")
             try:
                 running = server.start(used, job.master, job.settings, idle)
-                _updates(job, pipeline, server.connect(running), used, bar)
+                with server.connected(running) as spark:
+                    _updates(pipeline, spark, used, bar)
             finally:
                 if stop_server:
                     server.stop(folder)
 
-    def _updates(job: Job, pipeline: "Pipeline", spark: Any, used: Any, bar: Bar) -> None:
+    def _updates(pipeline: "Pipeline", spark: Any, used: Any, bar: Bar) -> None:
         with Ending() as ending:
             if not (once or check or job.quiet):
                 terminal.note(f"runs {file.name}, state in {folder}; Ctrl-C ends")
@@ -82,7 +83,6 @@ def lake_run(
                 _tell(number, report, json=json, quiet=job.quiet)
                 if once or ending.asked or pipeline.wait(every, ending.wait):
                     break
-        spark.stop()
 
     job.guard(work)
 

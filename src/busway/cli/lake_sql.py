@@ -52,9 +52,10 @@ def lake_sql(
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.sql import names, sql
 
-        known.extend(names(job.options))
+        options = job.options if job.placed or not job.lake else {}
+        known.extend(names(options, job.lake))
         bar.say("query")
-        rows = sql(spark, text, job.options, job.lake)
+        rows = sql(spark, text, options, job.lake)
         if json:
             _as_json(rows if limit is None else rows.limit(limit))
         elif csv:

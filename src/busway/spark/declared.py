@@ -5,6 +5,9 @@ Spark writes such things elsewhere::
 
     CREATE TEMPORARY VIEW orders (id BIGINT, amount DOUBLE) USING busway OPTIONS (topics 'orders/**');
     CREATE SINK alerts USING busway OPTIONS (topic 'alerts');
+
+Spark's own statement for a flow (`CREATE FLOW f AS INSERT INTO alerts BY NAME SELECT …`) finds tables only. If it names a sink, Spark gets
+a view with its query instead, and the flow from there into the sink is one of ours.
 """
 
 import re
@@ -48,6 +51,14 @@ class Sink:
     line: int = 0
 
 
+class Flow(NamedTuple):
+    """From a view into a sink."""
+
+    name: str
+    sink: str
+    view: str
+
+
 class Column(NamedTuple):
     """One of a schema."""
 
@@ -59,6 +70,7 @@ class Column(NamedTuple):
 class Declared(NamedTuple):
     sources: list[Source]
     sinks: list[Sink]
+    flows: list[Flow]
     rest: str
     """The statements for Spark, on the lines where they were; empty if there are none."""
 
@@ -75,19 +87,30 @@ class _Token(NamedTuple):
 
 def parse(text: str) -> Declared:
     """Find the statements of both kinds. Raises Mistake."""
-    found = Declared([], [], "")
+    found = Declared([], [], [], "")
     rest = list(text)
-    left = False
+    others: list[_Reader] = []
     for begin, end, tokens in _statements(text):
         reader = _Reader(text, tokens)
         one = _source(reader) or _sink(reader)
         if one is None:
-            left = left or bool(tokens)
+            others += [reader] if tokens else []
             continue
         (found.sources if isinstance(one, Source) else found.sinks).append(one)  # type: ignore[arg-type]
         rest[begin:end] = ["\n" if letter == "\n" else " " for letter in rest[begin:end]]
     _unique([*found.sources, *found.sinks])
-    return found._replace(rest="".join(rest) if left else "")
+    sinks = {one.name.lower(): one.name for one in found.sinks}
+    for reader in others:
+        head = _flow(reader)
+        if head is None or head.sink.lower() not in sinks:
+            continue
+        found.flows.append(head._replace(sink=sinks[head.sink.lower()]))
+        begin, end = reader.passed
+        lines = "\n" * text.count("\n", begin, end)
+        view = head.view.replace("`", "``")
+        # One piece, in place of the first letter; so what lies behind keeps its line.
+        rest[begin:end] = [f"CREATE TEMPORARY VIEW `{view}` AS{lines} ", *[""] * (end - begin - 1)]
+    return found._replace(rest="".join(rest) if others else "")
 
 
 def columns(schema: str) -> list[Column]:
@@ -141,6 +164,20 @@ def _sink(reader: "_Reader") -> Sink | None:
     return sink
 
 
+def _flow(reader: "_Reader") -> Flow | None:
+    """The head of a flow into a table or sink, up to its query."""
+    reader.restart()
+    if not (reader.words("CREATE") and reader.words("FLOW")):
+        return None
+    name = reader.name()
+    if name is None or not (reader.words("AS") and reader.words("INSERT") and reader.words("INTO")):
+        return None
+    sink = reader.name()
+    if sink is None or not (reader.words("BY") and reader.words("NAME")):
+        return None
+    return Flow(name, sink, f"{name}_rows")
+
+
 def _unique(declared: list[Source | Sink]) -> None:
     known: dict[str, int] = {}
     for one in declared:
@@ -159,6 +196,11 @@ class _Reader:
     @property
     def line(self) -> int:
         return self._text.count("\n", 0, self._tokens[0].begin) + 1 if self._tokens else 1
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """Where what has been read begins and ends."""
+        return self._tokens[0].begin, self._tokens[self._at - 1].end
 
     def restart(self) -> None:
         self._at = 0

@@ -37,6 +37,8 @@ def settings(state: Path, port: int) -> dict[str, str]:
         "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
         "spark.hadoop.hive.metastore.schema.verification": "false",
         "spark.sql.connect.serverStacktrace.enabled": "false",
+        # Each flow starts Pythons of its own, for which Spark waits ten seconds and no longer.
+        "spark.sql.pipelines.execution.maxConcurrentFlows": str(os.cpu_count() or 1),
         "spark.driver.extraJavaOptions": " ".join(options),
     }
 

@@ -188,7 +188,7 @@ _WRITTEN: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "timeout": ("timeout", _seconds),
 }
 _TLS: Final = ("ca", "cert", "key")
-_IGNORED: Final = {"checkpointlocation"}
+_IGNORED: Final = {"checkpointlocation", "queryname"}
 """Options of Spark's own that reach a sink."""
 
 

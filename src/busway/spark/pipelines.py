@@ -76,6 +76,19 @@ def sink(name: str, *, form: str = FORMAT, **options: str) -> None:
     dp.create_sink(name, form, _writing(options) if form == FORMAT else dict(options))
 
 
+def flow(name: str, view: str, target: str) -> None:
+    """Rows of a streaming view into a sink."""
+    from pyspark import pipelines as dp  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    def read() -> "DataFrame":
+        spark: Any = SparkSession.getActiveSession()
+        rows: DataFrame = spark.readStream.table(view)
+        return rows
+
+    dp.append_flow(target=target, name=name)(read)
+
+
 def fitting(rows: "DataFrame", wanted: list[declared.Column]) -> "DataFrame":
     """Messages whose payload fits: its columns instead of it, and of the others those with another name."""
     taken = {one.name.lower() for one in wanted} | {"payload"}

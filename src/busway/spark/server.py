@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _STARTING: Final = 180.0
 _ENDING: Final = 30.0
 _LOOK: Final = 0.1
+_started: Final[dict[int, "subprocess.Popen[bytes]"]] = {}
+"""Those that this process has started, and so has to bury."""
 
 
 class ServerFailed(BusError):  # noqa: N818 - as the other errors of the bus
@@ -106,6 +108,7 @@ def start(used: Use, master: str | None, conf: Mapping[str, str], idle: float) -
         process = subprocess.Popen(  # noqa: S603 - our own module
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    _started[process.pid] = process
     begun = time.monotonic()
     while time.monotonic() - begun < _STARTING:
         if (server := find(state)) is not None and server.pid == process.pid:
@@ -118,13 +121,27 @@ def start(used: Use, master: str | None, conf: Mapping[str, str], idle: float) -
     raise ServerFailed(f"Spark has not started within {_STARTING:.0f} seconds; {state / 'server.log'} tells more")
 
 
-def connect(server: Server) -> "SparkSession":
-    """A session of its own on the server."""
+@contextlib.contextmanager
+def connected(server: Server) -> "Iterator[SparkSession]":
+    """A session of its own on the server. Meanwhile PySpark's functions are those for a server, also if this process has another Spark."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy
 
+    before = {name: os.environ.get(name) for name in ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE")}
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     builder: Any = SparkSession.builder
-    made: SparkSession = builder.remote(server.remote).create()
-    return made
+    try:
+        # A builder remembers what it was given.
+        spark: SparkSession = type(builder)().remote(server.remote).create()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def stop(state: Path) -> bool:
@@ -138,6 +155,8 @@ def stop(state: Path) -> bool:
         if _gone(state):
             break
     (state / "server.json").unlink(missing_ok=True)
+    if (ours := _started.pop(server.pid, None)) is not None:
+        ours.wait()
     return True
 
 

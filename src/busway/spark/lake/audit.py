@@ -5,9 +5,12 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window, functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from busway.checks import check_count
+from busway.spark.lake import blocks
 
 KINDS: Final = {
     "gap": "sequences that are missing between others of their topic",
@@ -26,7 +29,6 @@ CONTENT: Final = ("id", "fields", "payload")
 """Those that it compares, of messages with the same sequence, if they are there."""
 
 _KEY: Final = ["broker", "stream", "topic"]
-_IN_BLOCKS: Final = ("offset", "order", "clock", "early", "late")
 _BLOCK: Final = 1_000_000
 """Offsets that one task puts in order: so a stream that has nearly everything is looked at in parallel."""
 
@@ -95,16 +97,16 @@ def audit(
     missing = [name for name in COLUMNS if name not in df.columns]
     if missing:
         raise ValueError(f"an audit needs the column {missing[0]!r}; it needs {', '.join(COLUMNS)}")
-    buckets, blocks = _buckets(df).persist(), _blocks(df, block, early, late).persist()
+    buckets, looked = _buckets(df).persist(), _blocks(df, block, early, late).persist()
     try:
         total = _total(buckets)
-        found = _places(_steps(blocks), most)
+        found = _places(_steps(looked), most)
         if total["holes"]:
             found += _places(_gaps(df, buckets, inside=bool(total["torn"])), most)
         if total["extra"]:
             found += _places(_repeats(df, buckets), most)
     finally:
-        blocks.unpersist()
+        looked.unpersist()
         buckets.unpersist()
     counts = dict.fromkeys(KINDS, 0) | {one.kind: count for one, count in found}
     order = list(KINDS)
@@ -186,52 +188,34 @@ def _content(names: Sequence[str]) -> Column:
 
 def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta | None) -> DataFrame:
     """Of each topic, so many offsets at a time: its first and last message, and what is wrong between them."""
-    order = ["offset", "sequence", "stored"]
-    rows = df.select(*COLUMNS, f.floor(f.col("offset") / block).alias("block"))
-    stream = Window.partitionBy("broker", "stream", "block").orderBy(*order)
-    topic = Window.partitionBy(*_KEY, "block").orderBy(*order)
-    behind = f.unix_micros("stored") - f.unix_micros("time")
-    back = f.lag(f.unix_micros("stored")).over(stream) - f.unix_micros("stored")
-    rows = rows.select(
-        "*",
-        _if("offset", f.lag("offset").over(stream) == f.col("offset")),
-        _if("clock", back > 0, back),
-        _if("order", f.lag("sequence").over(topic) > f.col("sequence")),
-        _if("early", f.lit(False) if early is None else -behind > _micros(early), -behind),
-        _if("late", f.lit(False) if late is None else behind > _micros(late), behind),
-    )
-    edge = f.struct(*order)
-    return rows.groupBy(*_KEY, "block").agg(
-        f.min(edge).alias("begin"),
-        f.max(edge).alias("end"),
-        *(_wrong(kind).alias(kind) for kind in _IN_BLOCKS),
+    soon, old = _micros(early), _micros(late)
+    rows = df.select(
+        *("broker", "stream", "topic", "offset", "sequence"),
+        f.unix_micros("stored").alias("stored"),
+        f.unix_micros("time").alias("time"),
+        f.floor(f.col("offset") / block).alias("block"),
     )
 
+    def work(some: pa.Table) -> pa.Table:
+        return blocks.look(some, soon, old)
 
-def _if(kind: str, bad: Column, much: Column | None = None) -> Column:
-    """Whether a message has something of this kind, and how much of it in microseconds."""
-    much = f.lit(None) if much is None else much
-    return f.struct(f.coalesce(bad, f.lit(False)).alias("bad"), much.cast("long").alias("much")).alias(f"is_{kind}")
-
-
-def _wrong(kind: str) -> Column:
-    """How many messages have it, where, and how bad it is at worst."""
-    bad = f.col(f"is_{kind}.bad")
-    at = f.when(bad, f.col("offset"))
-    return f.struct(*_found(f.min(at), f.max(at), f.count_if(bad), f.max(f.when(bad, f.col(f"is_{kind}.much")))))
+    # One number is quicker to group by than texts; what shares it by chance is told apart.
+    rows = rows.withColumn("group", f.xxhash64("broker", "stream", "block"))
+    return rows.groupBy("group").applyInArrow(work, from_arrow_schema(blocks.SCHEMA))
 
 
-def _micros(length: timedelta) -> int:
-    return length // timedelta(microseconds=1)
+def _micros(length: timedelta | None) -> int:
+    return 1 << 62 if length is None else length // timedelta(microseconds=1)
 
 
-def _steps(blocks: DataFrame) -> DataFrame:
+def _steps(looked: DataFrame) -> DataFrame:
     """What is wrong inside blocks, and from one to the next."""
     stream = ["broker", "stream"]
-    ends = blocks.groupBy(*stream, "block").agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
-    found = f.array(*(f.struct(f.lit(kind).alias("kind"), f"{kind}.*") for kind in _IN_BLOCKS))
-    inside = blocks.select(*_KEY, f.inline(found)).where("count > 0")
-    each = inside.unionByName(_down(blocks, _KEY, "order", "sequence")).unionByName(
+    edges = looked.select(*_KEY, "block", *(_struct(side, blocks.EDGES).alias(side) for side in ("begin", "end")))
+    ends = edges.groupBy(*stream, "block").agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
+    found = f.array(*(_struct(kind, blocks.FIGURES, f.lit(kind).alias("kind")) for kind in blocks.KINDS))
+    inside = looked.select(*_KEY, f.inline(found)).where("count > 0")
+    each = inside.unionByName(_down(edges, _KEY, "order", "sequence")).unionByName(
         _down(ends.withColumn("topic", f.lit("")), stream, "clock", "stored")
     )
     # The clock and the offsets are those of the stream, whatever the topic.
@@ -241,13 +225,17 @@ def _steps(blocks: DataFrame) -> DataFrame:
     )
 
 
-def _down(blocks: DataFrame, key: list[str], kind: str, value: str) -> DataFrame:
+def _struct(prefix: str, names: Sequence[str], *more: Column) -> Column:
+    return f.struct(*more, *(f.col(f"{prefix}_{name}").alias(name) for name in names))
+
+
+def _down(edges: DataFrame, key: list[str], kind: str, value: str) -> DataFrame:
     """Where a block begins with less than the one before ended with."""
     across = Window.partitionBy(*key).orderBy("block")
     begin, before = f.col(f"begin.{value}"), f.lag(f"end.{value}").over(across)
-    worst = f.unix_micros(before) - f.unix_micros(begin) if value == "stored" else None
+    worst = before - begin if value == "stored" else None
     at = f.col("begin.offset")
-    rows = blocks.select(
+    rows = edges.select(
         *_KEY, f.lit(kind).alias("kind"), (before > begin).alias("down"), *_found(at, at, f.lit(1), worst)
     )
     return rows.where("down").drop("down")

@@ -317,7 +317,9 @@ class _Work:
             raise _failed(failed) from failed.error
         self._noted = time.monotonic()
         if self._sent:
-            self.now = replace(self.now, key=self._sent[0], done=self._count, places=_places(self.bus))
+            # What earlier runs have stored and this one has not come to yet lies before the ends of the streams.
+            places = self.now.places if self._before.contents else _places(self.bus)
+            self.now = replace(self.now, key=self._sent[0], done=self._count, places=places)
             self.now.write(self._file)
             self._sent = []
             self._tell(self.now.done, self.now.total)

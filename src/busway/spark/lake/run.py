@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = (".sql", ".py")
 _MINE: Final = "spark_catalog.default."
-_ABOUT: Final = re.compile(r"[Ff]low:? '?([^' ]+)'?(?: (?:is|has) ([A-Z]+))?")
+_ABOUT: Final = re.compile(r"[Ff]low(?: due to (upstream) failure)?:? '?([^' ]+)'?(?: (?:is|has) ([A-Z]+))?")
 
 
 class PipelineFailed(BusError):  # noqa: N818 - as the other errors of the bus
@@ -140,6 +140,8 @@ class Pipeline:
         for sink in found.sinks:
             with self._at(sink.line):
                 pipelines.sink(sink.name, form=sink.form, **sink.options)
+        for flow in found.flows:
+            pipelines.flow(flow.name, flow.view, flow.sink)
         if found.rest:
             registry.register_sql(found.rest, Path(self._file.name))
 
@@ -208,10 +210,10 @@ def _note(
     about = _ABOUT.search(said)
     if about is None:
         return
-    flow, state = _short(about[1]), about[2] or "FAILED"
+    flow, state = _short(about[2]), about[3] or "FAILED"
     if state == "COMPLETED":
         report.finished.append(flow)
-    if error:
+    if error and not about[1]:  # what is upstream says what is wrong
         failed.setdefault(flow, explain(RuntimeError(error)))
     if progress is not None:
         progress(flow, state)
