@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from busway.spark.lake import commits
+from busway.spark.lake import commits, history
 from busway.spark.lake.archive import Archiver, Progress, archive
 from busway.spark.lake.commits import LakeError
 from busway.spark.lake.compact import compact
 from busway.spark.lake.folder import Lake
+from busway.spark.options import reading
 from busway.spark.places import DataLoss
 from tests.spark import lakes
 from tests.spark.bus import Served, served
@@ -72,8 +73,19 @@ def test_each_message_is_there_once(spark: SparkSession, bus: Served, name: str,
     file = lakes.named(tmp_path)[0]
     assert file.parent.parent.name == f"stream={name}"
     assert file.parent.name == f"date={row['stored']:%Y-%m-%d}"
+    ids = [row["id"] for row in lakes.rows(tmp_path)]
     assert [commit["ranges"] for commit in lakes.commits(tmp_path)] == [
-        [{"broker": bus.guid, "stream": name, "begin": begin, "end": end, "lost": 0, "damaged": False}]
+        [
+            {
+                "broker": bus.guid,
+                "stream": name,
+                "begin": begin,
+                "end": end,
+                "lost": 0,
+                "damaged": False,
+                "last": ids[end - 1],
+            }
+        ]
         for begin, end in [(0, 300), (300, 500)]
     ]
     channels = {one.name: one for one in bus.bus.channels(name)}
@@ -331,14 +343,24 @@ def test_rows_that_come_from_two_brokers_are_there_once(
     assert len(lakes.rows(tmp_path)) == 120
 
 
-def test_an_end_that_is_lost_is_told(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["url", "path"])
+@pytest.mark.parametrize(
+    ("end", "last", "text"),
+    [(1000, "", "ends at offset 6, but is archived up to 1000"), (4, "0" * 32, "at offset 3, but 0{32} is archived")],
+)
+def test_an_end_that_is_lost_is_told(
+    spark: SparkSession, bus: Served, name: str, tmp_path: Path, end: int, last: str, text: str, kind: str
+) -> None:
+    """Also if other messages have its offsets by now."""
     publish(bus, name, 2)
     lake = Lake(str(tmp_path))
+    covered = commits.Covered(bus.guid, name, 0, end, last=last)
     with lake.lock():
-        covered = commits.Covered(bus.guid, name, 0, 1000)
         lake.commit(
             lake.snapshot(), commits.Commit(number=1, time=0.0, kind="archive", topics=("**",), ranges=(covered,))
         )
-    with pytest.raises(LakeError, match="ends at offset 6, but is archived up to 1000"):
-        once(spark, bus, name, tmp_path)
+    with pytest.raises(LakeError, match=text):
+        once(spark, bus, name, tmp_path, kind)
+    with pytest.raises(LakeError, match=text):
+        history.partitions(reading(bus.options(kind) | {"history": str(tmp_path), "streams": name}))
     assert json.loads((tmp_path / "lock.json").read_bytes())["pid"]

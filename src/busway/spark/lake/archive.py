@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import structs
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as fn
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as fn
 from busway.errors import BusError
 from busway.spark.columns import ddl
 from busway.spark.failures import explain
+from busway.spark.lake import ends
 from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.compact import compact_some
 from busway.spark.lake.folder import DATA, STAGING, Lake
@@ -184,6 +186,7 @@ class Archiver:
         begun = time.monotonic()
         with Places(self._options) as places:
             held = places.held(self._streams)
+            ends.check(places, self.snapshot, held)
             covered = self._plan(held)
             self._follow(places, {one.place: one.begin + one.lost for one in covered})
             waiting = sum(one.next for one in held) - sum(one.end for one in covered)
@@ -191,7 +194,7 @@ class Archiver:
             if not covered:
                 return Progress(0, 0, 0, 0, 0, time.monotonic() - begun, waiting, self.snapshot.rows)
             try:
-                commit = self._archived(covered)
+                commit = self._archived(covered, places)
             except (PySparkException, Py4JJavaError) as error:
                 if "DataLoss" not in str(error):
                     raise
@@ -222,11 +225,6 @@ class Archiver:
         begin, first = dict[Place, int](), dict[Place, int]()
         for one in held:
             end = self.snapshot.end(one.place)
-            if end is not None and end > one.next:
-                raise LakeError(
-                    f"the stream {one.stream!r} of the broker {one.broker} ends at offset {one.next}, but is archived up to {end}: it has "
-                    "lost its end, and gives those offsets to other messages now. Archive it into another lake"
-                )
             begin[one.place] = one.first if end is None else end
             first[one.place] = max(begin[one.place], one.first)
             if first[one.place] > begin[one.place]:
@@ -234,13 +232,13 @@ class Archiver:
                 if self._fail:
                     raise DataLoss(text)
                 log.warning("%s", text)
-        ends = admit(first, {one.place: one.next for one in held}, self._most)
+        until = admit(first, {one.place: one.next for one in held}, self._most)
         return [
-            Covered(*place, begin[place], ends[place], first[place] - begin[place], place in self._damaged)
+            Covered(*place, begin[place], until[place], first[place] - begin[place], place in self._damaged)
             for place in sorted(begin)
         ]
 
-    def _archived(self, covered: Sequence[Covered]) -> Commit:
+    def _archived(self, covered: Sequence[Covered], places: Places) -> Commit:
         number = self.snapshot.number + 1
         staging = f"r{number:08d}-{self.lake.token}"
         self.lake.discard(staging)
@@ -251,7 +249,8 @@ class Archiver:
             staged = self._without_repeats(staging)
         deleted = self.lake.delete_old(self.snapshot, self._grace)
         added = tuple(self.lake.place(number, staged))
-        ranges, topics = tuple(covered), self._options.topics
+        ranges = tuple(structs.replace(one, last=ends.last_id(places, one.place, one.end)) for one in covered)
+        topics = self._options.topics
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
         )

@@ -46,6 +46,8 @@ class Covered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many, from `begin` on, were gone before they were archived."""
     damaged: bool = False
     """Some more may be missing, which the stream could not read."""
+    last: str = ""
+    """The id of the message before `end`, to know the stream again; empty: there was none."""
 
     @property
     def place(self) -> Place:
@@ -118,7 +120,7 @@ class Snapshot:
                     f"but what is archived ends at {before.end}"
                 )
             lost, damaged = before.lost + one.lost, before.damaged or one.damaged
-            self.covered[one.place] = Covered(*one.place, before.begin, one.end, lost, damaged)
+            self.covered[one.place] = Covered(*one.place, before.begin, one.end, lost, damaged, one.last)
         for path in commit.removed:
             if self.files.pop(path, None) is None:
                 raise LakeError(f"commit {commit.number} of the lake removes {path}, which is not part of it")

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from busway._core import Selection
 from busway.spark import planning
 from busway.spark.columns import ARROW, arrow_schema, conform
+from busway.spark.lake import ends
 from busway.spark.lake.commits import File, LakeError, Snapshot
 from busway.spark.lake.folder import Lake
 from busway.spark.options import Bound, OptionError, Options
@@ -86,12 +87,7 @@ def partitions(options: Options) -> list[InputPartition]:
     snapshot = lake.snapshot()
     with Places(options) as places:
         held = _held(places, snapshot, options)
-        for one in held:
-            if (archived := snapshot.end(one.place)) is not None and archived > one.next:
-                raise LakeError(
-                    f"the stream {one.stream!r} of the broker {one.broker} ends at offset {one.next}, but is archived up to {archived}: "
-                    "it has lost its end, and gives those offsets to other messages now"
-                )
+        ends.check(places, snapshot, held)
         for _ in range(_LOOKS):
             if not any(_begin(snapshot, one) < one.first for one in held):
                 break
@@ -164,7 +160,7 @@ def _live(options: Options, places: Places, snapshot: Snapshot, held: Sequence[H
     """What is read of the streams themselves. Raises DataLoss if it is not there."""
     start = _given(options.starting, snapshot, held, "startingOffsets")
     stop = _given(options.ending, snapshot, held, "endingOffsets")
-    begins, ends = dict[Place, int](), dict[Place, int]()
+    begins, until = dict[Place, int](), dict[Place, int]()
     for one in held:
         # A newer look at the commits may have more than the stream had when it was asked: all of that is archived.
         first = _begin(snapshot, one)
@@ -183,10 +179,10 @@ def _live(options: Options, places: Places, snapshot: Snapshot, held: Sequence[H
                     f"the option {option} says {offset} for the stream {one.stream!r}, but that ends at {max(one.next, first)}"
                 )
         begins[one.place] = max(begin, start.get(one.place, 0))
-        ends[one.place] = min(end, stop.get(one.place, end))
-    there = [one for one in held if begins[one.place] < ends[one.place]]
+        until[one.place] = min(end, stop.get(one.place, end))
+    there = [one for one in held if begins[one.place] < until[one.place]]
     begins = planning.present(begins, there, fail=options.fail_on_data_loss)
-    return planning.tasks(options, begins, {one.place: ends[one.place] for one in there})
+    return planning.tasks(options, begins, {one.place: until[one.place] for one in there})
 
 
 def _chunk(each: float) -> int:
