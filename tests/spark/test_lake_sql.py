@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import busway
 from busway.cli.app import app
+from busway.spark import NeedsSpark, session
 from busway.spark.lake.archive import archive
 
 pytestmark = pytest.mark.timeout(240)  # starting Spark is part of the first test
@@ -102,6 +103,12 @@ def test_an_archive_alone_and_with_what_is_live(ask, spark, folder, tmp_path):
     assert json.loads(alone.stdout) == {"orders": 20, "every": 20}, alone.output
     both = ask(query, "--lake", lake, "--json")
     assert json.loads(both.stdout) == {"orders": 20, "every": 21}, both.output
+
+
+def test_the_session_that_is_there_is_taken_unless_another_master_is_asked_for(spark):
+    assert session().sparkContext is spark.sparkContext
+    with pytest.raises(NeedsSpark, match=r"a Spark session on local\[2\] in this process, so none on local\[7\]"):
+        session("local[7]")
 
 
 def test_no_bus_there(spark):
