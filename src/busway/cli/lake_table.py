@@ -8,7 +8,7 @@ from busway.cli import flags, terminal
 from busway.cli.lake import Job, spark_job
 from busway.cli.lake_archive import Streams, needed
 from busway.cli.lake_bar import Bar
-from busway.cli.lake_sql import _as_csv, _as_json, _as_table
+from busway.cli.lake_rows import as_csv, as_json, as_table
 from busway.errors import InvalidPattern
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def lake_table(
         elif out is not None:
             rows.write.option("compression", "zstd").parquet(out)
         elif json:
-            _as_json(rows)
+            as_json(rows)
         elif csv:
-            _as_csv(rows)
+            as_csv(rows)
         else:
-            _as_table(rows, limit, bar, quiet=job.quiet)
+            as_table(rows, limit, bar, quiet=job.quiet)
 
     job.run(work)
