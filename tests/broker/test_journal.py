@@ -257,7 +257,7 @@ class TestFile:
             if not (told := journal.write([Done("c", 1, number)])).done():
                 waited += 1
                 await told
-        assert 0 < journal.rewritten <= waited < 100
+        assert 0 < journal.rewritten <= waited < 500, "most are written at once"
         await journal.stop()
         assert (await content(tmp_path))["c"][2] == 499
 
