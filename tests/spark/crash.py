@@ -1,7 +1,8 @@
-"""A streaming query from a bus into a bus that is killed again and again while publishers run: `python -m tests.spark.crash ROUNDS`.
+"""A streaming query from a bus into a bus, and an archive of both, killed again and again while publishers run: `python -m tests.spark.crash ROUNDS`.
 
 Each round kills the whole Spark application (driver, JVM and, with them, the workers) without warning at a moment of its own
-choice. In the end a plain client counts: what was published is in the sink's stream, each message once.
+choice. In the end a plain client counts the sink's stream and pyarrow the archive: what was published is there, each message once;
+and an audit finds nothing.
 """
 
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from busway import sync
+from tests.spark import lakes
 
 PATIENCE: Final = 180.0
 _EACH: Final = 10
@@ -100,13 +102,18 @@ def crash(rounds: int, folder: Path, seed: int, tell: Callable[[str], None] = pr
             with job(folder, url, "drain") as process:
                 assert process.wait(PATIENCE) == 0
             found = Counter(message.text for batch in out.read() for message in batch)
-    lost = Counter(publishers.published) - found
-    twice = found - Counter(publishers.published)
-    tell(
-        f"{len(publishers.published)} published, {found.total()} in the sink, {lost.total()} lost, {twice.total()} too many"
-    )
-    assert not lost
-    assert not twice
+    compare("the sink", publishers.published, found, tell)
+    archived = lakes.rows(folder / "lake")
+    for stream in ("in", "out"):
+        rows = Counter(row["payload"].decode() for row in archived if row["stream"] == stream)
+        compare(f"the archive of {stream!r}", publishers.published, rows, tell)
+
+
+def compare(where: str, published: list[str], found: Counter[str], tell: Callable[[str], None]) -> None:
+    lost, twice = Counter(published) - found, found - Counter(published)
+    tell(f"{where}: {len(published)} published, {found.total()} there, {lost.total()} lost, {twice.total()} too many")
+    assert not lost, where
+    assert not twice, where
 
 
 def main() -> None:

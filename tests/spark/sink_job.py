@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from busway.spark import archive, audit, table as table_of
 from tests.spark.conftest import CONF
 
 BATCH = 100
@@ -76,14 +77,20 @@ def stream(spark: SparkSession, folder: str, url: str, hang: bool) -> None:
 
 
 def follow(spark: SparkSession, folder: str, url: str, drain: bool) -> None:
-    """Another query from `in` to `out`, in small epochs, over a shuffle."""
+    """Another query from `in` to `out`, in small epochs, over a shuffle; and an archive of both."""
     read: Any = spark.readStream.format("busway").options(url=url, streams="in", startingOffsets="earliest")
     most = "50000" if drain else "1000"
     source: DataFrame = read.options(columns="offset,payload", minPartitions="2", maxRecordsPerTrigger=most).load()
     table = source.repartition(2, "offset").selectExpr("concat('out/', offset % 3) as topic", "payload")
     write: Any = table.writeStream.format("busway").options(url=url, checkpointLocation=f"{folder}/checkpoint")
     query = (write.trigger(availableNow=True) if drain else write).start()
+    if not drain:  # both at once, so that a kill meets both
+        archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], interval=0.2, compact_below=1 << 20, grace=1.0)
     query.awaitTermination()
+    archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], once=True)
+    report = audit(table_of(spark, f"{folder}/lake"))
+    print(f"audit: {report.messages} messages, {sum(report.counts.values())} findings", flush=True)
+    assert report.clean, report
 
 
 def ordered(batches: Iterator[pa.RecordBatch], backwards: bool) -> list[pa.RecordBatch]:
