@@ -8,6 +8,7 @@ The first run of each query warms the session up and is shown, but does not coun
 import argparse
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -23,15 +24,31 @@ CHUNK = 10_000
 
 
 def fill(folder: Path, messages: int, size: int) -> None:
-    """Store so many messages on some topics, through a broker."""
-    from busway import sync
+    """Store so many messages through a broker, each on a topic by chance: as several publishers' messages lie in a stream."""
+    import asyncio
 
-    payload = [os.urandom(size) for _ in range(CHUNK)]
-    with sync.serve("tcp://127.0.0.1:0", data=folder) as server, sync.connect(str(server.addresses[0])) as bus:
-        bus.create_stream("bench", ["bench/**"], max_age=None)
-        for begin in range(0, messages, CHUNK):
-            part = payload[: min(CHUNK, messages - begin)]
-            bus.publish_many(f"bench/{begin // CHUNK % TOPICS}", part, durable=True)
+    import busway
+
+    async def publish() -> None:
+        chance = random.Random(1)
+        payloads = [os.urandom(size) for _ in range(256)]
+        topics = [f"bench/{number}" for number in range(TOPICS)]
+        async with (
+            busway.serve("unix:" + str(folder.parent / "bus"), data=folder) as server,
+            busway.connect(server.addresses[0], name="bench") as bus,
+        ):
+            await bus.create_stream("bench", ["bench/**"], max_age=None)
+            for begin in range(0, messages, CHUNK):
+                some = [
+                    bus.publish(topics[chance.randrange(TOPICS)], payloads[number & 255], durable=True)
+                    for number in range(min(CHUNK, messages - begin))
+                ]
+                for one in some:
+                    await one
+                if begin % 1_000_000 == 0:
+                    print(f"  {begin:,} stored", flush=True)
+
+    asyncio.run(publish())
 
 
 def timed(name: str, rows: int, runs: int, query: Callable[[], Any]) -> dict[str, Any]:
