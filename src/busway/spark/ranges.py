@@ -1,6 +1,6 @@
 """Ranges of offsets: what there is to read, how much of it at a time, and how it is shared among tasks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -81,8 +81,3 @@ def to_json(offsets: Mapping[Place, int]) -> dict[str, Any]:
 
 def from_json(offsets: Mapping[str, Any]) -> dict[Place, int]:
     return {(broker, stream): offset for broker, inner in offsets.items() for stream, offset in inner.items()}
-
-
-def lost(start: Mapping[Place, int], held: Sequence[Held]) -> list[tuple[Held, int]]:
-    """Streams whose first messages are gone that were to be read: which, and how many."""
-    return [(one, one.first - start[one.place]) for one in held if one.place in start and start[one.place] < one.first]
