@@ -8,16 +8,13 @@ import typer
 from busway.cli import flags, terminal, values
 from busway.cli.lake import Ending, Job, spark_job
 from busway.cli.lake_bar import Bar
+from busway.cli.lake_source import Streams, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from busway.spark.lake.archive import Progress
     from busway.spark.lake.compact import Compacted
-
-Streams = Annotated[
-    list[str] | None, typer.Option("--stream", help="Only this stream; repeatable.", show_default=False)
-]
 
 
 def needed(job: Job) -> str:
@@ -31,10 +28,7 @@ def needed(job: Job) -> str:
 def lake_archive(
     job: Job,
     stream: Streams = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", help="Only what matches this pattern; repeatable.", show_default=False),
-    ] = None,
+    topic: Topics = None,
     once: Annotated[bool, typer.Option("--once", help="Archive what there is now, and end.")] = False,
     every: Annotated[str, typer.Option("--every", help="How long from one round to the next.", metavar="TIME")] = "10s",
     channel: Annotated[

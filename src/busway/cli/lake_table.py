@@ -6,9 +6,10 @@ import typer
 
 from busway.cli import flags, terminal
 from busway.cli.lake import Job, spark_job
-from busway.cli.lake_archive import Streams, needed
+from busway.cli.lake_archive import needed
 from busway.cli.lake_bar import Bar
 from busway.cli.lake_rows import as_csv, as_json, as_table
+from busway.cli.lake_source import Streams, Topics
 from busway.errors import InvalidPattern
 
 if TYPE_CHECKING:
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
 def lake_table(
     job: Job,
     stream: Streams = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", help="Only what matches this pattern; repeatable.", show_default=False),
-    ] = None,
+    topic: Topics = None,
     where: Annotated[
         str | None, typer.Option("--where", help="A condition in SQL.", metavar="SQL", show_default=False)
     ] = None,
