@@ -150,8 +150,9 @@ async def test_take_runs_a_command_for_each(shell, bus, orders):
 
 
 async def test_a_command_longer_than_the_lease_keeps_its_message(shell, bus, orders):
-    await bus.create_channel("orders", "billing", lease=0.3)
-    done = await shell.run("take", "orders", "billing", "--exec", "sleep 1; cat")
+    # A lease long enough that a busy machine does not miss the renewal.
+    await bus.create_channel("orders", "billing", lease=2)
+    done = await shell.run("take", "orders", "billing", "--exec", "sleep 4; cat")
     assert (done.code, done.out, done.notes) == (0, b"0", "")
     after = await figures(bus)
     assert (after.floor, after.late, after.redelivered) == (1, 0, 0)
