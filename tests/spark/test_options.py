@@ -52,6 +52,13 @@ def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> N
         ({"url": "tcp://127.0.0.1:1"}, "say where to read: either"),
         ({"channel": "spark"}, "the option channel needs a bus"),
         ({"timeout": "-1"}, "give a number of seconds"),
+        ({"minPartitions": "_"}, "give a number of 1 or more"),
+        ({"columns": "topic,topic"}, "the column 'topic' is there 2 times"),
+        ({"topics": "re:e{1,2}u"}, 'one that has a comma goes into a JSON list, ["re:a{1,2}"]'),
+        ({"maxOffsetsPerTrigger": "5"}, "there is no option 'maxOffsetsPerTrigger' (here it is maxRecordsPerTrigger)"),
+        ({"Subscribe": "a"}, "(here it is topics)"),
+        ({"kafka.bootstrap.servers": "a:1"}, "(here it is url: tcp://HOST:PORT"),
+        ({"ca": "ca.pem"}, "the option ca is for a bus behind TLS"),
     ],
 )
 def test_what_is_wrong_is_said(given: dict[str, str], text: str) -> None:

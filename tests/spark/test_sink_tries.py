@@ -406,6 +406,25 @@ def test_a_bad_row_is_named(bad: dict[str, Any], told: str) -> None:
         made.runs(pa.RecordBatch.from_pylist([good, good, good | bad], pa.schema(BATCH)))
 
 
+@pytest.mark.parametrize("year", [1969, 2263, 9999])
+def test_a_time_that_no_message_can_have_is_named(year: int) -> None:
+    times = pa.array([datetime(2026, 1, 1, tzinfo=UTC), datetime(year, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["a", "a"]), pa.array([b"x", b"y"]), times], ["topic", "payload", "time"]
+    )
+    with pytest.raises(rows.BadRow, match="row 1 of partition 0: the time must lie between 1970 and 2262"):
+        rows.Rows("", 0).runs(batch)
+
+
+def test_more_topics_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_TOPICS", 10)
+    made = rows.Rows("", 0)
+    for begin in range(0, 60, 6):
+        topics = [f"many/{number}" for number in (*range(begin, begin + 6), 0, 1)]
+        batch = pa.RecordBatch.from_arrays([pa.array(topics), pa.array([b"x"] * 8)], ["topic", "payload"])
+        assert [run.topic for run in made.runs(batch)] == topics
+
+
 def test_a_row_that_is_too_large_is_named(place: Place) -> None:
     writer = batch_writer(place)
     context(partitionId=4)

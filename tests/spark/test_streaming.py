@@ -122,6 +122,34 @@ def test_a_stream_that_was_made_anew(spark: SparkSession, bus: Served, tmp_path:
     bus.bus.remove_stream("orders")
     with pytest.raises(PySparkException, match="the stream 'orders', of which the query has read 10"):
         run()
+    bus.stream("orders")
+    publish(bus, "orders/a", 10, 5)
+    assert run() == [list(range(10, 15))], "its offsets go on where they were"
+
+
+def test_a_stream_that_is_made_later_and_has_lost_its_beginning(
+    spark: SparkSession, bus: Served, tmp_path: Path
+) -> None:
+    run = Run(spark, tmp_path / "checkpoint", **bus.options("url"), maxRecordsPerTrigger="40")
+    publish(bus, "orders/a", 0, 10)
+    run()
+    bus.stream("later", bucket=2000)
+    publish(bus, "later/a", 1000, 200)
+    first = bus.forget("later", 50)
+    assert first > 40
+    # It begins in a batch of its own, which the next one reads.
+    found = [number for _ in range(2) for batch in run() for number in batch]
+    assert found == list(range(1000 + first, 1200))
+
+
+def test_a_query_can_be_given_fewer_streams_only_with_another_checkpoint(
+    spark: SparkSession, bus: Served, tmp_path: Path
+) -> None:
+    bus.stream("others")
+    run = Run(spark, tmp_path / "checkpoint", **bus.options("path"))
+    run()
+    with pytest.raises(PySparkException, match="which the option streams does not name any more: name it, or"):
+        run(streams="orders")
 
 
 def test_batch_options_are_refused(spark: SparkSession, bus: Served, tmp_path: Path) -> None:

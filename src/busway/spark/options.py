@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from busway._core import check_pattern
-from busway.errors import InvalidPattern, InvalidTopic
+from busway.errors import InvalidTopic
 from busway.streams import check_name
 from busway.topic import check_topic, is_reserved
 
@@ -83,8 +83,12 @@ def _words(text: str) -> tuple[str, ...]:
 def _patterns(text: str) -> tuple[str, ...]:
     try:
         return tuple(check_pattern(word) for word in _words(text))
-    except InvalidPattern as error:
-        raise ValueError(str(error)) from error
+    except InvalidTopic as error:
+        several = "," in text and not text.lstrip().startswith("[")
+        hint = (
+            '. A comma separates patterns: one that has a comma goes into a JSON list, ["re:a{1,2}"]' if several else ""
+        )
+        raise ValueError(f"{error}{hint}") from error
 
 
 def storable(text: str) -> str:
@@ -105,6 +109,8 @@ def _names(text: str) -> tuple[str, ...]:
     for name in found:
         if name not in COLUMNS:
             raise ValueError(f"there is no column {name!r}{nearest(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
+        if found.count(name) > 1:
+            raise ValueError(f"the column {name!r} is there {found.count(name)} times")
     return found
 
 
@@ -113,7 +119,7 @@ def _channel(text: str) -> str:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9_]+", text) or int(text) == 0:
+    if not re.fullmatch(r"[0-9]+(_[0-9]+)*", text) or int(text) == 0:
         raise ValueError("give a number of 1 or more")
     return int(text)
 
@@ -188,6 +194,15 @@ _WRITTEN: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "timeout": ("timeout", _seconds),
 }
 _TLS: Final = ("ca", "cert", "key")
+_KAFKA: Final = {
+    "kafka.bootstrap.servers": "here it is url: tcp://HOST:PORT, several separated by commas",
+    "subscribe": "here it is topics",
+    "subscribePattern": "here it is topics, and a regular expression begins with re:",
+    "assign": "here it is startingOffsets and endingOffsets",
+    "maxOffsetsPerTrigger": "here it is maxRecordsPerTrigger",
+    "includeHeaders": "here it is the column fields, which is always there",
+    "kafka.group.id": "here a channel shows how far a query has come: the option channel",
+}
 _IGNORED: Final = {"checkpointlocation", "queryname"}
 """Options of Spark's own that reach a sink."""
 
@@ -222,7 +237,7 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
             continue
         name = names.get(key.lower())
         if name is None:
-            raise OptionError(f"there is no option {key!r}{nearest(key, tuple(names.values()))}")
+            raise OptionError(f"there is no option {key!r}{_meant(key, tuple(names.values()))}")
         if name in _TLS:
             tls[name] = value
             continue
@@ -233,7 +248,16 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
             found[target], said[target] = read(value), name
         except ValueError as error:
             raise OptionError(f"the option {name} can't be {value!r}: {error}") from None
-    return Options(**found, tls=tls)
+    options = Options(**found, tls=tls)
+    if tls and not any(url.startswith("tls:") for url in options.urls):
+        raise OptionError(f"the option {next(iter(tls))} is for a bus behind TLS: give a url that begins with tls://")
+    return options
+
+
+def _meant(key: str, known: tuple[str, ...]) -> str:
+    """For those who come from Spark's Kafka source: what they look for; for others the nearest."""
+    found = next((ours for theirs, ours in _KAFKA.items() if theirs.lower() == key.lower()), None)
+    return nearest(key, known) if found is None else f" ({found})"
 
 
 def nearest(word: str, known: tuple[str, ...]) -> str:

@@ -9,12 +9,13 @@ from typing import Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
-from busway import folders, sync
+from busway import folders
 from busway._core import Log, Selection
+from busway.client.sync_streams import Stream as SyncStream
 from busway.columns import record_batch
-from busway.errors import BusError
-from busway.settings import TLS
+from busway.errors import BusError, Disconnected
 from busway.since import moment
+from busway.spark.connecting import connected, patiently
 from busway.spark.options import Options
 from busway.spark.ranges import Held, Range
 
@@ -111,31 +112,47 @@ class Folder:
 class Broker:
     """A running broker."""
 
-    def __init__(self, url: str, tls: TLS | None, timeout: float) -> None:
+    def __init__(self, url: str, options: Options) -> None:
         self.name = url
-        self._bus = sync.connect(url, name="spark", tls=tls, timeout=timeout)
+        self._timeout = options.timeout
+        self._bus = connected(url, options, name="spark")
         try:
-            self._streams = {one.name: one for one in self._bus.streams()}
-            self.broker = next(iter(self._streams.values())).broker
+            self.broker = self.held()[0].broker
         except BaseException:
             self._bus.close()
             raise
 
     def held(self) -> list[Held]:
-        self._streams = {one.name: one for one in self._bus.streams()}
-        return [Held(one.broker, one.name, one.first, one.next, one.bytes) for one in self._streams.values()]
+        streams = patiently(self.name, self._timeout, self._bus.streams)
+        return [Held(one.broker, one.name, one.first, one.next, one.bytes) for one in streams]
 
     def find_time(self, stream: str, time: datetime) -> int:
-        return self._bus.stream(stream).locate(time)
+        return patiently(self.name, self._timeout, lambda: self._bus.stream(stream).locate(time))
 
     def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
-        stream = self._bus.stream(part.stream)
-        with closing(stream.arrow(part.begin, part.end, topic=pattern, columns=columns, expired=True)) as batches:
-            yield from batches
-        if stream.lost:
-            tell(_gone(part, stream.lost, f"of the offsets {part.begin} to {part.end - 1}"))
-        if (end := max(stream.info().next, part.begin)) < part.end:
+        asked = columns if "offset" in columns else (*columns, "offset")
+        at, lost, done = part.begin, 0, False
+        while not done:
+            stream = self._stream(part.stream)
+            try:
+                with closing(stream.arrow(at, part.end, topic=pattern, columns=asked, expired=True)) as batches:
+                    for batch in batches:
+                        yield batch.select(list(columns)) if len(asked) > len(columns) else batch
+                        at = batch.column("offset")[-1].as_py() + 1
+                done = True
+            except Disconnected:
+                log.warning(
+                    "%s: the connection was lost; reading goes on from offset %d when it is back", self.name, at
+                )
+            lost += stream.lost
+        if lost:
+            tell(_gone(part, lost, f"of the offsets {part.begin} to {part.end - 1}"))
+        if (end := max(self._stream(part.stream).info().next, part.begin)) < part.end:
             tell(gone(part, end, part.end))
+
+    def _stream(self, name: str) -> SyncStream:
+        """A stream, as soon as there is a connection."""
+        return patiently(self.name, self._timeout, lambda: self._bus.stream(name))
 
     def follow(self, channel: str, stream: str, offset: int) -> None:
         if all(one["name"] != channel for one in self._bus.stream(stream).info().channels):
@@ -221,11 +238,8 @@ class Places:
 
 
 def _connected(url: str, options: Options) -> Broker:
-    tls = (
-        TLS(cert=options.tls.get("cert"), key=options.tls.get("key"), ca=options.tls.get("ca")) if options.tls else None
-    )
     try:
-        return Broker(url, tls, options.timeout)
+        return Broker(url, options)
     except BusError as error:
         raise ConnectionError(f"{url} can't be reached: {error}") from error
 

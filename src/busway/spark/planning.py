@@ -83,6 +83,15 @@ def batch(options: Options, places: Places) -> list[Range]:
             raise OptionError(
                 f"the option endingOffsets says {end[one.place]} for the stream {one.stream!r}, but that ends at {one.next}"
             )
+        if (
+            isinstance(options.starting, dict)
+            and isinstance(options.ending, dict)
+            and begin[one.place] > end[one.place]
+        ):
+            raise OptionError(
+                f"the option startingOffsets says {begin[one.place]} for the stream {one.stream!r}, which is behind "
+                f"endingOffsets {end[one.place]}"
+            )
         if begin[one.place] > max(end[one.place], one.next):
             raise OptionError(
                 f"the option startingOffsets says {begin[one.place]} for the stream {one.stream!r}, but that ends at {one.next}"

@@ -56,11 +56,11 @@ def split(ranges: Iterable[Range], parts: int, most: int = 0) -> list[Range]:
 
 
 def admit(start: Mapping[Place, int], latest: Mapping[Place, int], most: int) -> dict[Place, int]:
-    """How far to read with at most so many records, each stream in proportion to what it has."""
-    waiting = {place: max(end - start.get(place, 0), 0) for place, end in latest.items()}
+    """How far to read with at most so many records, each stream in proportion to what it has; all have a start."""
+    waiting = {place: max(end - start[place], 0) for place, end in latest.items()}
     total = sum(waiting.values())
     if total <= most:
-        return {place: max(end, start.get(place, 0)) for place, end in latest.items()}
+        return {place: max(end, start[place]) for place, end in latest.items()}
     shares = {place: count * most // total for place, count in waiting.items()}
     # What rounding left over goes to the first ones that have more: so a limit of one moves on, too.
     left = most - sum(shares.values())
@@ -68,7 +68,7 @@ def admit(start: Mapping[Place, int], latest: Mapping[Place, int], most: int) ->
         more = min(left, waiting[place] - shares[place])
         shares[place] += more
         left -= more
-    return {place: start.get(place, 0) + share for place, share in shares.items()}
+    return {place: start[place] + share for place, share in shares.items()}
 
 
 def to_json(offsets: Mapping[Place, int]) -> dict[str, Any]:

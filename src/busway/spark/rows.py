@@ -27,6 +27,11 @@ TAKEN: Final = {
 KEY: Final = "key"
 """The field that a key becomes."""
 
+_LAST: Final = (2**63 - 1) // 1000
+"""Microseconds since 1970 that can be said in nanoseconds."""
+_TOPICS: Final = 100_000
+"""Topics, and fields, that are remembered from one batch to the next."""
+
 _packed: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
@@ -93,6 +98,8 @@ class Rows:
         if column is None:
             return [self._topic] * size
         checked, topics = self._topics, column.to_pylist()
+        if len(checked) > _TOPICS:
+            checked.clear()
         for row, topic in enumerate(topics):
             if topic not in checked:
                 checked[topic] = self._check(row, topic)
@@ -107,8 +114,6 @@ class Rows:
             found = storable(topic)
         except ValueError as error:
             raise self.bad(row, f"the topic {topic!r} can't be stored: {error}") from error
-        if len(self._topics) > 100_000:
-            self._topics.clear()
         return found
 
     def _all_fields(self, maps: Any, keys: Any, size: int) -> Sequence[bytes]:
@@ -117,7 +122,7 @@ class Rows:
         given = maps.to_pylist() if maps is not None else [None] * size
         several = keys.to_pylist() if keys is not None else [None] * size
         packed = self._fields
-        if len(packed) > 100_000:
+        if len(packed) > _TOPICS:
             packed.clear()
         out: list[bytes] = []
         for row, (pairs, key) in enumerate(zip(given, several, strict=True)):
@@ -145,11 +150,13 @@ class Rows:
             raise self.bad(
                 column.to_pylist().index(None), "the time is null; leave the column out for the time of writing"
             )
-        times: list[int] = column.cast(pa.timestamp("ns", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+        times: list[int] = column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
         for row, time in enumerate(times):
-            if time <= 0:
-                raise self.bad(row, "the time is before 1970")
-        return times
+            if not 0 < time <= _LAST:
+                raise self.bad(
+                    row, "the time must lie between 1970 and 2262, which is what 64 bits of nanoseconds hold"
+                )
+        return [1000 * time for time in times]
 
 
 def _grouped(

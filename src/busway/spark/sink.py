@@ -21,13 +21,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from busway import sync
 from busway.client.bus import RECONNECT
 from busway.client.feeding import Run, RunFailed
 from busway.client.sync import Bus
-from busway.errors import BusError, Code, ConnectFailed, Timeout
-from busway.settings import TLS, Identity
+from busway.errors import BusError, Code, Timeout
+from busway.settings import Identity
 from busway.spark import ledger
+from busway.spark.connecting import connected
 from busway.spark.ledger import Ledger, Stored
 from busway.spark.options import OptionError, Options, writing
 from busway.spark.rows import Rows, check_columns, content
@@ -37,9 +37,6 @@ log = logging.getLogger("busway.spark")
 _QUERY: Final = "sql.streaming.queryId"
 _EPOCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
-_PAUSE: Final = 0.2
-"""Seconds between attempts to reach a broker that is not there."""
-_REFUSED: Final = {Code.SESSION_TAKEN, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.VERSION}
 
 
 class WriteFailed(RuntimeError):  # noqa: N818 - it is the write that has failed
@@ -210,22 +207,8 @@ class Writing:
 def reached(
     options: Options, identity: Identity | None = None, name: str = "", reconnect: Sequence[float] | None = RECONNECT
 ) -> Iterator[Bus]:
-    """A client of the bus; a broker that is being started again is waited for."""
-    files = options.tls
-    tls = TLS(cert=files.get("cert"), key=files.get("key"), ca=files.get("ca")) if files else None
-    until = time.monotonic() + options.timeout
-    while True:
-        left = max(until - time.monotonic(), 0.1)
-        try:
-            bus = sync.connect(
-                options.urls[0], name=name, identity=identity, timeout=left, tls=tls, reconnect=reconnect
-            )
-            break
-        except ConnectFailed as error:
-            if error.code in _REFUSED or time.monotonic() + _PAUSE > until:
-                raise
-        time.sleep(_PAUSE)
-    with bus:
+    """A client of the bus that is written to."""
+    with connected(options.urls[0], options, name=name, identity=identity, reconnect=reconnect) as bus:
         yield bus
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from busway.spark import columns, planning, tasks
 from busway.spark.lake import history
-from busway.spark.options import Options, reading
+from busway.spark.options import OptionError, Options, reading
 from busway.spark.places import Places
 from busway.spark.sink import Writing
 from busway.spark.streaming import StreamReader
@@ -41,6 +41,13 @@ class Reader(DataSourceReader):
     """Reads what is there when it is planned."""
 
     def __init__(self, options: Options) -> None:
+        for name, given in (
+            ("maxRecordsPerTrigger", options.max_records),
+            ("maxBytesPerTrigger", options.max_bytes),
+            ("channel", options.channel),
+        ):
+            if given:
+                raise OptionError(f"the option {name} is for streaming queries (readStream)")
         self._options = options
 
     def partitions(self) -> list[InputPartition]:

@@ -74,7 +74,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most is not None:
             # What is gone already is no part of what may be read at a time.
             there = planning.present(begin, held, fail=False, quiet=True)
-            latest = admit(there, latest, most)
+            # Streams that are new begin where they begin: there is nothing to read of them yet.
+            new = {place: offset for place, offset in latest.items() if place not in begin}
+            latest = new | admit(there, {place: latest[place] for place in begin}, most)
         return to_json(latest)
 
     def _latest(self, begin: Mapping[Place, int], held: Sequence[Held]) -> dict[Place, int]:
@@ -132,6 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, begin: Mapping[Place, int], held: Sequence[Held]) -> None:
         """Whether the checkpoint is one of this bus."""
         there = {one.place: one for one in held}
+        others = {one.place for one in self._places.held()} if begin.keys() - there.keys() else set()
         for (broker, stream), offset in begin.items():
             if broker not in self._places:
                 known = ", ".join(f"{name} is {guid}" for guid, name in self._places.names.items())
@@ -140,6 +143,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "checkpointLocation, or read from the bus that it belongs to"
                 )
             one = there.get((broker, stream))
+            if one is None and (broker, stream) in others:
+                raise OptionError(
+                    f"the query has read the stream {stream!r}, which the option streams does not name any more: name it, or "
+                    "take another checkpointLocation"
+                )
             if one is None:
                 self._reset(
                     f"the stream {stream!r}, of which the query has read {offset} messages, is not there any more"

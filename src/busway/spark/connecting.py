@@ -1,0 +1,55 @@
+"""A connection of Spark to a bus: a broker that is being started again is waited for, as long as the option timeout says."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from busway import sync
+from busway.client.bus import RECONNECT
+from busway.client.sync import Bus
+from busway.errors import Code, ConnectFailed, Disconnected
+from busway.settings import TLS, Identity
+from busway.spark.options import Options
+
+PAUSE: Final = 0.2
+"""Seconds between attempts."""
+_REFUSED: Final = {Code.SESSION_TAKEN, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.VERSION}
+"""A broker that says this is there, and will say it again."""
+
+T = TypeVar("T")
+
+
+def connected(
+    url: str,
+    options: Options,
+    *,
+    name: str = "",
+    identity: Identity | None = None,
+    reconnect: Sequence[float] | None = RECONNECT,
+) -> Bus:
+    """A client of the bus. Raises ConnectFailed."""
+    files = options.tls
+    tls = TLS(cert=files.get("cert"), key=files.get("key"), ca=files.get("ca")) if files else None
+    until = time.monotonic() + options.timeout
+    while True:
+        left = max(until - time.monotonic(), 0.1)
+        try:
+            return sync.connect(url, name=name, identity=identity, timeout=left, tls=tls, reconnect=reconnect)
+        except ConnectFailed as error:
+            if error.code in _REFUSED or time.monotonic() + PAUSE > until:
+                raise
+        time.sleep(PAUSE)
+
+
+def patiently(url: str, timeout: float, work: Callable[[], T]) -> T:
+    """Do this with a client that comes back by itself: while its connection is gone, again and again. Raises ConnectionError."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            return work()
+        except Disconnected as error:
+            if time.monotonic() + PAUSE > until:
+                raise ConnectionError(
+                    f"{url}: the connection was lost and did not come back within {timeout:g} s (option timeout)"
+                ) from error
+        time.sleep(PAUSE)
