@@ -55,6 +55,7 @@ def expected(message: Message, stream: str) -> dict[str, Any]:
         "offset": place.offset,
         "topic": message.topic,
         "sequence": message.sequence,
+        "stored": datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(message.stored_ns or 0) // 1000),
         "time": message.time,
         "id": message.id,
         "sender": message.sender,
@@ -82,8 +83,9 @@ def as_read(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> list[dict[s
     for row in rows:
         if "fields" in row:
             row["fields"] = dict(row["fields"])
-        if "time" in row:
-            row["time"] = row["time"].astimezone(UTC)
+        for name in ("time", "stored"):
+            if name in row:
+                row[name] = row[name].astimezone(UTC)
     return sorted(rows, key=lambda row: row["offset"]) if "offset" in columns else rows
 
 
@@ -95,7 +97,9 @@ def as_read(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> list[dict[s
     length=st.integers(0, 60),
     columns=st.permutations(COLUMNS).flatmap(lambda all_: st.integers(1, len(all_)).map(lambda n: tuple(all_[:n]))),
     parts=st.integers(1, 7),
+    most=st.integers(1, 40),
     drop=st.booleans(),
+    by=st.sampled_from(["offset", "time"]),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_agrees_with_a_plain_read(
@@ -107,38 +111,58 @@ def test_it_agrees_with_a_plain_read(
     length: int,
     columns: tuple[str, ...],
     parts: int,
+    most: int,
     drop: bool,
+    by: str,
 ) -> None:
     name = f"s{next(NUMBERS)}"
-    stream = bus.stream(name, bucket=1000)
+    stream, other = bus.stream(name, bucket=1000), bus.stream(f"{name}-other")
     for topic, payload, fields in messages:
         bus.bus.publish(f"{name}/{topic}", payload, fields=fields, durable=True)
+    bus.bus.publish(f"{name}-other/a", b"other", durable=True)
     if drop:
         bus.forget(name, 10)
     first, behind = stream.info().first, stream.info().next
-    begin = min(max(begin, first), behind)
-    end = min(begin + length, behind)
-    plain = [expected(one, name) for some in stream.read(begin, end) for one in some]
-    wanted = [row for row in plain if any(matches(pattern, row["topic"]) for pattern in patterns)]
-    rows = read_all(
-        bus.options(kind)
-        | {
-            "streams": name,
-            "topics": ",".join(patterns),
+    begin = min(begin, behind)
+    end = min(max(begin, first) + length, behind)
+    everything = [expected(one, one.position.stream) for some in (*stream.read(), *other.read()) for one in some]  # type: ignore[union-attr]
+    bounds: dict[str, str]
+    if by == "offset":
+        wanted = [row for row in everything if row["stream"] != name or begin <= row["offset"] < end]
+        bounds = {
             "startingOffsets": json.dumps({name: begin}),
             "endingOffsets": json.dumps({bus.guid: {name: end}}),
+            "failOnDataLoss": "false",  # what was asked for may be gone
+        }
+    else:
+        # Times of the stream are of one clock and go on; those of the messages at both ends.
+        times = sorted(row["stored"] for row in everything)
+        early, late = times[min(begin, len(times) - 1)], times[min(begin + length, len(times) - 1)]
+        wanted = [row for row in everything if early <= row["stored"] < late]
+        bounds = {"startingTimestamp": early.isoformat(), "endingTimestamp": late.isoformat()}
+    wanted = [row for row in wanted if any(matches(pattern, row["topic"]) for pattern in patterns)]
+    rows = read_all(
+        bus.options(kind)
+        | bounds
+        | {
+            "streams": f"{name},{name}-other",
+            "topics": json.dumps(patterns),
             "columns": ",".join(columns),
             "minPartitions": str(parts),
+            "maxRecordsPerPartition": str(most),
         }
     )
-    compared = [one for one in columns if one != "stored"]
-    found = [{key: row[key] for key in compared} for row in as_read(rows, columns)]
-    model = [{key: row[key] for key in compared} for row in wanted]
-    if "offset" in columns or len(patterns) == 1:
+    found = as_read(rows, columns)
+    model = [
+        {key: row[key] for key in columns} for row in sorted(wanted, key=lambda row: (row["offset"], row["stream"]))
+    ]
+    if {"offset", "stream"} <= set(columns):
+        found.sort(key=lambda row: (row["offset"], row["stream"]))
         assert found == model
     else:
         assert sorted(map(repr, found)) == sorted(map(repr, model))
     bus.bus.remove_stream(name)
+    bus.bus.remove_stream(f"{name}-other")
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ broker, and where its streams ended then and before that epoch. It only saves wo
 next of the same run, and is the first of its session that the broker has seen, knows that nothing of its epoch is stored: an
 epoch begins when the one before is committed, and an earlier run can't have come to it, since then this run would not have
 had to commit the epoch before. Everybody else reads back what its session has stored: from where the epoch can have begun if
-the ledger says so, from the first message if it says nothing. So a ledger that is lost, or old, costs a longer read, and
-changes nothing.
+the ledger says so, from the first message if it says nothing. A task of the first epoch that finds none writes one before it stores anything, with
+where the streams ended when the epoch was planned: so nothing of it lies before. A ledger that is lost later, or old, costs a
+longer read, and changes nothing.
 """
 
 import json
@@ -79,6 +80,13 @@ def note(bus: Bus, query: str, run: str, epoch: int) -> None:
     Ledger(run, epoch, bus.server.get("since", 0), {info.name: info.next for info in bus.streams()}, before).write(
         bus, query
     )
+
+
+def begin(bus: Bus, query: str, places: Mapping[str, int]) -> Ledger:
+    """A query is about to write its first epoch, from here on. Nothing of it may be stored before this is done."""
+    new = Ledger("", -1, 0, dict(places))
+    new.write(bus, query)
+    return new
 
 
 @dataclass(slots=True)

@@ -168,6 +168,9 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
     def _before(self, bus: Bus, this: Try, query: str, run: str, epoch: int) -> Stored | None:
         """What this partition of this epoch has stored already; None: nothing, for sure."""
         known = Ledger.read(bus, query)
+        if known is None and epoch == 0:  # a later one has lost its ledger
+            with reached(self._options, name=f"spark {query}") as named:
+                known = ledger.begin(named, query, self._begin)
         first = this.first and not bus.server.get("seen", True)
         if first and known is not None and known.precedes(run, epoch, bus.server.get("since", 0)):
             return None
