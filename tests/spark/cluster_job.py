@@ -55,7 +55,7 @@ def waiting(rows: DataFrame, folder: Path) -> DataFrame:
         assert context is not None
         yield from batches
         (folder / f"runs-{context.partitionId()}-{context.attemptNumber()}").touch()
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 600
         while not (folder / "go").exists() and time.monotonic() < limit:
             time.sleep(0.05)
 

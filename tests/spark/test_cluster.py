@@ -32,7 +32,7 @@ def filled(tmp_path):
         yield bus, tmp_path / "data"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_cluster_gives_the_same_even_if_a_worker_is_killed(spark, filled, tmp_path):
     bus, data = filled
     local = cluster_job.count(cluster_job.read(spark, path=str(data)))

@@ -112,11 +112,11 @@ class Source(Writing):
 
 
 def batch_writer(place: Place, schema: StructType = SCHEMA, **options: str) -> BatchWriter:
-    return Source(url=place.url, timeout="5", **options).writer(schema, overwrite=False)
+    return Source(url=place.url, timeout="20", **options).writer(schema, overwrite=False)
 
 
 def stream_writer(place: Place, schema: StructType = SCHEMA) -> StreamWriter:
-    return Source(url=place.url, timeout="5").streamWriter(schema, overwrite=False)
+    return Source(url=place.url, timeout="20").streamWriter(schema, overwrite=False)
 
 
 def epoch(

@@ -30,8 +30,7 @@ class Cluster:
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
         self._count = workers
-        self._web = free_port()
-        self._port = free_port()
+        self._web = self._port = 0
         self._files = ExitStack()
         self._master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -42,9 +41,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
-            ports = ("--port", str(self._port), "--webui-port", str(self._web))
-            self._master = self._start("master", "master.Master", *ports)
-            self._wait(0)
+            self._lead()
             for number in range(self._count):
                 own = ("--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g")
                 work = ("--work-dir", str(self._folder / f"worker-{number}"))
@@ -54,6 +51,20 @@ class Cluster:
             self.__exit__()
             raise
         return self
+
+    def _lead(self) -> None:
+        """Start the master; on other ports if somebody else was faster."""
+        for last in (False, False, True):
+            self._web, self._port = free_port(), free_port()
+            ports = ("--port", str(self._port), "--webui-port", str(self._web))
+            self._master = self._start("master", "master.Master", *ports)
+            try:
+                self._wait(0)
+            except AssertionError:
+                if last or self._master.poll() is None:
+                    raise
+            else:
+                return
 
     def __exit__(self, *_: object) -> None:
         for process in (*self.workers, self._master):
@@ -82,6 +93,7 @@ class Cluster:
         home = Path(pyspark.__file__).parent
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", LOOPBACK, *words]
         environment = os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": LOOPBACK, "SPARK_DAEMON_MEMORY": "256m"}
+        environment["SPARK_DAEMON_JAVA_OPTS"] = "-Dspark.port.maxRetries=0"  # else it takes a port that nobody knows
         environment["JAVA_HOME"] = str(java.find().home)
         log: IO[bytes] = self._files.enter_context((self._folder / f"{name}.log").open("wb"))
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
