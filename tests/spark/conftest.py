@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))  # the first one waits for the session
+                item.add_marker(pytest.mark.timeout(1200))  # the first one waits for the session
 
 
 @pytest.fixture(scope="session")

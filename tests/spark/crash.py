@@ -22,7 +22,7 @@ from typing import Final
 from busway import sync
 from tests.spark import lakes
 
-PATIENCE: Final = 180.0
+PATIENCE: Final = 900.0
 _EACH: Final = 10
 _PAUSE: Final = 0.05
 """A few hundred messages a second: what the query has to catch up with in the end must not be too much."""

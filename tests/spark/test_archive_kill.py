@@ -18,7 +18,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(120 + 60 * ROUNDS)
+@pytest.mark.timeout(900 + 60 * ROUNDS)
 def test_killed_anywhere(spark: SparkSession, tmp_path: Path) -> None:
     """ROUNDS in the environment are more of them."""
     parameters = spark.sparkContext._gateway.gateway_parameters

@@ -16,7 +16,7 @@ from tests.support.spark_cluster import Cluster, end
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 2000
-PATIENCE = 300.0
+PATIENCE = 600.0
 
 
 @pytest.fixture

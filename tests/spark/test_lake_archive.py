@@ -18,7 +18,7 @@ from busway.spark.lake.folder import Lake
 from tests.spark import lakes
 from tests.spark.bus import Served, served
 
-pytestmark = pytest.mark.timeout(240)  # starting Spark is part of the first test
+pytestmark = pytest.mark.timeout(900)  # starting Spark is part of the first test
 
 
 @pytest.fixture(scope="module")

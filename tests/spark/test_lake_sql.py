@@ -13,7 +13,7 @@ from busway.cli.app import app
 from busway.spark import NeedsSpark, session
 from busway.spark.lake.archive import archive
 
-pytestmark = pytest.mark.timeout(240)  # starting Spark is part of the first test
+pytestmark = pytest.mark.timeout(900)  # starting Spark is part of the first test
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pyspark
 
 from busway.spark import java
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 LOOPBACK = "127.0.0.1"
 
 
