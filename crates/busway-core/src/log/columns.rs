@@ -93,6 +93,9 @@ impl Texts {
     }
 }
 
+/// What kind of column it is, and its buffers.
+pub type Made = (&'static str, Vec<Vec<u8>>);
+
 /// A column that is being made, with what it takes of a record: a place of eight bytes, or a part.
 #[derive(Debug)]
 enum Column {
@@ -173,8 +176,7 @@ impl Column {
         }
     }
 
-    /// What kind it is, and its buffers.
-    fn made(self) -> (&'static str, Vec<Vec<u8>>) {
+    fn made(self) -> Made {
         let (kind, mut buffers) = match self {
             Self::Unsigned(_, out) => ("unsigned", vec![out]),
             Self::Signed(_, out) => ("signed", vec![out]),
@@ -230,8 +232,8 @@ impl Columns {
         Ok(())
     }
 
-    /// How many rows there are, and kind and buffers of each column.
-    pub fn made(self) -> (usize, Vec<(&'static str, Vec<Vec<u8>>)>) {
+    /// How many rows there are, and the columns in their order.
+    pub fn made(self) -> (usize, Vec<Made>) {
         (self.rows, self.columns.into_iter().map(Column::made).collect())
     }
 }
