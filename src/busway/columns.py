@@ -35,7 +35,8 @@ def record_batch(
     given = [blocks] if isinstance(blocks, bytes) else list(blocks)
     same = same or {}
     rows, made = _core.columns(given, [name for name in columns if name not in same], selection, begin, end, now)
-    return _batch(pa, columns, rows, made, {name: _repeated(pa, rows, text) for name, text in same.items()})
+    repeated = {name: _repeated(pa, rows, text) for name, text in same.items() if name in columns}
+    return _batch(pa, columns, rows, made, repeated)
 
 
 def plain_batch(
