@@ -536,6 +536,17 @@ class Log:
     def read(self, offset: int, most: int) -> tuple[int, int, bytes]:
         """(first, next, block): a block of at most so many bytes, but at least one record if there is one. `first` above
         `offset`: what lies between is gone. `next` is where to read on."""
+    def columns(
+        self,
+        offset: int,
+        most: int,
+        wanted: list[str],
+        selection: Selection | None = None,
+        end: int = ...,
+        now: int = 0,
+    ) -> tuple[int, int, int, list[tuple[Literal["signed", "microseconds", "text", "binary"], list[ColumnBuffer]]]]:
+        """(first, next, rows, columns): what read() would give up to the offset `end`, as columns() would, but plain: texts instead
+        of dictionaries, microseconds instead of nanoseconds, and numbers with a sign."""
     def find_time(self, stored: int) -> int:
         """Offset of the first record that was stored at this time or later."""
     def find(self, topic: str, sequence: int) -> int | None:
@@ -641,5 +652,5 @@ def columns(
     begin: int = 0,
     end: int = ...,
     now: int = 0,
-) -> tuple[int, list[tuple[Literal["unsigned", "time", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
+) -> tuple[int, list[tuple[Literal["unsigned", "nanoseconds", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
     """Rows, and kind and buffers of each column that is wanted; see busway.columns. Records that expired by `now` are left out."""

@@ -4,12 +4,14 @@ The engine makes the buffers; pyarrow, which comes with `busway[arrow]`, only wr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from busway import _core
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_Made: TypeAlias = tuple[str, list[_core.ColumnBuffer]]
 
 COLUMNS: Final = ("offset", "topic", "sequence", "stored", "time", "id", "sender", "fields", "payload")
 """All columns that records have: fields as MessagePack, times in UTC with nanoseconds, the id as 32 hexadecimal digits."""
@@ -33,9 +35,32 @@ def record_batch(
     given = [blocks] if isinstance(blocks, bytes) else list(blocks)
     same = same or {}
     rows, made = _core.columns(given, [name for name in columns if name not in same], selection, begin, end, now)
-    stored = (_MAKE[kind](pa, rows, [pa.py_buffer(part) for part in buffers]) for kind, buffers in made)
-    arrays = [_repeated(pa, rows, same[name]) if name in same else next(stored) for name in columns]
-    return pa.RecordBatch.from_arrays(arrays, list(columns))
+    repeated = {name: _repeated(pa, rows, text) for name, text in same.items() if name in columns}
+    return _batch(pa, columns, rows, made, repeated)
+
+
+def plain_batch(
+    log: _core.Log,
+    begin: int,
+    end: int,
+    most: int,
+    columns: Sequence[str],
+    *,
+    selection: _core.Selection | None = None,
+    now: int = 0,
+    same: Mapping[str, str] | None = None,
+) -> tuple[int, int, "pa.RecordBatch"]:
+    """The same of what a log has from `begin` to before `end`, in one step: about `most` bytes of records, without a block in between.
+
+    The offset that they begin with, the one to read on from, and the rows; as Log.read() says it. They are plain: texts instead of
+    dictionaries, microseconds instead of nanoseconds, and numbers with a sign.
+    """
+    pa = arrow()
+    same = same or {}
+    wanted = [name for name in columns if name not in same]
+    first, following, rows, made = log.columns(begin, most, wanted, selection, end, now)
+    repeated = {name: pa.repeat(text, rows) for name, text in same.items() if name in columns}
+    return first, following, _batch(pa, columns, rows, made, repeated)
 
 
 def arrow() -> Any:
@@ -45,6 +70,12 @@ def arrow() -> Any:
     except ImportError as error:
         raise ImportError("Arrow needs pyarrow: pip install 'busway[arrow]'", name="pyarrow") from error
     return pa
+
+
+def _batch(pa: Any, columns: Sequence[str], rows: int, made: Sequence[_Made], same: Mapping[str, Any]) -> Any:
+    stored = (_MAKE[kind](pa, rows, [pa.py_buffer(part) for part in buffers]) for kind, buffers in made)
+    arrays = [same[name] if name in same else next(stored) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
 def _repeated(pa: Any, rows: int, text: str) -> Any:
@@ -63,7 +94,9 @@ def _dictionary(pa: Any, rows: int, buffers: list[Any]) -> Any:
 
 _MAKE: Final[dict[str, Callable[[Any, int, list[Any]], Any]]] = {
     "unsigned": lambda pa, rows, buffers: _plain(pa, pa.uint64(), rows, buffers),
-    "time": lambda pa, rows, buffers: _plain(pa, pa.timestamp("ns", tz="UTC"), rows, buffers),
+    "signed": lambda pa, rows, buffers: _plain(pa, pa.int64(), rows, buffers),
+    "nanoseconds": lambda pa, rows, buffers: _plain(pa, pa.timestamp("ns", tz="UTC"), rows, buffers),
+    "microseconds": lambda pa, rows, buffers: _plain(pa, pa.timestamp("us", tz="UTC"), rows, buffers),
     "text": lambda pa, rows, buffers: _plain(pa, pa.string(), rows, buffers),
     "binary": lambda pa, rows, buffers: _plain(pa, pa.binary(), rows, buffers),
     "dictionary": _dictionary,

@@ -7,6 +7,7 @@
 #![allow(clippy::needless_pass_by_value, clippy::unused_self)]
 
 mod bytes;
+mod columns;
 mod engine;
 mod inbox;
 mod incoming;
@@ -181,7 +182,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
     m.add_function(wrap_pyfunction!(log::block_part, m)?)?;
     m.add_function(wrap_pyfunction!(log::encode_records, m)?)?;
-    m.add_function(wrap_pyfunction!(log::columns, m)?)?;
+    m.add_function(wrap_pyfunction!(columns::columns, m)?)?;
     m.add_function(wrap_pyfunction!(stored::block_messages, m)?)?;
     m.add_function(wrap_pyfunction!(stored::select_records, m)?)?;
     Ok(())

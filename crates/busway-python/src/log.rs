@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use busway_core::log::append::Log as Core;
-use busway_core::log::columns::{columns as columns_of, Column, Problem, Values, Wanted};
+use busway_core::log::columns::Wanted;
 use busway_core::log::files::Real;
 use busway_core::log::front::{Kept, Sent};
 use busway_core::log::record::{records, Message, Record};
@@ -22,11 +22,17 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::bytes::ColumnBuffer;
+use crate::columns::{asked, shown, Shown};
 use crate::rules::Selection;
 
 /// How many missing files one look goes past.
 const LOOKS: usize = 1000;
+
+/// Most bytes of records that become columns at once, since those have 2 GiB at most.
+const MOST: usize = 1 << 30;
+
+/// Bytes of a buffer that is kept to be used again.
+const KEPT: usize = 8 << 20;
 
 /// Becomes readable when it is rung, until it is heard.
 struct Bell {
@@ -79,6 +85,8 @@ pub struct Log {
     core: Arc<Mutex<Option<Core>>>,
     reader: Reader,
     bell: Option<Bell>,
+    /// Into which blocks are read that nobody keeps.
+    buffer: Mutex<Vec<u8>>,
 }
 
 /// topic, payload, fields, sender, session, number, time, expires, due
@@ -106,13 +114,17 @@ impl Log {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn buffer(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs something without the interpreter, since it may wait for a disk.
     fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Core) -> R + Send) -> PyResult<R> {
         py.detach(|| self.slot().as_mut().map(run))
             .ok_or_else(|| failed(py, format!("stream {:?} is closed", self.name)))
     }
 
-    fn io<R: Send>(&self, py: Python<'_>, run: impl Fn(&Reader) -> std::io::Result<R> + Send + Sync) -> PyResult<R> {
+    fn io<R: Send>(&self, py: Python<'_>, mut run: impl FnMut(&Reader) -> std::io::Result<R> + Send) -> PyResult<R> {
         // A bucket whose file is gone counts no more from then on, so that the next look goes past it.
         let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         let look = || {
@@ -183,7 +195,13 @@ impl Log {
             })
         });
         let (log, bell) = opened.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
-        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell })
+        Ok(Self {
+            name: name.into(),
+            reader: log.reader(),
+            core: Arc::new(Mutex::new(Some(log))),
+            bell,
+            buffer: Mutex::default(),
+        })
     }
 
     /// What a folder has now, for reading only; somebody else may be writing to it.
@@ -192,7 +210,13 @@ impl Log {
     fn view(py: Python<'_>, folder: PathBuf, name: &str) -> PyResult<Self> {
         let opened = py.detach(|| Core::view(&folder));
         let log = opened.map_err(|error| failed(py, format!("stream {name:?} can't be read: {error}")))?;
-        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell: None })
+        Ok(Self {
+            name: name.into(),
+            reader: log.reader(),
+            core: Arc::new(Mutex::new(Some(log))),
+            bell: None,
+            buffer: Mutex::default(),
+        })
     }
 
     /// The front of a stream that somebody else stores.
@@ -220,7 +244,13 @@ impl Log {
             std::io::Result::Ok((Core::front(settings, keep_bytes, kept, ring), bell))
         });
         let (log, bell) = made.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
-        Ok(Self { name: name.into(), reader: log.reader(), core: Arc::new(Mutex::new(Some(log))), bell: Some(bell) })
+        Ok(Self {
+            name: name.into(),
+            reader: log.reader(),
+            core: Arc::new(Mutex::new(Some(log))),
+            bell: Some(bell),
+            buffer: Mutex::default(),
+        })
     }
 
     /// Of a front: what was appended and not taken yet, of about so many bytes: first offset, the one behind the last, records.
@@ -309,6 +339,40 @@ impl Log {
     fn read<'py>(&self, py: Python<'py>, offset: u64, most: usize) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
         let block = self.io(py, |reader| reader.read(offset, most))?;
         Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
+    }
+
+    /// The same up to `end`, as plain columns of those that are asked for: the offset it begins with, the one to read on from, the
+    /// number of rows, and the columns in their order; see `busway.columns`.
+    #[pyo3(signature = (offset, most, wanted, selection = None, end = u64::MAX, now = 0))]
+    #[allow(clippy::too_many_arguments)]
+    fn columns<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        most: usize,
+        wanted: Vec<PyBackedStr>,
+        selection: Option<&Bound<'_, Selection>>,
+        end: u64,
+        now: i64,
+    ) -> PyResult<(u64, u64, usize, Vec<Shown<'py>>)> {
+        let mut columns = asked(&wanted, true)?;
+        let wanted = Wanted { selection: selection.map(|given| &given.get().0), range: offset..end, now };
+        let most = most.min(MOST);
+        // Whoever comes meanwhile takes a new one.
+        let mut buffer = std::mem::take(&mut *self.buffer());
+        let (first, next) = self.io(py, |reader| {
+            columns.reserve(most);
+            reader.scan(offset, end, most, &mut buffer, |record| {
+                if wanted.has(record) {
+                    columns.add(record);
+                }
+            })
+        })?;
+        if buffer.len() <= KEPT {
+            *self.buffer() = buffer;
+        }
+        let (rows, made) = shown(py, columns)?;
+        Ok((first, next, rows, made))
     }
 
     fn find_time(&self, py: Python<'_>, stored: i64) -> PyResult<u64> {
@@ -564,50 +628,4 @@ pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'
     } else {
         Err(PyValueError::new_err("not a block of whole records"))
     }
-}
-
-/// What kind of column it is, and its buffers.
-type Shown<'py> = (&'static str, Vec<Bound<'py, ColumnBuffer>>);
-
-/// The number of rows, and the columns that are wanted in their order; see `busway.columns`.
-#[pyfunction]
-#[pyo3(signature = (blocks, wanted, selection = None, begin = 0, end = u64::MAX, now = 0))]
-pub fn columns<'py>(
-    py: Python<'py>,
-    blocks: Vec<PyBackedBytes>,
-    wanted: Vec<String>,
-    selection: Option<&Bound<'_, Selection>>,
-    begin: u64,
-    end: u64,
-    now: i64,
-) -> PyResult<(usize, Vec<Shown<'py>>)> {
-    let bytes: Vec<&[u8]> = blocks.iter().map(|block| &**block).collect();
-    let names: Vec<&str> = wanted.iter().map(|name| &**name).collect();
-    let asked = Wanted { selection: selection.map(|given| &given.get().0), range: begin..end, now };
-    let made = py.detach(|| columns_of(&bytes, &names, &asked));
-    let (rows, made) = made.map_err(|problem| {
-        PyValueError::new_err(match problem {
-            Problem::NoBlock => "not a block of whole records",
-            Problem::UnknownColumn => {
-                "columns are offset, topic, sequence, stored, time, id, sender, fields and payload"
-            }
-            Problem::TooMuch => "more than 2 GiB at once; give fewer blocks",
-        })
-    })?;
-    let values = |values: Values| [values.ends, values.bytes];
-    let shown = |column: Column| {
-        let (kind, buffers) = match column {
-            Column::Unsigned(words) => ("unsigned", vec![words]),
-            Column::Time(words) => ("time", vec![words]),
-            Column::Text(text) => ("text", values(text).into()),
-            Column::Binary(binary) => ("binary", values(binary).into()),
-            Column::Dictionary(rows, texts, _) => {
-                let [ends, bytes] = values(texts);
-                ("dictionary", vec![rows, ends, bytes])
-            }
-        };
-        let buffers = buffers.into_iter().map(|data| Bound::new(py, ColumnBuffer(data))).collect::<PyResult<_>>()?;
-        Ok((kind, buffers))
-    };
-    Ok((rows, made.into_iter().map(shown).collect::<PyResult<_>>()?))
 }

@@ -1,7 +1,7 @@
 //! The bytes of a block: any bytes can be walked, what is read can be written again, and nothing is taken for a record that isn't one.
 #![no_main]
 
-use busway_core::log::columns::{columns, Wanted};
+use busway_core::log::columns::{Columns, Wanted};
 use busway_core::log::record::{behind, records, Record};
 use libfuzzer_sys::fuzz_target;
 
@@ -25,5 +25,9 @@ fuzz_target!(|data: &[u8]| {
     }
     let wanted = Wanted { selection: None, range: 0..u64::MAX, now: 0 };
     let names = ["offset", "topic", "id", "sender", "fields", "payload"];
-    assert_eq!(columns(&[data], &names, &wanted).is_ok(), all.rest.is_empty());
+    for plain in [false, true] {
+        let mut columns = Columns::new(names, plain).expect("known names");
+        assert_eq!(columns.add_blocks(&[data], &wanted).is_ok(), all.rest.is_empty());
+        assert_eq!(columns.made().0, records(data).filter(|record| wanted.has(record)).count());
+    }
 });

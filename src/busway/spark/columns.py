@@ -85,12 +85,12 @@ def _as_spark(name: str, array: Any) -> Any:
 
 def _maps(packed: Any) -> Any:
     """Fields as maps of texts; messages often have the same, so each is read once."""
-    several = packed.dictionary_encode()
-    if several.dictionary.to_pylist() == [b""]:  # often there are none
+    if not packed.buffers()[2].size:  # often there are none
         nothing, ends = pa.array([], pa.string()), pa.py_buffer(bytes(4 * (len(packed) + 1)))
         return pa.MapArray.from_arrays(
             pa.Array.from_buffers(pa.int32(), len(packed) + 1, [None, ends]), nothing, nothing
         )
+    several = packed.dictionary_encode()
     ends, keys, values = [0], list[str](), list[str]()
     for one in several.dictionary.to_pylist():
         for key, value in (msgspec.msgpack.decode(one) if one else {}).items():

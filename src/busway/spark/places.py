@@ -12,7 +12,7 @@ import pyarrow as pa
 from busway import folders
 from busway._core import Log, Selection
 from busway.client.sync_streams import Stream as SyncStream
-from busway.columns import record_batch
+from busway.columns import plain_batch
 from busway.errors import BusError, Disconnected
 from busway.since import moment
 from busway.spark.connecting import connected, patiently
@@ -84,13 +84,12 @@ class Folder:
             begin = at if selection is None else max(at, log.skip(at, selection))
             if begin >= part.end:
                 return
-            first, following, block = log.read(begin, _BLOCK)
+            first, following, made = plain_batch(log, begin, part.end, _BLOCK, columns, selection=selection, same=same)
             if first > begin:
                 tell(gone(part, begin, min(first, part.end)))
             if following <= begin:
                 tell(gone(part, begin, part.end))
                 return
-            made = record_batch(block, columns, selection=selection, begin=at, end=part.end, same=same)
             if made.num_rows:
                 yield made
             at = following
@@ -247,6 +246,8 @@ def _connected(url: str, options: Options) -> Broker:
 def _without(batch: pa.RecordBatch, patterns: Sequence[str]) -> pa.RecordBatch:
     """The rows whose topics none of these patterns matches, as those were read already."""
     topics = batch.column("topic")
+    if not pa.types.is_dictionary(topics.type):
+        topics = topics.dictionary_encode()
     known = [Selection(one, b"") for one in patterns]
     new = pa.array([not any(one.covers(topic) for one in known) for topic in topics.dictionary.to_pylist()])
     return batch.filter(new.take(topics.indices))

@@ -23,7 +23,7 @@
 //! what waits are those of this bucket: the `whole` of some bucket before and the indexes behind it know all of them together. `skipped` are the
 //! sequences that no topic gives any more, since nobody knows whose records were lost in this bucket.
 
-use std::hash::{Hash, Hasher};
+use std::hash::Hasher;
 
 use crc32c::crc32c;
 use hashbrown::HashTable;
@@ -186,9 +186,9 @@ pub struct Topics {
     pub weight: u64,
 }
 
-fn hash(text: &str) -> u64 {
+pub fn hash(text: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
-    text.hash(&mut hasher);
+    hasher.write(text);
     hasher.finish()
 }
 
@@ -196,14 +196,14 @@ impl Topics {
     #[inline]
     pub fn get(&mut self, text: &str) -> &mut Topic {
         if self.all.get(self.recent).is_none_or(|recent| *recent.text != *text) {
-            let hashed = hash(text);
+            let hashed = hash(text.as_bytes());
             let known = self.table.find(hashed, |&slot| *self.all[slot as usize].text == *text).copied();
             let slot = known.unwrap_or(self.all.len() as u32);
             if known.is_none() {
                 self.all.push(Topic { text: text.into(), ..Topic::default() });
                 self.weight += text.len() as u64 + 6;
                 let all = &self.all;
-                self.table.insert_unique(hashed, slot, |&slot| hash(&all[slot as usize].text));
+                self.table.insert_unique(hashed, slot, |&slot| hash(all[slot as usize].text.as_bytes()));
             }
             self.recent = slot as usize;
         }

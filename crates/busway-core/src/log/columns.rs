@@ -1,42 +1,41 @@
-//! Blocks as columns: the buffers of Arrow arrays, of those columns only that are asked for.
+//! Records as columns: the buffers of Arrow arrays, of those columns only that are asked for.
 //!
-//! No column has nulls. `topic` and `sender` are dictionaries.
+//! No column has nulls.
 
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 
+use super::bucket::hash;
 use super::record::{records, Record, HEAD};
 use crate::fields::Fields;
 use crate::rules::Seen;
 use crate::selection::Selection;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Word(usize),
-    Signed(usize),
+/// What a record has of any length.
+#[derive(Debug, Clone, Copy)]
+enum Part {
     Topic,
     Sender,
-    Id,
     Fields,
     Payload,
 }
 
-const KINDS: [(&str, Kind); 9] = [
-    ("offset", Kind::Word(8)),
-    ("topic", Kind::Topic),
-    ("sequence", Kind::Word(16)),
-    ("stored", Kind::Signed(24)),
-    ("time", Kind::Signed(32)),
-    ("id", Kind::Id),
-    ("sender", Kind::Sender),
-    ("fields", Kind::Fields),
-    ("payload", Kind::Payload),
-];
+impl Part {
+    #[inline]
+    fn of<'a>(self, record: &Record<'a>) -> &'a [u8] {
+        match self {
+            Self::Topic => record.topic.as_bytes(),
+            Self::Sender => record.sender.as_bytes(),
+            Self::Fields => record.fields.unwrap_or_default(),
+            Self::Payload => record.payload,
+        }
+    }
+}
 
 /// Values of any length: where each ends (the first begins at 0), and their bytes.
 #[derive(Debug)]
-pub struct Values {
-    pub ends: Vec<u8>,
-    pub bytes: Vec<u8>,
+struct Values {
+    ends: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Default for Values {
@@ -51,45 +50,201 @@ impl Values {
         self.bytes.extend_from_slice(value);
         self.ends.extend_from_slice(&(self.bytes.len() as u32).to_le_bytes());
     }
+
+    /// The value with this number.
+    #[inline]
+    fn get(&self, number: u32) -> &[u8] {
+        let at = 4 * number as usize;
+        let end = |at: usize| u32::from_le_bytes(self.ends[at..at + 4].try_into().expect("four bytes")) as usize;
+        &self.bytes[end(at)..end(at + 4)]
+    }
 }
 
-#[derive(Debug)]
-pub enum Column {
-    Unsigned(Vec<u8>),
-    /// Nanoseconds since 1970.
-    Time(Vec<u8>),
-    Text(Values),
-    Binary(Values),
-    /// For each row the number of its value (i32), and the values, which are texts.
-    Dictionary(Vec<u8>, Values, usize),
-}
-
-/// Texts with a number each.
-#[derive(Default)]
-struct Texts<'a> {
-    numbers: HashMap<&'a str, u32>,
-    recent: Option<(&'a str, u32)>,
+/// Texts with a number each, and the number of each row's (i32).
+#[derive(Debug, Default)]
+struct Texts {
     rows: Vec<u8>,
     values: Values,
+    table: HashTable<u32>,
+    recent: Option<u32>,
 }
 
-impl<'a> Texts<'a> {
+impl Texts {
     #[inline]
-    fn add(&mut self, text: &'a str) {
+    fn add(&mut self, text: &[u8]) {
         let number = match self.recent {
-            Some((recent, number)) if recent == text => number,
-            _ => {
-                let next = self.numbers.len() as u32;
-                let number = *self.numbers.entry(text).or_insert_with(|| {
-                    self.values.add(text.as_bytes());
-                    next
-                });
-                self.recent = Some((text, number));
-                number
-            }
+            Some(recent) if self.values.get(recent) == text => recent,
+            _ => self.number(text),
         };
+        self.recent = Some(number);
         self.rows.extend_from_slice(&number.to_le_bytes());
     }
+
+    fn number(&mut self, text: &[u8]) -> u32 {
+        let (hashed, values) = (hash(text), &self.values);
+        if let Some(&known) = self.table.find(hashed, |&number| values.get(number) == text) {
+            return known;
+        }
+        let number = self.table.len() as u32;
+        self.values.add(text);
+        let values = &self.values;
+        self.table.insert_unique(hashed, number, |&number| hash(values.get(number)));
+        number
+    }
+}
+
+/// What kind of column it is, and its buffers.
+pub type Made = (&'static str, Vec<Vec<u8>>);
+
+/// A column that is being made, with what it takes of a record: a place of eight bytes, or a part.
+#[derive(Debug)]
+enum Column {
+    Unsigned(usize, Vec<u8>),
+    Signed(usize, Vec<u8>),
+    /// Since 1970.
+    Nanoseconds(usize, Vec<u8>),
+    Microseconds(usize, Vec<u8>),
+    Text(Part, Values),
+    Binary(Part, Values),
+    Dictionary(Part, Texts),
+    /// 32 hexadecimal digits: session and number. The session of the last row, and its digits.
+    Id(Values, u64, [u8; 32]),
+}
+
+impl Column {
+    /// By its name; `plain` are numbers with a sign, microseconds and texts, otherwise it is unsigned numbers, nanoseconds and
+    /// dictionaries.
+    fn new(name: &str, plain: bool) -> Option<Self> {
+        let number = |at| if plain { Self::Signed(at, Vec::new()) } else { Self::Unsigned(at, Vec::new()) };
+        let time = |at| if plain { Self::Microseconds(at, Vec::new()) } else { Self::Nanoseconds(at, Vec::new()) };
+        let text = |part| {
+            if plain {
+                Self::Text(part, Values::default())
+            } else {
+                Self::Dictionary(part, Texts::default())
+            }
+        };
+        Some(match name {
+            "offset" => number(8),
+            "topic" => text(Part::Topic),
+            "sequence" => number(16),
+            "stored" => time(24),
+            "time" => time(32),
+            "id" => Self::Id(Values::default(), 0, [b'0'; 32]),
+            "sender" => text(Part::Sender),
+            "fields" => Self::Binary(Part::Fields, Values::default()),
+            "payload" => Self::Binary(Part::Payload, Values::default()),
+            _ => return None,
+        })
+    }
+
+    /// Makes room for so many more rows.
+    fn reserve(&mut self, rows: usize) {
+        match self {
+            Self::Unsigned(_, out) | Self::Signed(_, out) | Self::Nanoseconds(_, out) | Self::Microseconds(_, out) => {
+                out.reserve(8 * rows);
+            }
+            Self::Text(_, out) | Self::Binary(_, out) => out.ends.reserve(4 * rows),
+            Self::Dictionary(_, out) => out.rows.reserve(4 * rows),
+            Self::Id(out, ..) => {
+                out.ends.reserve(4 * rows);
+                out.bytes.reserve(32 * rows);
+            }
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, record: &Record<'_>) {
+        match self {
+            Self::Unsigned(at, out) | Self::Signed(at, out) | Self::Nanoseconds(at, out) => {
+                out.extend_from_slice(&record.word(*at));
+            }
+            Self::Microseconds(at, out) => {
+                out.extend_from_slice(&(i64::from_le_bytes(record.word(*at)) / 1000).to_le_bytes());
+            }
+            Self::Text(part, out) | Self::Binary(part, out) => out.add(part.of(record)),
+            Self::Dictionary(part, out) => out.add(part.of(record)),
+            Self::Id(out, session, digits) => {
+                // Mostly the next one is of the same session.
+                if record.session() != *session {
+                    *session = record.session();
+                    write_hex(*session, &mut digits[..16]);
+                }
+                write_hex(record.number(), &mut digits[16..]);
+                out.add(digits);
+            }
+        }
+    }
+
+    fn made(self) -> Made {
+        let (kind, mut buffers) = match self {
+            Self::Unsigned(_, out) => ("unsigned", vec![out]),
+            Self::Signed(_, out) => ("signed", vec![out]),
+            Self::Nanoseconds(_, out) => ("nanoseconds", vec![out]),
+            Self::Microseconds(_, out) => ("microseconds", vec![out]),
+            Self::Text(_, out) | Self::Id(out, ..) => ("text", vec![out.ends, out.bytes]),
+            Self::Binary(_, out) => ("binary", vec![out.ends, out.bytes]),
+            Self::Dictionary(_, out) => ("dictionary", vec![out.rows, out.values.ends, out.values.bytes]),
+        };
+        buffers.iter_mut().for_each(Vec::shrink_to_fit);
+        (kind, buffers)
+    }
+}
+
+/// Columns that are being made of one record after the other.
+#[derive(Debug)]
+pub struct Columns {
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+impl Columns {
+    /// Those with these names; None: there is no such column.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>, plain: bool) -> Option<Self> {
+        let columns = names.into_iter().map(|name| Column::new(name, plain)).collect::<Option<_>>()?;
+        Some(Self { columns, rows: 0 })
+    }
+
+    /// Makes room for records of so many bytes.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.columns.iter_mut().for_each(|column| column.reserve(bytes / HEAD));
+    }
+
+    #[inline]
+    pub fn add(&mut self, record: &Record<'_>) {
+        self.rows += 1;
+        self.columns.iter_mut().for_each(|column| column.add(record));
+    }
+
+    /// The records of blocks that are wanted.
+    pub fn add_blocks(&mut self, blocks: &[&[u8]], wanted: &Wanted<'_>) -> Result<(), Problem> {
+        if blocks.iter().map(|block| block.len()).sum::<usize>() > i32::MAX as usize {
+            return Err(Problem::TooMuch);
+        }
+        for block in blocks {
+            self.reserve(block.len());
+            let mut all = records(block);
+            all.by_ref().filter(|record| wanted.has(record)).for_each(|record| self.add(&record));
+            if !all.rest.is_empty() {
+                return Err(Problem::NoBlock);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many rows there are, and the columns in their order.
+    pub fn made(self) -> (usize, Vec<Made>) {
+        (self.rows, self.columns.into_iter().map(Column::made).collect())
+    }
+}
+
+/// Why there are no columns.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A block ends in the middle of a record, or is none.
+    NoBlock,
+    /// More bytes than one array can hold: give fewer blocks.
+    TooMuch,
 }
 
 /// What of the blocks is wanted.
@@ -148,92 +303,6 @@ impl<'a> Asking<'a> {
         };
         covers && rules_hold(self.selection, record)
     }
-}
-
-/// Why there are no columns.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// A block ends in the middle of a record, or is none.
-    NoBlock,
-    UnknownColumn,
-    /// More bytes than one array can hold: give fewer blocks.
-    TooMuch,
-}
-
-/// The columns with these names, and the number of rows.
-pub fn columns(blocks: &[&[u8]], names: &[&str], wanted: &Wanted<'_>) -> Result<(usize, Vec<Column>), Problem> {
-    let kind = |name: &&str| KINDS.iter().find(|kind| kind.0 == *name).map(|kind| kind.1);
-    let kinds: Vec<Kind> = names.iter().map(kind).collect::<Option<_>>().ok_or(Problem::UnknownColumn)?;
-    if blocks.iter().map(|block| block.len()).sum::<usize>() > i32::MAX as usize {
-        return Err(Problem::TooMuch);
-    }
-    let mut rows = Vec::new();
-    for block in blocks {
-        let mut all = records(block);
-        rows.reserve(block.len() / (2 * HEAD));
-        rows.extend(all.by_ref().filter(|record| wanted.has(record)));
-        if !all.rest.is_empty() {
-            return Err(Problem::NoBlock);
-        }
-    }
-    Ok((rows.len(), kinds.into_iter().map(|kind| column(kind, &rows)).collect()))
-}
-
-fn column(kind: Kind, rows: &[Record<'_>]) -> Column {
-    match kind {
-        Kind::Word(at) => Column::Unsigned(words(rows, at)),
-        Kind::Signed(at) => Column::Time(words(rows, at)),
-        Kind::Topic => texts(rows, |record| record.topic),
-        Kind::Sender => texts(rows, |record| record.sender),
-        Kind::Id => Column::Text(ids(rows)),
-        Kind::Fields => Column::Binary(values(rows, |record| record.fields.unwrap_or_default())),
-        Kind::Payload => Column::Binary(values(rows, |record| record.payload)),
-    }
-}
-
-fn words(rows: &[Record<'_>], at: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(8 * rows.len());
-    for record in rows {
-        out.extend_from_slice(&record.bytes[at..at + 8]);
-    }
-    out
-}
-
-fn values<'a>(rows: &[Record<'a>], of: impl Fn(&Record<'a>) -> &'a [u8]) -> Values {
-    let mut out = Values::default();
-    out.ends.reserve(4 * rows.len());
-    out.bytes.reserve(rows.iter().map(|record| of(record).len()).sum());
-    for record in rows {
-        out.add(of(record));
-    }
-    out
-}
-
-fn texts<'a>(rows: &[Record<'a>], of: impl Fn(&Record<'a>) -> &'a str) -> Column {
-    let mut out = Texts::default();
-    out.rows.reserve(4 * rows.len());
-    for record in rows {
-        out.add(of(record));
-    }
-    Column::Dictionary(out.rows, out.values, out.numbers.len())
-}
-
-/// 32 hexadecimal digits each: session and number.
-fn ids(rows: &[Record<'_>]) -> Values {
-    let mut out = Values::default();
-    out.ends.reserve(4 * rows.len());
-    out.bytes.reserve(32 * rows.len());
-    let (mut session, mut digits) = (0, [b'0'; 32]);
-    for record in rows {
-        // Mostly the next one is of the same session.
-        if record.session() != session {
-            session = record.session();
-            write_hex(session, &mut digits[..16]);
-        }
-        write_hex(record.number(), &mut digits[16..]);
-        out.add(&digits);
-    }
-    out
 }
 
 /// A number's 16 digits, eight at a time: each byte of a word becomes one digit.

@@ -36,10 +36,19 @@ pub trait Files: Send + Sync {
 
 /// All bytes of a file from a place on.
 pub fn rest(file: &dyn File, at: u64, end: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; end.saturating_sub(at) as usize];
-    let size = file.read_at(&mut bytes, at)?;
+    let mut bytes = Vec::new();
+    let size = fill(file, at, end, &mut bytes)?;
     bytes.truncate(size);
     Ok(bytes)
+}
+
+/// The same into a buffer that is used again, and only grows; how many bytes it has now.
+pub fn fill(file: &dyn File, at: u64, end: u64, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    let size = end.saturating_sub(at) as usize;
+    if buffer.len() < size {
+        *buffer = vec![0; size];
+    }
+    file.read_at(&mut buffer[..size], at)
 }
 
 /// Puts a small file into its place at once and whole.

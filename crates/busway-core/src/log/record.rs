@@ -161,6 +161,12 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// The eight bytes at a place of the head.
+    #[inline]
+    pub fn word(&self, at: usize) -> [u8; 8] {
+        word(self.bytes, at)
+    }
+
     pub fn offset(&self) -> u64 {
         offset(self.bytes)
     }

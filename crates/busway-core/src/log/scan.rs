@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
 use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topic, Topics};
-use super::files::rest;
+use super::files::{fill, rest};
 use super::once::Once;
 use super::open::{index, Scan, UNREADABLE};
 use super::record::{behind, offset, records, size, wanted, Record, HEAD};
@@ -95,20 +95,44 @@ impl Reader {
 
     /// Safe records from an offset on: at least one if there is any, otherwise as many as `most` bytes hold. Their checksums fit.
     pub fn read(&self, from: u64, most: usize) -> io::Result<Block> {
-        self.read_below(from, most, self.safe())
+        let mut bytes = Vec::new();
+        Ok(self.run(from, most, self.safe(), &mut bytes, |_| ())?.block(bytes))
     }
 
-    fn read_below(&self, mut from: u64, most: usize, safe: u64) -> io::Result<Block> {
+    /// The same up to `end`, into a buffer that is used again: each of them is given to `use_it`. Offset of the first, and where to
+    /// read on.
+    pub fn scan(
+        &self,
+        from: u64,
+        end: u64,
+        most: usize,
+        buffer: &mut Vec<u8>,
+        use_it: impl FnMut(&Record<'_>),
+    ) -> io::Result<(u64, u64)> {
+        let run = self.run(from, most, self.safe().min(end), buffer, use_it)?;
+        Ok((run.first, run.next))
+    }
+
+    fn run(
+        &self,
+        mut from: u64,
+        most: usize,
+        safe: u64,
+        buffer: &mut Vec<u8>,
+        mut use_it: impl FnMut(&Record<'_>),
+    ) -> io::Result<Run> {
         while from < safe {
             let place = self.shared.state().place(from);
             let found = match place {
                 Place::Later(next) => Err(next),
                 Place::Memory(data) => {
-                    let run = Run::find(&data.bytes, data.from, from, most, safe);
-                    Ok(run.block(data.bytes[..run.end].to_vec()))
+                    let run = Run::find(&data.bytes, data.from, from, most, safe, &mut use_it);
+                    buffer.clear();
+                    buffer.extend_from_slice(&data.bytes[..run.end]);
+                    Ok(run)
                 }
                 Place::Bucket(summary, mark, next) => {
-                    match self.read_bucket(&summary, mark, from, most, safe, next) {
+                    match self.read_bucket(&summary, mark, from, most, safe, next, buffer, &mut use_it) {
                         // Removed meanwhile: then it is no longer in the list.
                         Err(error) if error.kind() == io::ErrorKind::NotFound && from < self.first() => {
                             Err(self.first())
@@ -123,15 +147,16 @@ impl Reader {
                 }
             };
             match found {
-                Ok(block) => return Ok(block),
+                Ok(run) => return Ok(run),
                 Err(later) => from = later,
             }
         }
         let end = from.min(safe);
-        Ok(Block { bytes: Vec::new(), first: end, next: end })
+        Ok(Run { start: 0, end: 0, first: end, next: end })
     }
 
-    /// A block out of one bucket, or the offset where the next one may be.
+    /// A run out of one bucket, or the offset where the next one may be.
+    #[allow(clippy::too_many_arguments)]
     fn read_bucket(
         &self,
         summary: &Summary,
@@ -140,7 +165,9 @@ impl Reader {
         most: usize,
         safe: u64,
         later: u64,
-    ) -> io::Result<Result<Block, u64>> {
+        buffer: &mut Vec<u8>,
+        use_it: &mut impl FnMut(&Record<'_>),
+    ) -> io::Result<Result<Run, u64>> {
         let Loaded { file, index } = &*self.load(summary)?;
         let known = mark.filter(|mark| mark.offset == from);
         let mark = known.or_else(|| index.as_ref().map_or(mark, |index| last_before(&index.marks, from)));
@@ -148,12 +175,13 @@ impl Reader {
         let mut want = most.max(LEAST) as u64 + if known.is_some() { 0 } else { LEAST as u64 };
         loop {
             let end = (position + want).min(summary.length);
-            let bytes = rest(&**file, position, end)?;
-            let run = Run::find(&bytes, expected, from, most, safe);
+            let size = fill(&**file, position, end, buffer)?;
+            let bytes = &buffer[..size];
+            let run = Run::find(bytes, expected, from, most, safe, use_it);
             if run.end > run.start || run.next >= safe {
                 let end = Mark { offset: run.next, position: position + run.end as u64, stored: 0 };
                 self.shared.read_up_to(summary.base, end);
-                return Ok(Ok(run.block(bytes)));
+                return Ok(Ok(run));
             }
             let left = &bytes[run.start..];
             let whole = (position + bytes.len() as u64) == end;
@@ -245,8 +273,10 @@ impl Reader {
 
     /// The sequence of a record, safe or not.
     pub fn sequence_at(&self, offset: u64) -> io::Result<Option<u64>> {
-        let block = self.read_below(offset, 1, u64::MAX)?;
-        Ok(records(&block.bytes).next().filter(|record| record.offset() == offset).map(|record| record.sequence()))
+        let mut found = None;
+        let is = |record: &Record<'_>| record.offset() == offset;
+        self.run(offset, 1, u64::MAX, &mut Vec::new(), |record| found = is(record).then(|| record.sequence()))?;
+        Ok(found)
     }
 
     /// The first record from an offset on for which `is` holds; None: there is none yet.
@@ -407,6 +437,7 @@ fn last_before(marks: &[Mark], offset: u64) -> Option<Mark> {
 }
 
 /// The records that were asked for in bytes that begin with one.
+#[derive(Debug)]
 struct Run {
     start: usize,
     end: usize,
@@ -416,7 +447,14 @@ struct Run {
 
 impl Run {
     /// `expected` is the offset of the first record in the bytes. Ends before one that is not sound or not the next.
-    fn find(bytes: &[u8], expected: u64, from: u64, most: usize, safe: u64) -> Self {
+    fn find(
+        bytes: &[u8],
+        expected: u64,
+        from: u64,
+        most: usize,
+        safe: u64,
+        use_it: &mut impl FnMut(&Record<'_>),
+    ) -> Self {
         let (mut start, mut next) = (0, expected);
         // Up to the first that was asked for only lengths and offsets matter.
         while next < from {
@@ -431,6 +469,7 @@ impl Run {
                 Some(record)
                     if record.offset() == next && (end == start || end + record.bytes.len() - start <= most) =>
                 {
+                    use_it(&record);
                     (end, next) = (end + record.bytes.len(), next + 1);
                 }
                 _ => break,
