@@ -44,14 +44,17 @@ class Wanted:
     end: Mapping[Place, int] = field(default_factory=dict)
     since: int | None = None
     until: int | None = None
+    places: frozenset[Place] = frozenset()
+    """Whose messages the files have."""
 
     def may(self, file: File) -> bool:
-        """Whether a file may have some of it."""
-        begin = [offset for (_, stream), offset in self.begin.items() if stream == file.stream]
-        end = [offset for (_, stream), offset in self.end.items() if stream == file.stream]
+        """Whether a file may have some of it. It doesn't say whose messages it has, so only bounds of all brokers together rule it out."""
+        places = [place for place in self.places if place[1] == file.stream]
+        begin = min((self.begin.get(place, 0) for place in places), default=0)
+        end = max((self.end.get(place, _END) for place in places), default=_END)
         return (
-            (not begin or file.offsets[1] >= min(begin))
-            and (not end or file.offsets[0] < max(end))
+            file.offsets[1] >= begin
+            and file.offsets[0] < end
             and (self.since is None or file.stored[1] >= self.since)
             and (self.until is None or file.stored[0] < self.until)
         )
@@ -121,7 +124,7 @@ def _held(places: Places, snapshot: Snapshot, options: Options) -> list[Held]:
 def _begin(snapshot: Snapshot, one: Held) -> int:
     """Where live reading begins."""
     archived = snapshot.end(one.place)
-    return one.first if archived is None else archived
+    return one.first if archived is None else archived + ends.jumped(archived, one.first)
 
 
 def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Held], option: str) -> dict[Place, int]:
@@ -149,7 +152,8 @@ def _wanted(options: Options, snapshot: Snapshot, held: Sequence[Held]) -> Wante
         begin = dict.fromkeys(snapshot.covered, _END)
     if options.ending == "earliest":
         end = dict.fromkeys(snapshot.covered, 0)
-    return Wanted(begin, end, _microseconds(options.starting), _microseconds(options.ending))
+    since, until = _microseconds(options.starting), _microseconds(options.ending)
+    return Wanted(begin, end, since, until, frozenset(snapshot.covered))
 
 
 def _microseconds(bound: Bound | None) -> int | None:
@@ -238,7 +242,7 @@ def _range(options: Options, lake: Lake, places: Places, part: Range) -> Iterato
             else:
                 known = snapshot.number
                 place = part.broker, part.stream
-                wanted = Wanted({place: begin}, {place: end})
+                wanted = Wanted({place: begin}, {place: end}, places=frozenset({place}))
                 for file in snapshot.files.values():
                     if file.stream == part.stream and wanted.may(file):
                         yield from _file(lake, file, wanted, options, only=part.broker)
