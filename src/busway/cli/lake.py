@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb runs.
 import contextlib
 import functools
 import inspect
+import json
 import os
 import signal
 import sys
@@ -127,7 +128,7 @@ class Job:
     def options(self) -> dict[str, str]:
         """Where to read, as options of the source; those with a url are right for the sink, too."""
         if self.path:
-            return {"path": ",".join(str(Path(one).absolute()) for one in self.path)}
+            return {"path": json.dumps([str(Path(one).absolute()) for one in self.path])}
         urls = [values.connect_address(url) for url in self.url or ()] or [DEFAULT_URL]
         made = {"url": ",".join(urls)}
         for name, file in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):

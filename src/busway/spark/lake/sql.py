@@ -1,5 +1,6 @@
 """Views of streams and their archive, for queries in SQL."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -44,6 +45,10 @@ def sql(spark: "SparkSession", query: str, options: Mapping[str, str], lake: str
         if lake:
             rows = table(spark, lake, streams=[stream] if stream else (), options=options)
         else:
-            rows = spark.read.format("busway").options(**dict(options) | ({"streams": stream} if stream else {})).load()
+            rows = (
+                spark.read.format("busway")
+                .options(**dict(options) | ({"streams": json.dumps([stream])} if stream else {}))
+                .load()
+            )
         rows.createOrReplaceTempView(view)
     return spark.sql(query)
