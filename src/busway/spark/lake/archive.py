@@ -44,6 +44,10 @@ _ROUND: Final = 20_000_000
 _FILE: Final = 5_000_000
 _TRIES: Final = 5
 """Rounds that may fail one after the other."""
+_MANY: Final = 16
+"""Small files of a stream and day from which on it is worth putting them together while the archive runs."""
+_LOST: Final = f"{DataLoss.__module__}.{DataLoss.__qualname__}: "
+"""How the traceback of a worker tells it."""
 _KEY: Final = ("broker", "topic", "sequence")
 
 
@@ -159,10 +163,6 @@ def _rounds(
     return done
 
 
-_MANY: Final = 16
-"""Small files of a stream and day from which on it is worth putting them together while the archive runs."""
-
-
 class Archiver:
     """The rounds of one lake, by one process that has its lock."""
 
@@ -246,7 +246,7 @@ class Archiver:
             try:
                 commit = self._archived(covered, places)
             except (PySparkException, Py4JJavaError) as error:
-                if "DataLoss" not in str(error):
+                if _LOST not in str(error):
                     raise
                 return self._again(covered, error, looks - 1)
             self._damaged.clear()

@@ -25,6 +25,7 @@ from busway.spark.options import Bound, OptionError, Options
 from busway.spark.places import DataLoss, Places
 from busway.spark.ranges import Held, Place, Range, split
 
+_ALL: Final = "**"
 _TASK: Final = 64 << 20
 """Bytes of files that one task reads, about."""
 _LOOKS: Final = 5
@@ -70,13 +71,14 @@ class Archived(InputPartition):
 
 
 class Live(InputPartition):
-    """A range of offsets behind the archive, and how many of them are read at a time."""
+    """A range of offsets behind the archive, how many of them are read at a time, and what topics the archive has (none: all)."""
 
-    def __init__(self, part: Range, place: str, chunk: int) -> None:
+    def __init__(self, part: Range, place: str, chunk: int, topics: Sequence[str] = ()) -> None:
         super().__init__(str(part))
         self.part = part
         self.place = place
         self.chunk = chunk
+        self.topics = tuple(topics)
 
 
 # Where it begins and ends.
@@ -102,8 +104,10 @@ def partitions(options: Options) -> list[InputPartition]:
         live = _live(options, places, snapshot, held)
         names = places.names
         each = {one.place: one.each for one in held}
+        # Of other topics it has nothing, so live ones of them would be a part without a beginning.
+        topics = () if _ALL in snapshot.topics else snapshot.topics
         tasks: list[InputPartition] = [
-            Live(one, names[one.broker], _chunk(each[one.broker, one.stream])) for one in live
+            Live(one, names[one.broker], _chunk(each[one.broker, one.stream]), topics) for one in live
         ]
     streams = set(options.streams)
     files = [file for file in snapshot.files.values() if (not streams or file.stream in streams) and wanted.may(file)]
@@ -221,24 +225,26 @@ def read(options: Options, task: "Archived | Live") -> Iterator[pa.RecordBatch]:
         return
     with Places(options, task.place) as places:
         for part in split([task.part], 1, task.chunk):
-            yield from _range(options, lake, places, part)
+            yield from _range(options, lake, places, part, task.topics)
 
 
-def _range(options: Options, lake: Lake, places: Places, part: Range) -> Iterator[pa.RecordBatch]:
+def _range(
+    options: Options, lake: Lake, places: Places, part: Range, topics: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """Some live messages; those that are gone meanwhile from the archive, which must have them by now."""
     known = -1
     begin = part.begin
     while begin < part.end:
         left = Range(part.broker, part.stream, begin, part.end)
         try:
-            found = list(places.read(left, options.topics, options.columns, fail=True))
+            found = _messages(options, places, left, topics, fail=True)
         except DataLoss:
             snapshot = lake.snapshot()
             end = min(snapshot.end((part.broker, part.stream)) or 0, part.end)
             if snapshot.number == known or end <= begin:
                 if options.fail_on_data_loss:
                     raise
-                found = list(places.read(left, options.topics, options.columns, fail=False))
+                found = _messages(options, places, left, topics, fail=False)
             else:
                 known = snapshot.number
                 place = part.broker, part.stream
@@ -253,6 +259,19 @@ def _range(options: Options, lake: Lake, places: Places, part: Range) -> Iterato
         return
 
 
+def _messages(
+    options: Options, places: Places, part: Range, topics: Sequence[str], *, fail: bool
+) -> list[pa.RecordBatch]:
+    """Live messages that match what is asked for, and one of these topics if there are any."""
+    asked, columns = options.topics, options.columns
+    if not topics or _ALL in asked:
+        return list(places.read(part, topics or asked, columns, fail=fail))
+    known = [Selection(one, b"") for one in topics]
+    read = places.read(part, asked, columns if "topic" in columns else (*columns, "topic"), fail=fail)
+    found = (batch.filter(_covered(batch.column("topic"), known)) for batch in read)
+    return [batch.select(list(columns)) for batch in found if batch.num_rows]
+
+
 def _file(lake: Lake, file: File, wanted: Wanted, options: Options, only: str = "") -> Iterator[pa.RecordBatch]:
     """The rows of a file that are asked for; `only` of one broker."""
     columns, patterns = options.columns, options.topics
@@ -261,7 +280,7 @@ def _file(lake: Lake, file: File, wanted: Wanted, options: Options, only: str = 
         asked |= dict.fromkeys(("broker", "stream", "offset"))
     if wanted.since is not None or wanted.until is not None:
         asked["stored"] = None
-    topics = () if "**" in patterns else tuple(Selection(pattern, b"") for pattern in patterns)
+    topics = () if _ALL in patterns else tuple(Selection(pattern, b"") for pattern in patterns)
     if topics:
         asked["topic"] = None
     with lake.parquet(file.path) as opened:
@@ -288,9 +307,7 @@ def _selected(
     if wanted.until is not None:
         masks.append(pc.less(batch.column("stored"), _time(wanted.until)))
     if topics:
-        found = batch.column("topic").dictionary_encode()
-        covered = pa.array([any(one.covers(topic) for one in topics) for topic in found.dictionary.to_pylist()])
-        masks.append(covered.take(found.indices))
+        masks.append(_covered(batch.column("topic").dictionary_encode(), topics))
     if only:
         masks.append(pc.equal(batch.column("broker"), only))
     for (broker, name), offset in wanted.begin.items():
@@ -302,6 +319,12 @@ def _selected(
     for mask in masks[1:]:
         masks[0] = pc.and_(masks[0], mask)
     return batch.filter(masks[0]) if masks else batch
+
+
+def _covered(topics: Any, known: Sequence[Selection]) -> Any:
+    """Which topics of a dictionary match."""
+    found = [any(one.covers(topic) for one in known) for topic in topics.dictionary.to_pylist()]
+    return pa.array(found, pa.bool_()).take(topics.indices)
 
 
 def _at_least(batch: pa.RecordBatch, offset: int) -> Any:
