@@ -141,3 +141,12 @@ def test_a_server_that_is_used_is_not_stopped(tmp_path: Path, monkeypatch: pytes
     assert stopped == []
     assert server.stop_unused(tmp_path)
     assert stopped == [tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [(["stop", "x"], "--lake"), (["stop", "x"], "--url"), (["compact"], "--path"), (["compact"], "--url")],
+)
+def test_a_flag_that_would_do_nothing_is_refused(words: list[str], flag: str) -> None:
+    done = CliRunner().invoke(app, ["lake", *words, flag, "y"])
+    assert (done.exit_code, f"No such option: {flag}" in done.stderr) == (2, True), done.output

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from busway.cli import flags, terminal, values
-from busway.cli.lake import Ending, Job, spark_job
+from busway.cli.lake import Ending, Job, lake_job, spark_job
 from busway.cli.lake_bar import Bar
 from busway.cli.lake_source import Streams, Topics
 
@@ -107,7 +107,7 @@ def lake_archive(
     job.run(work)
 
 
-@spark_job
+@lake_job
 def lake_compact(
     job: Job,
     stream: Streams = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import typer
 
 from busway.cli import flags, terminal, values
-from busway.cli.lake import Ending, Job, spark_job
+from busway.cli.lake import Ending, Job, plain_job, spark_job
 from busway.cli.lake_bar import Bar
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def lake_run(
     job.guard(work)
 
 
-@spark_job
+@plain_job
 def lake_stop(
     job: Job,
     pipeline: Annotated[
