@@ -4,7 +4,7 @@ import pytest
 
 from busway.spark.lake import ends, history
 from busway.spark.lake.commits import Commit, Covered, File, Snapshot, decode, encode
-from busway.spark.lake.plan import advised, plan
+from busway.spark.lake.plan import advised, judged, plan
 from busway.spark.places import gone
 from busway.spark.ranges import Held, Range
 
@@ -31,6 +31,12 @@ def test_a_stream_that_has_lost_some_keeps_no_other_from_being_archived() -> Non
     assert found.lost == ()
     assert "20 messages of the stream 's'" in found.told[0]
     assert sum(one.end - one.start for one in plan(snapshot, held, 5, fail=False).covered) == 5
+
+
+def test_only_streams_that_lack_something_are_damaged() -> None:
+    covered = [Covered("b", name, 0, 10, lost=2, damaged=name != "t") for name in ("s", "t", "u")]
+    added = [File("p", name, "d", rows, 1, (0, 9), (0, 0)) for name, rows in (("s", 4), ("s", 4), ("u", 7))]
+    assert [one.damaged for one in judged(covered, added)] == [False, False, True]
 
 
 def test_the_source_has_other_advice() -> None:

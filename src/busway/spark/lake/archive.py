@@ -27,7 +27,7 @@ from busway.spark.lake import ends
 from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.compact import compact_some
 from busway.spark.lake.folder import DATA, STAGING, Lake
-from busway.spark.lake.plan import Plan, advised, plan
+from busway.spark.lake.plan import Plan, advised, judged, plan
 from busway.spark.lake.session import own
 from busway.spark.lake.tidy import left, tidy
 from busway.spark.options import COLUMNS, Options, reading
@@ -254,7 +254,7 @@ class Archiver:
         size = sum(file.bytes for file in commit.added)
         rows, lost = sum(file.rows for file in commit.added), sum(one.lost for one in covered)
         seconds = time.monotonic() - begun
-        damaged = tuple(sorted({one.stream for one in covered if one.damaged}))
+        damaged = tuple(sorted({one.stream for one in commit.ranges if one.damaged}))
         return Progress(
             commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows, damaged
         )
@@ -284,8 +284,9 @@ class Archiver:
             staged = self._without_repeats(staging)
         deleted = self.lake.delete_old(self.snapshot, self._grace)
         added = tuple(self.lake.place(number, staged))
-        ranges = tuple(structs.replace(one, last=ends.last_id(places, one.place, one.end)) for one in covered)
         topics = self._options.topics
+        covered = judged(covered, added) if _ALL in topics else covered
+        ranges = tuple(structs.replace(one, last=ends.last_id(places, one.place, one.end)) for one in covered)
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
         )

@@ -1,11 +1,14 @@
 """What a round of the archive is to cover of each stream, and what of that is gone. No Spark, no bus."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import structs
+
 from busway.spark.lake import ends
-from busway.spark.lake.commits import Covered, Snapshot
+from busway.spark.lake.commits import Covered, File, Snapshot
 from busway.spark.ranges import Held, Place, admit
 
 ADVICE: Final = "With fail_on_data_loss=False (--skip-lost) the rest is archived, and how many are lost is noted"
@@ -61,6 +64,16 @@ def plan(
         for place in sorted(begin)
     )
     return Plan(covered, tuple(told), tuple(lost))
+
+
+def judged(covered: Sequence[Covered], added: Sequence[File]) -> list[Covered]:
+    """Ranges of all topics that may be damaged, with those that are not as whole: streams of which every message was written."""
+    lacking: Counter[str] = Counter()
+    for one in covered:
+        lacking[one.stream] += one.end - one.start
+    for file in added:
+        lacking[file.stream] -= file.rows
+    return [structs.replace(one, damaged=one.damaged and lacking[one.stream] > 0) for one in covered]
 
 
 def advised(text: str) -> str:
