@@ -14,6 +14,7 @@ from busway.spark.lake.archive import Archiver, Progress, archive
 from busway.spark.lake.commits import LakeError
 from busway.spark.lake.compact import compact
 from busway.spark.lake.folder import Lake
+from busway.spark.lake.table import table
 from busway.spark.options import reading
 from busway.spark.places import DataLoss
 from tests.spark import lakes
@@ -84,6 +85,7 @@ def test_each_message_is_there_once(spark: SparkSession, bus: Served, name: str,
                 "lost": 0,
                 "damaged": False,
                 "last": ids[end - 1],
+                "jumped": 0,
             }
         ]
         for begin, end in [(0, 300), (300, 500)]
@@ -143,9 +145,9 @@ def test_one_at_a_time(spark: SparkSession, bus: Served, name: str, tmp_path: Pa
     publish(bus, name, 5)
     with Lake(str(tmp_path)).lock(), pytest.raises(LakeError, match="is being written by process"):
         once(spark, bus, name, tmp_path)
+    once(spark, bus, name, tmp_path)
     with pytest.raises(LakeError, match="is being written"), Lake(str(tmp_path)).lock():
         compact(spark, str(tmp_path))
-    once(spark, bus, name, tmp_path)
     snapshot = Lake(str(tmp_path)).snapshot()
     commit = commits.Commit(number=1, time=0.0, kind="clean")
     other = Lake(str(tmp_path))
@@ -251,11 +253,20 @@ def test_what_expired_before_it_was_archived(spark: SparkSession, bus: Served, n
         DataLoss, match=rf"{first - 300} messages of the stream '{name}'.*the offsets 300 to {first - 1}"
     ):
         once(spark, bus, name, tmp_path)
+    other = f"s{next(NUMBERS)}"
+    bus.stream(other)
+    publish(bus, other, 10)
+    with pytest.raises(DataLoss, match="--skip-lost"):  # of the one, which keeps the other from nothing
+        archive(spark, str(tmp_path), url=bus.url, streams=[name, other], once=True)
+    assert [row["stream"] for row in lakes.rows(tmp_path)] == [name] * 300 + [other] * 30
     done = once(spark, bus, name, tmp_path, fail_on_data_loss=False)
-    assert (done.lost, done.rows) == (first - 300, 1800 - first)
+    assert (done.lost, done.rows, done.damaged) == (first - 300, 1800 - first, ())
     (covered,) = lakes.commits(tmp_path)[-1]["ranges"]
     assert (covered["begin"], covered["end"], covered["lost"]) == (300, 1800, first - 300)
-    assert [row["offset"] for row in lakes.rows(tmp_path)] == [*range(300), *range(first, 1800)]
+    assert [row["offset"] for row in lakes.rows(tmp_path) if row["stream"] == name] == [
+        *range(300),
+        *range(first, 1800),
+    ]
 
 
 def test_what_is_damaged_is_told(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
@@ -264,12 +275,67 @@ def test_what_is_damaged_is_told(spark: SparkSession, bus: Served, name: str, tm
     content = bytearray(bucket.read_bytes())
     content[len(content) // 2] ^= 1
     bucket.write_bytes(content)
-    with pytest.raises(DataLoss, match=f"messages of the stream '{name}'.*are gone"):
+    with pytest.raises(DataLoss, match=f"messages of the stream '{name}'.*are gone.*--skip-lost"):
         once(spark, bus, name, tmp_path, "path")
-    done = once(spark, bus, name, tmp_path, "path", fail_on_data_loss=False)
-    assert 550 < done.rows < 600
-    (covered,) = lakes.commits(tmp_path)[-1]["ranges"]
+    other = f"s{next(NUMBERS)}"
+    bus.stream(other)
+    publish(bus, other, 5, topics=1)
+    both = {"streams": [name, other], "once": True, "fail_on_data_loss": False}
+    done = archive(spark, str(tmp_path), path=str(bus.folder), **both)  # type: ignore[arg-type]
+    assert 555 < done.rows < 605
+    assert done.damaged == (name,)
+    (covered,) = [one for one in lakes.commits(tmp_path)[-1]["ranges"] if one["stream"] == name]
     assert (covered["begin"], covered["end"], covered["damaged"]) == (0, 600, True)
+
+
+def test_a_last_commit_that_is_lost_takes_no_message_with_it(
+    spark: SparkSession, bus: Served, name: str, tmp_path: Path
+) -> None:
+    publish(bus, name, 100)
+    once(spark, bus, name, tmp_path)
+    publish(bus, name, 500)
+    once(spark, bus, name, tmp_path)
+    assert bus.forget(name, 300) > 300
+    before, files = lakes.rows(tmp_path), lakes.on_disk(tmp_path)
+    last = tmp_path / "commits/00000002.json"
+    content = last.read_bytes()
+    last.unlink()
+    with pytest.raises(DataLoss, match=r"the offsets 300 to .* if commits/00000002.json was lost, bring it back"):
+        once(spark, bus, name, tmp_path)
+    assert lakes.on_disk(tmp_path) == files
+    last.write_bytes(content)
+    assert once(spark, bus, name, tmp_path).number == 0
+    assert lakes.rows(tmp_path) == before
+    last.unlink()
+    done = once(spark, bus, name, tmp_path, fail_on_data_loss=False)  # then it is set aside
+    assert (done.number, done.lost + done.rows) == (2, 1500)
+    (aside,) = (tmp_path / "aside").rglob("*.parquet")
+    assert aside.name in {file.name for file in files}
+
+
+def test_a_stream_in_memory_that_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
+    lake, ends = tmp_path / "lake", tmp_path / "data/streams/ends.json"
+    for published in (50, 7):
+        with served(tmp_path / "data") as bus:
+            bus.bus.create_stream("m", ["m/**"], store="memory")
+            killed = ends.read_bytes()
+            publish(bus, "m", published, topics=1)
+            assert once(spark, bus, "m", lake).rows == published
+            publish(bus, "m", 1, topics=1)
+            everything = table(spark, str(lake), url=bus.url, streams=["m"], columns=["offset"])
+            offsets = sorted(row[0] for row in everything.collect())
+        ends.write_bytes(killed)  # a broker that ends well would note where the stream ended
+    assert offsets == [*range(50), *range(1 << 40, (1 << 40) + 8)]
+    assert [commit["ranges"][0]["lost"] for commit in lakes.commits(lake)] == [0, 0]
+
+
+def test_an_archive_that_fails_makes_no_lake(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no stream 'nothing'"):
+        once(spark, bus, "nothing", tmp_path)
+    with pytest.raises(LakeError, match="is no lake"):
+        table(spark, str(tmp_path))
+    assert once(spark, bus, name, tmp_path).number == 0
+    assert table(spark, str(tmp_path)).count() == 0  # nothing there is no error
 
 
 def test_retention_waits_for_the_archive(spark: SparkSession, bus: Served, tmp_path: Path) -> None:
@@ -311,9 +377,15 @@ def test_it_goes_on_until_it_is_stopped(
 
 def test_a_lake_has_one_choice_of_topics(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
     publish(bus, name, 10)
-    assert once(spark, bus, name, tmp_path, topics=[f"{name}/1"]).rows == 10
-    with pytest.raises(LakeError, match=rf"archives the topics {name}/1, not \*\*"):
-        once(spark, bus, name, tmp_path)
+    bus.bus.publish_many(f"{name}/1,2", [b"comma"] * 4, durable=True)
+    lake, topic = tmp_path / "lake", f"{name}/1,2"
+    assert once(spark, bus, name, lake, topics=[topic]).rows == 4
+    assert {row["topic"] for row in lakes.rows(lake)} == {topic}
+    assert bus.bus.channels(name) == []  # the other topics are not archived
+    assert once(spark, bus, name, tmp_path / "named", topics=[topic], channel="mine").rows == 4
+    assert {one.name: one.floor for one in bus.bus.channels(name)} == {"mine": 34}
+    with pytest.raises(LakeError, match=rf"archives the topics {topic}, not \*\*"):
+        once(spark, bus, name, lake)
 
 
 def test_rows_that_come_from_two_brokers_are_there_once(

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from busway.cli.app import app
+from busway.cli.lake_archive import missing
 from busway.spark.lake.folder import Lake
 from tests.spark import lakes
 from tests.spark.bus import Served, served
@@ -51,6 +52,9 @@ def test_archive_table_and_compact(run: Callable[..., Result], bus: Served, tmp_
     assert run("table", "--count", *here).stdout == "21\n"
     shown = run("table", *here, "--topic", "orders/us", "--columns", "offset,payload", "--json")
     assert json.loads(shown.stdout) == {"offset": 20, "payload": "live"}
+    alone = run("table", "--topic", "orders/us", "--columns", "offset", "--count")
+    assert (alone.exit_code, alone.stdout) == (0, "0\n"), alone.output
+    assert run("table", "--topic", "orders/eu", "--columns", "offset", "--count").stdout == "20\n"
     few = run("table", *here, "--where", "offset >= 19", "--columns", "topic,offset", "--csv")
     assert sorted(few.stdout.splitlines()) == ["orders/eu,19", "orders/us,20", "topic,offset"]
     assert run("table", *here, "--out", str(tmp_path / "out")).exit_code == 0
@@ -59,6 +63,10 @@ def test_archive_table_and_compact(run: Callable[..., Result], bus: Served, tmp_
     told = json.loads(done.stdout)
     assert (told["stream"], told["before"], told["after"], told["rows"]) == ("orders", 2, 1, 20)
     assert "nothing to put together" in run("compact").stderr
+    (file,) = lakes.named(tmp_path / "lake")
+    file.unlink()
+    done = run("table", "--count")
+    assert (done.exit_code, "is missing, which commits/00000003.json names" in done.stderr) == (1, True), done.output
 
 
 def test_the_round_at_work_is_finished(
@@ -105,3 +113,15 @@ def test_a_lake_that_is_in_use(run: Callable[..., Result], bus: Served, tmp_path
         done = run("archive", "--once", "--url", bus.url)
     assert done.exit_code == 1
     assert f"is being written by process {os.getpid()}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lost", "damaged", "text"),
+    [
+        (0, (), ""),
+        (1200, (), "; 1,200 were gone before they were archived"),
+        (0, {"b", "a"}, "; some of a, b are damaged, and are missing"),
+    ],
+)
+def test_what_is_missing_is_told_at_the_end(lost: int, damaged: Collection[str], text: str) -> None:
+    assert missing(lost, damaged) == text

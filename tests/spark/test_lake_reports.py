@@ -47,7 +47,7 @@ def test_what_a_broker_has_stored_is_clean(run, bus, lake):
 
 def test_what_an_audit_finds_is_shown_and_is_an_exit_status(run, bus):
     done = run("audit", "--url", bus.url, "--stream", "orders", "--late", "0s", "--content", "--most", "1")
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 6, done.output
     head, finding, *counts, last = done.stdout.splitlines()
     assert head.split() == ["kind", "broker", "stream", "topic", "first", "last", "count", "worst"]
     assert finding.split()[:7] == ["late", bus.guid, "orders", "orders/0", "0", "18", "10"]
@@ -94,6 +94,9 @@ def test_a_replay_from_the_lake(run, bus, lake, tmp_path):
         (["replay", "--rate", "5/s", "--speed", "2"], "not both"),
         (["replay", "--name", "a/b"], "--name"),
         (["replay", "--url", "tcp://127.0.0.1:2"], "one bus"),
+        (["table", "--lake", "l", "--columns", "topic,nothing"], "no column 'nothing'"),
+        (["table", "--lake", "l", "--columns", "topic,topic"], "'topic' is there twice"),
+        (["table", "--lake", "l", "--topic", "a//b"], "--topic"),
     ],
 )
 def test_what_is_wrong_with_flags_is_told_before_spark_starts(arguments, words):

@@ -12,6 +12,7 @@ import busway
 from busway.cli.app import app
 from busway.spark import NeedsSpark, session
 from busway.spark.lake.archive import archive
+from busway.spark.lake.sql import sql, views
 
 pytestmark = pytest.mark.timeout(900)  # starting Spark is part of the first test
 
@@ -50,6 +51,14 @@ def test_each_stream_is_a_table(ask):
         ["orders/0", "10"],
         ["orders/1", "10"],
     ]
+
+
+def test_a_name_that_could_be_several_streams_is_no_stream_in_silence(monkeypatch):
+    streams = ["orders", "a-b", "A.b", "messages"]
+    assert views(streams) == {"messages": (), "orders": ("orders",), "a_b": ("A.b", "a-b")}
+    monkeypatch.setattr("busway.spark.lake.sql.names", lambda *_: views(streams))
+    with pytest.raises(ValueError, match=r"could be any of the streams A\.b, a-b: ask messages WHERE stream = 'A\.b'"):
+        sql(None, "SELECT * FROM A_b", {})
 
 
 def test_json_has_everything_of_a_message(ask):

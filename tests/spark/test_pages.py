@@ -31,7 +31,10 @@ DEFAULT = "tcp://127.0.0.1:7420"
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
     with served(tmp_path / "data") as bus:
-        monkeypatch.setenv("BUSWAY_URL", bus.url)
+        # Not by BUSWAY_URL: with that a command means another thing than without.
+        monkeypatch.delenv("BUSWAY_URL", raising=False)
+        for module in ("busway.cli.lake", "busway.client.bus"):
+            monkeypatch.setattr(f"{module}.DEFAULT_URL", bus.url)
         yield bus.url
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from typer.testing import CliRunner
 
 from busway import sync
+from busway.cli.app import app
 from busway.spark import keeper, server
 
 PATIENCE = 600.0
@@ -67,12 +69,9 @@ class Shell:
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=self.environment)
 
     def run(self, *words: object) -> tuple[int, str, str]:
-        process = self.start(*words)
-        try:
-            out, notes = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-        return process.returncode, out, notes
+        """In this process, as Python and PySpark take seconds to start."""
+        done = CliRunner().invoke(app, ["lake", *map(str, words)], env=self.environment)
+        return done.exit_code, done.stdout, done.stderr
 
     def update(self, file: Path, *words: object) -> dict:
         code, out, notes = self.run("run", file, "--state", self.state, "--once", "--json", *words)
@@ -114,7 +113,7 @@ def expected(count: int, least: int) -> list[int]:
     return [number for number in range(count) if number % 200 >= least]
 
 
-@pytest.mark.timeout(1800)  # some dozens of Pythons are started
+@pytest.mark.timeout(1800)  # two servers of Spark and some dozens of Pythons are started
 def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
     file = shell.file("orders.sql", PIPELINE)
     publish(bus, range(300))
@@ -137,12 +136,15 @@ def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
     first = json.loads(process.stdout.readline())
     assert not any(first["rows"].values())
     publish(bus, range(300, 600))
-    second = json.loads(process.stdout.readline())
+    wait_for((shell.state / "busy").exists)
     process.send_signal(signal.SIGTERM)
     rest, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, notes
-    done = [second, *map(json.loads, rest.splitlines())]
+    done = [json.loads(line) for line in rest.splitlines()]
+    assert done
     assert sum(one["rows"].get("large", 0) for one in done) <= 300
+    assert len(shell.table("large")) > len(expected(300, 100))
+    assert not (shell.state / "busy").exists()
     pid = server.find(shell.state).pid
 
     # Killed within an update it goes on where it was; the server, which may be at work still, is another one then.

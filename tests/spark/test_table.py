@@ -109,6 +109,23 @@ def test_archive_and_live_are_one_table(spark: SparkSession, bus: Served, name: 
     assert offsets(chosen) == [*range(500), *range(1000, 1050)]
 
 
+def test_a_lake_of_some_topics_has_no_live_ones_of_others(
+    spark: SparkSession, bus: Served, name: str, tmp_path: Path
+) -> None:
+    """Those before its end are not in it, so those behind would be a part without a beginning."""
+    publish(bus, name, 10)
+    archive(spark, str(tmp_path), url=bus.url, streams=[name], topics=[f"{name}/a"], once=True)
+    publish(bus, name, 10)
+    given = bus.options("url") | {"history": str(tmp_path), "streams": name}
+    wanted = [*range(10), *range(20, 30)]
+    for options in (given, given | {"topics": f"{name}/**", "columns": "offset"}, given | {"topics": f"{name}/*,x"}):
+        read = reading(options)
+        planned = history.partitions(read)
+        found = [at for task in planned for batch in history.read(read, task) for at in batch["offset"].to_pylist()]
+        assert sorted(found) == wanted
+    assert offsets(table(spark, str(tmp_path), url=bus.url, streams=[name])) == wanted
+
+
 @pytest.mark.parametrize("kind", ["url", "path"])
 def test_what_leaves_while_it_is_read_comes_from_the_archive(
     spark: SparkSession, bus: Served, name: str, tmp_path: Path, kind: str

@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb runs.
 import contextlib
 import functools
 import inspect
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
@@ -127,7 +128,7 @@ class Job:
     def options(self) -> dict[str, str]:
         """Where to read, as options of the source; those with a url are right for the sink, too."""
         if self.path:
-            return {"path": ",".join(str(Path(one).absolute()) for one in self.path)}
+            return {"path": json.dumps([str(Path(one).absolute()) for one in self.path])}
         urls = [values.connect_address(url) for url in self.url or ()] or [DEFAULT_URL]
         made = {"url": ",".join(urls)}
         for name, file in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
@@ -279,16 +280,30 @@ _FLAGS: Final[dict[str, tuple[Any, Any]]] = {
 
 def spark_job(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb whose first parameter is a Job the flags of one."""
+    return _flagged(verb, tuple(_FLAGS))
 
+
+def lake_job(verb: Callable[..., None]) -> Callable[..., None]:
+    """The same for one that needs a lake and Spark, but no bus."""
+    return _flagged(verb, ("lake", "master", "conf", "debug", "quiet"))
+
+
+def plain_job(verb: Callable[..., None]) -> Callable[..., None]:
+    """The same for one that needs neither."""
+    return _flagged(verb, ("debug", "quiet"))
+
+
+def _flagged(verb: Callable[..., None], names: Collection[str]) -> Callable[..., None]:
     @functools.wraps(verb)
     def with_flags(**given: Any) -> None:
-        job = Job(**{name: given.pop(name) for name in _FLAGS}).checked()
+        job = Job(**{name: given.pop(name) for name in names}).checked()
         verb(job, **given)
 
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in _FLAGS.items()
+        if name in names
     ]
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     with_flags.__signature__ = inspect.Signature([*keyword, *added])  # type: ignore[attr-defined]

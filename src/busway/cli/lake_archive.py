@@ -1,12 +1,13 @@
 """`busway lake archive` and `compact`: streams into a lake, and its small files together."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from busway.cli import flags, terminal, values
-from busway.cli.lake import Ending, Job, spark_job
+from busway.cli.lake import Ending, Job, lake_job, spark_job
 from busway.cli.lake_bar import Bar
 from busway.cli.lake_source import Streams, Topics
 
@@ -24,6 +25,12 @@ def needed(job: Job) -> str:
     return job.lake
 
 
+def missing(lost: int, damaged: Collection[str]) -> str:
+    """What an archive has to tell of messages that it has not."""
+    gone = f"; {lost:,} were gone before they were archived" if lost else ""
+    return gone + (f"; some of {', '.join(sorted(damaged))} are damaged, and are missing" if damaged else "")
+
+
 @spark_job
 def lake_archive(
     job: Job,
@@ -32,8 +39,14 @@ def lake_archive(
     once: Annotated[bool, typer.Option("--once", help="Archive what there is now, and end.")] = False,
     every: Annotated[str, typer.Option("--every", help="How long from one round to the next.", metavar="TIME")] = "10s",
     channel: Annotated[
-        str, typer.Option("--channel", help="The channel of each stream that stands where the archive ends.")
-    ] = "archived",
+        str | None,
+        typer.Option(
+            "--channel",
+            help="The channel of each stream that stands where the archive ends.",
+            metavar="NAME",
+            show_default="archived; with --topic none",
+        ),
+    ] = None,
     compact_below: Annotated[
         str,
         typer.Option(
@@ -59,11 +72,14 @@ def lake_archive(
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.archive import archive
 
-        total = [0, 0]
+        total = [0, 0, 0]
+        damaged: set[str] = set()
 
         def told(done: "Progress") -> None:
             total[0] += done.rows
             total[1] += done.bytes
+            total[2] += done.lost
+            damaged.update(done.damaged)
             if json and done.number:
                 terminal.record(asdict(done))
             figures = f"{total[0]:,} messages, {values.shown_size(total[1])}"
@@ -86,12 +102,12 @@ def lake_archive(
                 options=job.options,
             )
         if not job.quiet:
-            terminal.note(f"archived {total[0]:,} messages, {values.shown_size(total[1])}")
+            terminal.note(f"archived {total[0]:,} messages, {values.shown_size(total[1])}{missing(total[2], damaged)}")
 
     job.run(work)
 
 
-@spark_job
+@lake_job
 def lake_compact(
     job: Job,
     stream: Streams = None,

@@ -37,7 +37,7 @@ def lake_audit(
     ] = False,
     json: flags.Json = False,
 ) -> None:
-    """Look for gaps, repeats and messages out of order or out of time. Ends with 1 if there are any.
+    """Look for gaps, repeats and messages out of order or out of time. Ends with 6 if there are any.
 
     busway lake audit --path /var/lib/busway
     busway lake audit --lake /srv/lake --topic 'orders/**' --json
@@ -57,7 +57,7 @@ def lake_audit(
         else:
             _print(report)
         if not report.clean:
-            raise terminal.Ended(terminal.ERROR)
+            raise terminal.Ended(terminal.FOUND)
 
     job.run(work)
 

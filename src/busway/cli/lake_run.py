@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import typer
 
 from busway.cli import flags, terminal, values
-from busway.cli.lake import Ending, Job, spark_job
+from busway.cli.lake import Ending, Job, plain_job, spark_job
 from busway.cli.lake_bar import Bar
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def lake_run(
             "--state",
             help="Folder of its tables, checkpoints and server.",
             metavar="DIR",
-            show_default=".busway/NAME beside the file",
+            show_default=".busway/NAME beside the file, of Python .busway/NAME.py",
         ),
     ] = None,
     every: Annotated[
@@ -52,7 +52,7 @@ def lake_run(
     busway lake run orders.sql --once --json
     """
     from busway.spark import server
-    from busway.spark.lake.run import Pipeline
+    from busway.spark.lake.run import BusGone, Pipeline
 
     folder = _state(file) if state is None else state.absolute()
 
@@ -75,9 +75,17 @@ def lake_run(
             number = 0
             while True:
                 number += 1
-                with _Shown(bar, number) as shown, used.busy():
-                    first = number == 1
-                    report = pipeline.update(spark, refresh=refresh and first, check=check, progress=shown)
+                first = number == 1
+                try:
+                    with _Shown(bar, number) as shown, used.busy():
+                        report = pipeline.update(spark, refresh=refresh and first, check=check, progress=shown)
+                except BusGone as gone:
+                    if once or check or first:
+                        raise
+                    terminal.note(f"{gone}; it is tried again")
+                    if ending.wait(every):
+                        break
+                    continue
                 if check:
                     break
                 _tell(number, report, json=json, quiet=job.quiet)
@@ -87,7 +95,7 @@ def lake_run(
     job.guard(work)
 
 
-@spark_job
+@plain_job
 def lake_stop(
     job: Job,
     pipeline: Annotated[
@@ -103,14 +111,15 @@ def lake_stop(
     folder = pipeline if pipeline.is_dir() else _state(pipeline)
 
     def work() -> None:
-        if not server.stop(folder.absolute()) and not job.quiet:
+        if not server.stop_unused(folder.absolute()) and not job.quiet:
             terminal.note(f"no server runs for {folder}")
 
     job.guard(work)
 
 
 def _state(file: Path) -> Path:
-    return file.absolute().parent / _FOLDER / file.stem
+    # Not the same for orders.py and orders.sql.
+    return file.absolute().parent / _FOLDER / (file.stem if file.suffix == ".sql" else file.name)
 
 
 class _Shown:

@@ -9,8 +9,7 @@ from busway.cli.lake import Job, spark_job
 from busway.cli.lake_archive import needed
 from busway.cli.lake_bar import Bar
 from busway.cli.lake_rows import as_csv, as_json, as_table
-from busway.cli.lake_source import Streams, Topics
-from busway.errors import InvalidPattern
+from busway.cli.lake_source import Streams, Topics, Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,27 +45,19 @@ def lake_table(
     lake = needed(job)
     if sum((count, out is not None, json, csv)) > 1:
         raise typer.BadParameter("--count, --out, --json and --csv exclude each other")
+    wanted = Wanted.of(stream, topic, None, None)
+    chosen = _columns(columns)
 
     def work(spark: "SparkSession", bar: Bar) -> None:
-        from busway._core import Selection
         from busway.spark.lake.table import table
         from busway.spark.options import COLUMNS
 
-        try:
-            for pattern in topic or ():
-                Selection(pattern, b"")
-        except InvalidPattern as error:
-            raise typer.BadParameter(f"--topic: {error}") from None
         bar.say("reading")
-        chosen = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
-        for name in chosen:
-            if name not in COLUMNS:
-                raise typer.BadParameter(f"--columns: there is no column {name!r}; there are {', '.join(COLUMNS)}")
         rows = table(
             spark,
             lake,
-            streams=stream or (),
-            topics=topic or ("**",),
+            streams=wanted.streams,
+            topics=wanted.topics or ("**",),
             columns=chosen if where is None else COLUMNS,
             options=job.options if job.placed else {},
         )
@@ -86,3 +77,15 @@ def lake_table(
             as_table(rows, limit, bar, quiet=job.quiet)
 
     job.run(work)
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    from busway.spark.options import COLUMNS
+
+    chosen = tuple(name.strip() for name in text.split(",")) if text else COLUMNS
+    for place, name in enumerate(chosen):
+        if name not in COLUMNS:
+            raise typer.BadParameter(f"--columns: there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        if name in chosen[:place]:
+            raise typer.BadParameter(f"--columns: {name!r} is there twice")
+    return chosen

@@ -28,6 +28,8 @@ USAGE: Final = 2
 TIMEOUT: Final = 3
 NOBODY: Final = 4
 REJECTED: Final = 5
+FOUND: Final = 6
+"""An audit has found something."""
 INTERRUPTED: Final = 130
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 1000)

@@ -160,6 +160,16 @@ def stop(state: Path) -> bool:
     return True
 
 
+def stop_unused(state: Path) -> bool:
+    """The same, unless a pipeline runs on it. Raises ServerFailed then."""
+    if find(state) is None:
+        return False
+    with (state / "use").open("ab") as file:
+        if not _locked(file, 0):
+            raise ServerFailed(f"the pipeline in {state} is at work: end its run first")
+        return stop(state)
+
+
 def _gone(state: Path) -> bool:
     begun = time.monotonic()
     while _alive(state):

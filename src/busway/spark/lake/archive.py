@@ -27,20 +27,27 @@ from busway.spark.lake import ends
 from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.compact import compact_some
 from busway.spark.lake.folder import DATA, STAGING, Lake
+from busway.spark.lake.plan import Plan, advised, judged, plan
 from busway.spark.lake.session import own
+from busway.spark.lake.tidy import left, tidy
 from busway.spark.options import COLUMNS, Options, reading
-from busway.spark.places import DataLoss, Places, gone
-from busway.spark.ranges import Held, Place, Range, admit, to_json
+from busway.spark.places import DataLoss, Places
+from busway.spark.ranges import Place, to_json
 
 log = logging.getLogger("busway.spark")
 
 CHANNEL: Final = "archived"
+_ALL: Final = "**"
 GRACE: Final = 600.0
 _ROUND: Final = 20_000_000
 """Records of one round at most, so that one that is killed has not much to do again."""
 _FILE: Final = 5_000_000
 _TRIES: Final = 5
 """Rounds that may fail one after the other."""
+_MANY: Final = 16
+"""Small files of a stream and day from which on it is worth putting them together while the archive runs."""
+_LOST: Final = f"{DataLoss.__module__}.{DataLoss.__qualname__}: "
+"""How the traceback of a worker tells it."""
 _KEY: Final = ("broker", "topic", "sequence")
 
 
@@ -60,6 +67,8 @@ class Progress:
     """Messages that the streams had when the round began and that are not archived yet."""
     total: int
     """Rows of the lake."""
+    damaged: tuple[str, ...] = ()
+    """Streams of which some messages could not be read, and are missing."""
 
 
 def archive(
@@ -69,10 +78,10 @@ def archive(
     url: str = "",
     path: str = "",
     streams: Sequence[str] = (),
-    topics: Sequence[str] = ("**",),
+    topics: Sequence[str] = (_ALL,),
     once: bool = False,
     interval: float = 10.0,
-    channel: str = CHANNEL,
+    channel: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     compact_below: int | None = None,
@@ -82,19 +91,20 @@ def archive(
 ) -> Progress:
     """Archive streams of a bus (`url`) or of data folders (`path`) into a lake, every `interval` seconds until `stop` is set, or `once`.
 
-    With a url the channel of each stream stands at the end of what is archived, so that a stream with `retain_until` lets go of it.
+    With a url the channel of each stream (`archived`, if none is named) stands at the end of what is archived, so that a stream with
+    `retain_until` lets go of it. If only some `topics` are archived it does so only for a channel that is named, for the rest goes, too.
     With `compact_below`, files that are smaller (in bytes) are put together when a stream has many of a day; the old ones stay `grace`
     seconds for those who read them. Messages that were gone before they were archived are an error, or, unless it is to fail, are
     noted in the commit (`lost`). `options` are more options of the source, such as `ca`. What the last round did is returned.
     """
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
-    given["topics"] = ",".join(topics)
+    given["topics"] = json.dumps(list(topics))  # a pattern may have a comma
     work = Archiver(
         spark,
         Lake(lake),
         given,
         tuple(streams),
-        channel if given.get("url") else "",
+        _channel(channel, topics) if given.get("url") else "",
         fail=fail_on_data_loss,
         grace=grace,
     )
@@ -102,6 +112,20 @@ def archive(
     with work.lake.lock():
         work.begin()
         return _rounds(work, stop, once, interval, compact_below, progress or (lambda _: None))
+
+
+def _channel(named: str | None, topics: Sequence[str]) -> str:
+    """The one that is to follow the archive."""
+    if named is not None:
+        return named
+    if _ALL in topics:
+        return CHANNEL
+    log.warning(
+        "only some topics are archived, so the channel %r does not move, and a stream that retains until then lets go of nothing. "
+        "If the other topics may go unarchived, name the channel",
+        CHANNEL,
+    )
+    return ""
 
 
 def _rounds(
@@ -128,6 +152,8 @@ def _rounds(
             stop.wait(interval)
             continue
         progress(done)
+        if not done.lag:
+            work.raise_lost()
         if compact_below is not None:
             compact_some(work.spark, work.lake, work.snapshot, below=compact_below, least=_MANY)
         if once and not done.lag:
@@ -135,10 +161,6 @@ def _rounds(
         if not done.lag:
             stop.wait(max(interval - (time.monotonic() - begun), 0.0))
     return done
-
-
-_MANY: Final = 16
-"""Small files of a stream and day from which on it is worth putting them together while the archive runs."""
 
 
 class Archiver:
@@ -166,20 +188,40 @@ class Archiver:
         self._grace = grace
         self._most = most
         self._damaged: set[Place] = set()
+        self._lost: tuple[str, ...] = ()
+        self._tidy = False
         self.snapshot = Snapshot()
 
     def begin(self) -> None:
-        """Read the commits, and take away what a round has left that did not end."""
+        """Read the commits."""
         self.snapshot = self.lake.snapshot()
+        self._tidy = False
         before = self.snapshot.topics
         if before and set(before) != set(self._options.topics):
             raise LakeError(
                 f"the lake {self.lake.name} archives the topics {', '.join(before)}, not {', '.join(self._options.topics)}: "
                 "give the same ones, or another lake"
             )
+
+    def raise_lost(self) -> None:
+        """Raise DataLoss if the last round left a stream out, as messages of it are gone."""
+        if self._lost:
+            raise DataLoss("; ".join(self._lost))
+
+    def _tidied(self, places: Places, planned: Plan) -> None:
+        """Take away what a round has left that did not end. Not before it is known what is gone: that may be the only copy."""
+        found = left(self.lake, self.snapshot, places.held())
+        only = next((one.path for one in found if not one.spare), None)
+        if only and planned.lost:
+            raise DataLoss(
+                f"{planned.lost[0]}. But {DATA}/{only} of the lake {self.lake.name} may have them: if {self.lake.missing_commit(only)} was lost, "
+                "bring it back from a copy"
+            )
+        tidy(self.lake, found)
         deleted = self.lake.clean(self.snapshot, self._grace)
         if deleted:
             self._commit(Commit(number=self.snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))
+        self._tidy = True
 
     def round(self, looks: int = _TRIES) -> Progress:
         """Archive what there is now, or a good part of it. Raises DataLoss."""
@@ -187,16 +229,24 @@ class Archiver:
         with Places(self._options) as places:
             held = places.held(self._streams)
             ends.check(places, self.snapshot, held)
-            covered = self._plan(held)
-            self._follow(places, {one.place: one.begin + one.lost for one in covered})
-            waiting = sum(one.next for one in held) - sum(one.end for one in covered)
+            planned = plan(self.snapshot, held, self._most, fail=self._fail, damaged=self._damaged)
+            self.lake.make()
+            if not self._tidy:
+                self._tidied(places, planned)
+            for text in planned.told:
+                log.warning("%s", text)
+            self._lost = planned.lost
+            covered = list(planned.covered)
+            self._follow(places, {one.place: one.start for one in covered})
+            known = {one.place for one in covered}
+            waiting = sum(one.next for one in held if one.place in known) - sum(one.end for one in covered)
             covered = [one for one in covered if one.end > one.begin]
             if not covered:
                 return Progress(0, 0, 0, 0, 0, time.monotonic() - begun, waiting, self.snapshot.rows)
             try:
                 commit = self._archived(covered, places)
             except (PySparkException, Py4JJavaError) as error:
-                if "DataLoss" not in str(error):
+                if _LOST not in str(error):
                     raise
                 return self._again(covered, error, looks - 1)
             self._damaged.clear()
@@ -204,15 +254,18 @@ class Archiver:
         size = sum(file.bytes for file in commit.added)
         rows, lost = sum(file.rows for file in commit.added), sum(one.lost for one in covered)
         seconds = time.monotonic() - begun
-        return Progress(commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows)
+        damaged = tuple(sorted({one.stream for one in commit.ranges if one.damaged}))
+        return Progress(
+            commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows, damaged
+        )
 
     def _again(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
         """Some were gone when they were read: removed meanwhile, then the next look tells which; or damaged, then the rest is read."""
         with Places(self._options) as places:
             first = {one.place: one.first for one in places.held(self._streams)}
-        removed = any(first.get(one.place, 0) > one.begin + one.lost for one in covered)
+        removed = any(first.get(one.place, 0) > one.start for one in covered)
         if self._fail or not looks:
-            raise DataLoss(explain(error).text) from error
+            raise DataLoss(advised(explain(error).text)) from error
         if not removed:
             if self._damaged:
                 raise error
@@ -220,37 +273,20 @@ class Archiver:
         self.begin()
         return self.round(looks)
 
-    def _plan(self, held: Sequence[Held]) -> list[Covered]:
-        """What this round is to cover of each stream, and what of that is gone."""
-        begin, first = dict[Place, int](), dict[Place, int]()
-        for one in held:
-            end = self.snapshot.end(one.place)
-            begin[one.place] = one.first if end is None else end
-            first[one.place] = max(begin[one.place], one.first)
-            if first[one.place] > begin[one.place]:
-                text = gone(Range(*one.place, 0, 0), begin[one.place], first[one.place])
-                if self._fail:
-                    raise DataLoss(text)
-                log.warning("%s", text)
-        until = admit(first, {one.place: one.next for one in held}, self._most)
-        return [
-            Covered(*place, begin[place], until[place], first[place] - begin[place], place in self._damaged)
-            for place in sorted(begin)
-        ]
-
     def _archived(self, covered: Sequence[Covered], places: Places) -> Commit:
         number = self.snapshot.number + 1
         staging = f"r{number:08d}-{self.lake.token}"
         self.lake.discard(staging)
-        if any(one.end > one.begin + one.lost for one in covered):
+        if any(one.end > one.start for one in covered):
             self._write(self._frame(covered), staging)
         staged = list(self.lake.staged(staging))
         if self.lake.brokers(staged) - {one.broker for one in covered}:
             staged = self._without_repeats(staging)
         deleted = self.lake.delete_old(self.snapshot, self._grace)
         added = tuple(self.lake.place(number, staged))
-        ranges = tuple(structs.replace(one, last=ends.last_id(places, one.place, one.end)) for one in covered)
         topics = self._options.topics
+        covered = judged(covered, added) if _ALL in topics else covered
+        ranges = tuple(structs.replace(one, last=ends.last_id(places, one.place, one.end)) for one in covered)
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
         )
@@ -263,10 +299,10 @@ class Archiver:
 
     def _frame(self, covered: Sequence[Covered]) -> DataFrame:
         """The rows of these ranges and no others."""
-        begin = {one.place: one.begin + one.lost for one in covered}
+        begin = {one.place: one.start for one in covered}
         end = {one.place: one.end for one in covered}
         given = self._given | {
-            "streams": ",".join(sorted({stream for _, stream in begin})),
+            "streams": json.dumps(sorted({stream for _, stream in begin})),
             "startingOffsets": json.dumps(to_json(begin)),
             "endingOffsets": json.dumps(to_json(end)),
             "failOnDataLoss": "false" if self._damaged else "true",

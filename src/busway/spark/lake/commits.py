@@ -48,6 +48,13 @@ class Covered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Some more may be missing, which the stream could not read."""
     last: str = ""
     """The id of the message before `end`, to know the stream again; empty: there was none."""
+    jumped: Count = 0
+    """Offsets, from `begin` on and before those that are lost, that the stream passed over as it began anew."""
+
+    @property
+    def start(self) -> int:
+        """Where what is archived begins."""
+        return self.begin + self.jumped + self.lost
 
     @property
     def place(self) -> Place:
@@ -120,7 +127,8 @@ class Snapshot:
                     f"but what is archived ends at {before.end}"
                 )
             lost, damaged = before.lost + one.lost, before.damaged or one.damaged
-            self.covered[one.place] = Covered(*one.place, before.begin, one.end, lost, damaged, one.last)
+            jumped = before.jumped + one.jumped
+            self.covered[one.place] = Covered(*one.place, before.begin, one.end, lost, damaged, one.last, jumped)
         for path in commit.removed:
             if self.files.pop(path, None) is None:
                 raise LakeError(f"commit {commit.number} of the lake removes {path}, which is not part of it")

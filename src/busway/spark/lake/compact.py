@@ -15,6 +15,7 @@ from busway.spark.columns import ddl
 from busway.spark.lake.commits import Commit, File, LakeError, Snapshot, groups
 from busway.spark.lake.folder import DATA, STAGING, Lake
 from busway.spark.lake.session import own
+from busway.spark.lake.tidy import left, tidy
 from busway.spark.options import COLUMNS
 
 log = logging.getLogger("busway.spark")
@@ -55,6 +56,7 @@ def compact(
         raise LakeError(f"{lake} is no lake: it has no commits")
     with opened.lock():
         snapshot = opened.snapshot()
+        tidy(opened, left(opened, snapshot))
         deleted = opened.clean(snapshot, grace)
         if deleted:
             opened.commit(snapshot, Commit(number=snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))

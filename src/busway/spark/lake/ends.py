@@ -5,10 +5,19 @@ tell; so a commit also notes the id of the last message that it covers.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from busway.spark.lake.commits import LakeError, Snapshot
 from busway.spark.places import Places
 from busway.spark.ranges import Held, Place, Range
+
+_AGAIN: Final = 40
+"""A stream in memory goes on with a multiple of 2 to the power of this when its broker starts again: no offset ever means two messages."""
+
+
+def jumped(end: int, first: int) -> int:
+    """How many offsets a stream that has `first` now has passed over behind `end`, because it began anew."""
+    return max((first >> _AGAIN << _AGAIN) - end, 0) if first >> _AGAIN > end >> _AGAIN else 0
 
 
 def last_id(places: Places, place: Place, end: int) -> str:

@@ -30,6 +30,7 @@ log = logging.getLogger("busway.spark")
 DATA: Final = "data"
 COMMITS: Final = "commits"
 STAGING: Final = "staging"
+ASIDE: Final = "aside"
 LOCK: Final = "lock.json"
 _COMMIT: Final = re.compile(r"(\d{8,})\.json")
 _WHOLE: Final = re.compile(r"(\d{8,})\.all\.json")
@@ -81,7 +82,10 @@ class Lake:
     # Reading.
 
     def exists(self) -> bool:
-        return bool(self._info(self.path(COMMITS)).type == fs.FileType.Directory)
+        """Whether an archive was here. One that has files but no commit has lost it, and is none."""
+        if self._info(self.path(COMMITS)).type != fs.FileType.Directory:
+            return False
+        return any(self._numbers()) or not self.files()
 
     def snapshot(self, known: Snapshot | None = None) -> Snapshot:
         """What the commits say now. One that is known is gone on from."""
@@ -120,8 +124,48 @@ class Lake:
         return decode(content, kind, path)
 
     def parquet(self, path: str) -> pq.ParquetFile:
-        """A file of `data`."""
-        return pq.ParquetFile(self.path(DATA, path), filesystem=self._files)
+        """A file of `data`. Raises LakeError if it is missing."""
+        try:
+            return pq.ParquetFile(self.path(DATA, path), filesystem=self._files)
+        except FileNotFoundError:
+            raise self.missing(path) from None
+
+    def lacking(self, paths: Iterable[str]) -> str | None:
+        """The first of these files of `data` that is not there."""
+        return next((path for path in paths if self._info(self.path(DATA, path)).type != fs.FileType.File), None)
+
+    def missing(self, path: str) -> LakeError:
+        """What to say of a file of `data` that is not there."""
+        return LakeError(
+            f"the file {DATA}/{path} of the lake {self.name} is missing, which {self.missing_commit(path)} names: bring it back from a copy"
+        )
+
+    def missing_commit(self, path: str) -> str:
+        """The commit that a file of `data` is of."""
+        number = self.round(path)
+        return "a commit" if number is None else f"{COMMITS}/{number:08d}.json"
+
+    def files(self) -> set[str]:
+        """All Parquet files below `data`, whether commits name them or not."""
+        root = self.path(DATA) + "/"
+        return {
+            info.path.removeprefix(root)
+            for info in self._list(self.path(DATA), recursive=True)
+            if _DATA.fullmatch(info.base_name)
+        }
+
+    def round(self, path: str) -> int | None:
+        """The number of the round that made a file of `data`."""
+        found = _DATA.fullmatch(path.rpartition("/")[2])
+        return int(found[1]) if found else None
+
+    def measured(self, path: str) -> tuple[File, tuple[str, str]]:
+        """A file of `data` that no commit tells about, and the first and the last of its brokers by the alphabet."""
+        stream, date = (part.split("=", 1)[1] for part in path.split("/")[-3:-1])
+        whole = self.path(DATA, path)
+        with self._files.open_input_file(whole) as file:
+            brokers = _bounds(pq.ParquetFile(file).metadata, "broker", whole)
+        return self._measured(whole, path, stream, date), brokers
 
     def staged(self, folder: str) -> Iterator[tuple[str, str, str]]:
         """What was written to a folder of `staging`: path, stream, date."""
@@ -135,14 +179,19 @@ class Lake:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Nobody else changes the lake meanwhile. Raises LakeError if somebody does."""
-        for folder in (COMMITS, DATA, STAGING):
-            self._make(self.path(folder))
+        self._make(self.path())
         with self._claimed() if self.local else self._leased():
             self._locked = True
             try:
                 yield
             finally:
                 self._locked = False
+
+    def make(self) -> None:
+        """Its folders. From here on it is a lake, even if it has nothing yet."""
+        assert self._locked
+        for folder in (COMMITS, DATA, STAGING):
+            self._make(self.path(folder))
 
     @contextlib.contextmanager
     def _claimed(self) -> Iterator[None]:
@@ -189,6 +238,7 @@ class Lake:
     def commit(self, snapshot: Snapshot, commit: Commit) -> None:
         """Make a round part of the lake, and of the snapshot that it was made from. From here on it counts, even after a crash."""
         assert self._locked
+        self._make(self.path(COMMITS))
         path = self.path(COMMITS, f"{commit.number:08d}.json")
         self._put_new(path, encode(commit))
         snapshot.apply(commit)
@@ -235,25 +285,29 @@ class Lake:
         self._files.move(path, to)
 
     def clean(self, snapshot: Snapshot, grace: float) -> tuple[str, ...]:
-        """Remove what killed rounds have left, and removed files that are old enough; the latter are told, for the next commit.
-
-        A file of `data` that carries the number of a round behind the last commit is of a round that never ended. No other is touched.
-        """
+        """Remove what killed rounds have staged, and removed files that are old enough; the latter are told, for the next commit."""
         assert self._locked
         for info in self._list(self.path(STAGING)):
             log.info("%s is left from a round that did not end, and is removed", info.path)
             self._files.delete_dir(info.path) if info.type == fs.FileType.Directory else self._files.delete_file(
                 info.path
             )
-        for info in self._list(self.path(DATA), recursive=True):
-            found = _DATA.fullmatch(info.base_name)
-            if found and int(found[1]) > snapshot.number:
-                log.info("%s is left from a round that did not end, and is removed", info.path)
-                self._files.delete_file(info.path)
         if self.local:
             for path in Path(self.path(COMMITS)).glob(".*.new"):
                 path.unlink(missing_ok=True)
         return self.delete_old(snapshot, grace)
+
+    def delete(self, path: str) -> None:
+        """A file of `data`."""
+        assert self._locked
+        self._files.delete_file(self.path(DATA, path))
+
+    def set_aside(self, path: str) -> None:
+        """Move a file of `data` to where it is no part of the lake, and nobody deletes it."""
+        assert self._locked
+        to = self.path(ASIDE, path)
+        self._make(to.rpartition("/")[0])
+        self._move(self.path(DATA, path), to)
 
     def delete_old(self, snapshot: Snapshot, grace: float) -> tuple[str, ...]:
         """Delete removed files that nobody should be reading any more."""

@@ -25,6 +25,7 @@ from busway.spark.options import Bound, OptionError, Options
 from busway.spark.places import DataLoss, Places
 from busway.spark.ranges import Held, Place, Range, split
 
+_ALL: Final = "**"
 _TASK: Final = 64 << 20
 """Bytes of files that one task reads, about."""
 _LOOKS: Final = 5
@@ -44,14 +45,17 @@ class Wanted:
     end: Mapping[Place, int] = field(default_factory=dict)
     since: int | None = None
     until: int | None = None
+    places: frozenset[Place] = frozenset()
+    """Whose messages the files have."""
 
     def may(self, file: File) -> bool:
-        """Whether a file may have some of it."""
-        begin = [offset for (_, stream), offset in self.begin.items() if stream == file.stream]
-        end = [offset for (_, stream), offset in self.end.items() if stream == file.stream]
+        """Whether a file may have some of it. It doesn't say whose messages it has, so only bounds of all brokers together rule it out."""
+        places = [place for place in self.places if place[1] == file.stream]
+        begin = min((self.begin.get(place, 0) for place in places), default=0)
+        end = max((self.end.get(place, _END) for place in places), default=_END)
         return (
-            (not begin or file.offsets[1] >= min(begin))
-            and (not end or file.offsets[0] < max(end))
+            file.offsets[1] >= begin
+            and file.offsets[0] < end
             and (self.since is None or file.stored[1] >= self.since)
             and (self.until is None or file.stored[0] < self.until)
         )
@@ -67,13 +71,14 @@ class Archived(InputPartition):
 
 
 class Live(InputPartition):
-    """A range of offsets behind the archive, and how many of them are read at a time."""
+    """A range of offsets behind the archive, how many of them are read at a time, and what topics the archive has (none: all)."""
 
-    def __init__(self, part: Range, place: str, chunk: int) -> None:
+    def __init__(self, part: Range, place: str, chunk: int, topics: Sequence[str] = ()) -> None:
         super().__init__(str(part))
         self.part = part
         self.place = place
         self.chunk = chunk
+        self.topics = tuple(topics)
 
 
 # Where it begins and ends.
@@ -99,8 +104,10 @@ def partitions(options: Options) -> list[InputPartition]:
         live = _live(options, places, snapshot, held)
         names = places.names
         each = {one.place: one.each for one in held}
+        # Of other topics it has nothing, so live ones of them would be a part without a beginning.
+        topics = () if _ALL in snapshot.topics else snapshot.topics
         tasks: list[InputPartition] = [
-            Live(one, names[one.broker], _chunk(each[one.broker, one.stream])) for one in live
+            Live(one, names[one.broker], _chunk(each[one.broker, one.stream]), topics) for one in live
         ]
     streams = set(options.streams)
     files = [file for file in snapshot.files.values() if (not streams or file.stream in streams) and wanted.may(file)]
@@ -121,7 +128,7 @@ def _held(places: Places, snapshot: Snapshot, options: Options) -> list[Held]:
 def _begin(snapshot: Snapshot, one: Held) -> int:
     """Where live reading begins."""
     archived = snapshot.end(one.place)
-    return one.first if archived is None else archived
+    return one.first if archived is None else archived + ends.jumped(archived, one.first)
 
 
 def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Held], option: str) -> dict[Place, int]:
@@ -149,7 +156,8 @@ def _wanted(options: Options, snapshot: Snapshot, held: Sequence[Held]) -> Wante
         begin = dict.fromkeys(snapshot.covered, _END)
     if options.ending == "earliest":
         end = dict.fromkeys(snapshot.covered, 0)
-    return Wanted(begin, end, _microseconds(options.starting), _microseconds(options.ending))
+    since, until = _microseconds(options.starting), _microseconds(options.ending)
+    return Wanted(begin, end, since, until, frozenset(snapshot.covered))
 
 
 def _microseconds(bound: Bound | None) -> int | None:
@@ -217,28 +225,30 @@ def read(options: Options, task: "Archived | Live") -> Iterator[pa.RecordBatch]:
         return
     with Places(options, task.place) as places:
         for part in split([task.part], 1, task.chunk):
-            yield from _range(options, lake, places, part)
+            yield from _range(options, lake, places, part, task.topics)
 
 
-def _range(options: Options, lake: Lake, places: Places, part: Range) -> Iterator[pa.RecordBatch]:
+def _range(
+    options: Options, lake: Lake, places: Places, part: Range, topics: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """Some live messages; those that are gone meanwhile from the archive, which must have them by now."""
     known = -1
     begin = part.begin
     while begin < part.end:
         left = Range(part.broker, part.stream, begin, part.end)
         try:
-            found = list(places.read(left, options.topics, options.columns, fail=True))
+            found = _messages(options, places, left, topics, fail=True)
         except DataLoss:
             snapshot = lake.snapshot()
             end = min(snapshot.end((part.broker, part.stream)) or 0, part.end)
             if snapshot.number == known or end <= begin:
                 if options.fail_on_data_loss:
                     raise
-                found = list(places.read(left, options.topics, options.columns, fail=False))
+                found = _messages(options, places, left, topics, fail=False)
             else:
                 known = snapshot.number
                 place = part.broker, part.stream
-                wanted = Wanted({place: begin}, {place: end})
+                wanted = Wanted({place: begin}, {place: end}, places=frozenset({place}))
                 for file in snapshot.files.values():
                     if file.stream == part.stream and wanted.may(file):
                         yield from _file(lake, file, wanted, options, only=part.broker)
@@ -249,6 +259,19 @@ def _range(options: Options, lake: Lake, places: Places, part: Range) -> Iterato
         return
 
 
+def _messages(
+    options: Options, places: Places, part: Range, topics: Sequence[str], *, fail: bool
+) -> list[pa.RecordBatch]:
+    """Live messages that match what is asked for, and one of these topics if there are any."""
+    asked, columns = options.topics, options.columns
+    if not topics or _ALL in asked:
+        return list(places.read(part, topics or asked, columns, fail=fail))
+    known = [Selection(one, b"") for one in topics]
+    read = places.read(part, asked, columns if "topic" in columns else (*columns, "topic"), fail=fail)
+    found = (batch.filter(_covered(batch.column("topic"), known)) for batch in read)
+    return [batch.select(list(columns)) for batch in found if batch.num_rows]
+
+
 def _file(lake: Lake, file: File, wanted: Wanted, options: Options, only: str = "") -> Iterator[pa.RecordBatch]:
     """The rows of a file that are asked for; `only` of one broker."""
     columns, patterns = options.columns, options.topics
@@ -257,7 +280,7 @@ def _file(lake: Lake, file: File, wanted: Wanted, options: Options, only: str = 
         asked |= dict.fromkeys(("broker", "stream", "offset"))
     if wanted.since is not None or wanted.until is not None:
         asked["stored"] = None
-    topics = () if "**" in patterns else tuple(Selection(pattern, b"") for pattern in patterns)
+    topics = () if _ALL in patterns else tuple(Selection(pattern, b"") for pattern in patterns)
     if topics:
         asked["topic"] = None
     with lake.parquet(file.path) as opened:
@@ -284,9 +307,7 @@ def _selected(
     if wanted.until is not None:
         masks.append(pc.less(batch.column("stored"), _time(wanted.until)))
     if topics:
-        found = batch.column("topic").dictionary_encode()
-        covered = pa.array([any(one.covers(topic) for one in topics) for topic in found.dictionary.to_pylist()])
-        masks.append(covered.take(found.indices))
+        masks.append(_covered(batch.column("topic").dictionary_encode(), topics))
     if only:
         masks.append(pc.equal(batch.column("broker"), only))
     for (broker, name), offset in wanted.begin.items():
@@ -298,6 +319,12 @@ def _selected(
     for mask in masks[1:]:
         masks[0] = pc.and_(masks[0], mask)
     return batch.filter(masks[0]) if masks else batch
+
+
+def _covered(topics: Any, known: Sequence[Selection]) -> Any:
+    """Which topics of a dictionary match."""
+    found = [any(one.covers(topic) for one in known) for topic in topics.dictionary.to_pylist()]
+    return pa.array(found, pa.bool_()).take(topics.indices)
 
 
 def _at_least(batch: pa.RecordBatch, offset: int) -> Any:

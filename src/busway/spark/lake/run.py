@@ -1,6 +1,7 @@
 """Runs a declared pipeline: one update of all its tables and flows after another, on a server that lives on."""
 
 import importlib.util
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.errors import BusError
+from busway.errors import BusError, ConnectFailed, Disconnected
 from busway.spark import declared, pipelines
 from busway.spark.failures import Failure, explain
 from busway.spark.options import reading
@@ -18,6 +19,8 @@ from busway.spark.places import Places
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger("busway.spark")
+
 KINDS: Final = (".sql", ".py")
 _MINE: Final = "spark_catalog.default."
 _ABOUT: Final = re.compile(r"[Ff]low(?: due to (upstream) failure)?:? '?([^' ]+)'?(?: (?:is|has) ([A-Z]+))?")
@@ -25,6 +28,10 @@ _ABOUT: Final = re.compile(r"[Ff]low(?: due to (upstream) failure)?:? '?([^' ]+)
 
 class PipelineFailed(BusError):  # noqa: N818 - as the other errors of the bus
     """A pipeline that can't be run: what is wrong, with file and line where they are known."""
+
+
+class BusGone(PipelineFailed):
+    """The bus that it reads or writes can't be reached; it may be there again the next time."""
 
 
 @dataclass(slots=True)
@@ -82,10 +89,15 @@ class Pipeline:
                     told = result.get("pipeline_event_result")
                     if told is not None:
                         _note(told.event.message, report, failed, progress)
+        except PipelineFailed:
+            raise
         except Exception as error:
+            failure = explain(error)
+            if any(isinstance(one.own, ConnectFailed | Disconnected) for one in (failure, *failed.values())):
+                raise BusGone(self._told(failure, failed)) from error
             if isinstance(error, BusError):
                 raise
-            raise PipelineFailed(self._told(explain(error), failed)) from error
+            raise PipelineFailed(self._told(failure, failed)) from error
         report.seconds = time.monotonic() - begun
         return report
 
@@ -94,8 +106,16 @@ class Pipeline:
 
         Where it isn't known what a pipeline reads (one in Python may read anything), each look finds something new.
         """
+        away = False
         while not ended(seconds):
-            marks = self._marks()
+            try:
+                marks = self._marks()
+            except (ConnectionError, BusError) as error:
+                if not away:
+                    log.warning("%s; it is looked for again", error)
+                away = True
+                continue
+            away = False
             if marks is None or marks != self._seen:
                 return False
         return True
@@ -166,8 +186,9 @@ class Pipeline:
         try:
             with context, block_session_mutations():
                 spec.loader.exec_module(module)
-        except (ValueError, SyntaxError) as error:
-            raise PipelineFailed(f"{self._file.name}, {_where(error, self._file)}{error}") from error
+        except Exception as error:
+            where = _where(error, self._file)
+            raise PipelineFailed(f"{self._file.name}{where}: {explain(error).text}") from error
 
     def _told(self, failure: Failure, failed: Mapping[str, Failure]) -> str:
         """The first flow that failed says more than the run as a whole."""
@@ -226,10 +247,10 @@ def _short(name: str) -> str:
 def _where(error: BaseException, file: Path) -> str:
     """The last line of the file that the error passed."""
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: "
+        return f", line {error.lineno}"
     trace, line = error.__traceback__, 0
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(file):
             line = trace.tb_lineno
         trace = trace.tb_next
-    return f"line {line}: " if line else ""
+    return f", line {line}" if line else ""

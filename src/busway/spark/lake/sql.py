@@ -1,7 +1,8 @@
 """Views of streams and their archive, for queries in SQL."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from busway.spark.lake.folder import Lake
@@ -16,18 +17,25 @@ EVERYTHING: Final = "messages"
 _WORD: Final = re.compile(r"\w+")
 
 
-def names(options: Mapping[str, str], lake: str | None = None) -> dict[str, str]:
-    """The views there can be: `messages`, and one for each stream, under its name with `_` for what SQL has no use for.
-
-    The value is the stream's own name, empty for all of them.
-    """
+def names(options: Mapping[str, str], lake: str | None = None) -> dict[str, tuple[str, ...]]:
+    """The views there can be, as views() has them."""
     streams = {stream for _, stream in Lake(lake).snapshot().covered} if lake else set()
     if options or not lake:
         with Places(reading(options)) as places:
             streams |= {one.stream for one in places.held()}
-    found = {EVERYTHING: ""}
+    return views(streams)
+
+
+def views(streams: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """`messages`, and one for each stream, under its name with `_` for what SQL has no use for; it doesn't mind upper and lower case.
+
+    The value are the streams that a name can mean, none for all of them.
+    """
+    found: dict[str, tuple[str, ...]] = {EVERYTHING: ()}
     for stream in sorted(streams):
-        found.setdefault(re.sub(r"\W", "_", stream), stream)
+        view = re.sub(r"\W", "_", stream).lower()
+        if view != EVERYTHING:  # that has it, too
+            found[view] = (*found.get(view, ()), stream)
     return found
 
 
@@ -38,12 +46,18 @@ def sql(spark: "SparkSession", query: str, options: Mapping[str, str], lake: str
     of everything, and one for each stream under its name.
     """
     asked = {word.lower() for word in _WORD.findall(query)}
-    for view, stream in names(options, lake).items():
-        if view.lower() not in asked:  # each view takes a second to make
+    for view, streams in names(options, lake).items():
+        if view not in asked:  # each view takes a second to make
             continue
+        if len(streams) > 1:
+            several = ", ".join(streams)
+            raise ValueError(
+                f"the table {view} could be any of the streams {several}: ask {EVERYTHING} WHERE stream = '{streams[0]}'"
+            )
         if lake:
-            rows = table(spark, lake, streams=[stream] if stream else (), options=options)
+            rows = table(spark, lake, streams=streams, options=options)
         else:
-            rows = spark.read.format("busway").options(**dict(options) | ({"streams": stream} if stream else {})).load()
+            given = dict(options) | ({"streams": json.dumps(streams)} if streams else {})
+            rows = spark.read.format("busway").options(**given).load()
         rows.createOrReplaceTempView(view)
     return spark.sql(query)

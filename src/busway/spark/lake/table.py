@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from busway.spark.columns import ddl
 from busway.spark.lake.commits import LakeError
 from busway.spark.lake.folder import DATA, Lake
+from busway.spark.lake.matching import matching
 from busway.spark.options import COLUMNS
 from busway.spark.ranges import to_json
 
@@ -33,30 +35,25 @@ def table(
         raise LakeError(f"{lake} is no lake: it has no commits")
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     if streams:
-        given["streams"] = ",".join(streams)
-    given |= {"columns": ",".join(columns), "history": opened.path() if opened.local else opened.name}
+        given["streams"] = json.dumps(list(streams))
+    given |= {"columns": json.dumps(list(columns)), "history": opened.path() if opened.local else opened.name}
     chosen = tuple(topics) != ("**",)
     if chosen:
-        given["topics"] = ",".join(topics)
+        given["topics"] = json.dumps(list(topics))  # a pattern may have a comma
     live = {"url", "path"} & {name.lower() for name in given}
     if live and (chosen or any(name.lower().startswith(("starting", "ending")) for name in given)):
         return spark.read.format("busway").options(**given).load()
-    if chosen:
-        raise ValueError(
-            "to choose topics, give the url of the bus or the path of a data folder, too; or filter the table"
-        )
     # Spark reads Parquet best by itself; the source has the rest, also what is archived meanwhile.
     snapshot = opened.snapshot()
     there = {stream for _, stream in snapshot.covered}
     for name in streams:
         if not live and name not in there:
             raise LakeError(f"the lake {lake} has no stream {name!r}; there are {', '.join(sorted(there)) or 'none'}")
-    paths = [opened.uri(DATA, file.path) for file in snapshot.files.values() if not streams or file.stream in streams]
+    files = [file.path for file in snapshot.files.values() if not streams or file.stream in streams]
     archived = None
-    if paths or not live:
-        reader = spark.read.schema(ddl(COLUMNS))
-        rows = reader.parquet(*paths) if paths else spark.createDataFrame([], ddl(COLUMNS))
-        archived = rows.select(*columns)
+    if files or not live:
+        rows = _parquet(spark, opened, files) if files else spark.createDataFrame([], ddl(COLUMNS))
+        archived = (matching(rows, topics) if chosen else rows).select(*columns)
     if not live:
         assert archived is not None
         return archived
@@ -64,3 +61,12 @@ def table(
     given["startingOffsets"] = json.dumps(to_json(ends))
     behind = spark.read.format("busway").options(**given).load()
     return behind if archived is None else archived.unionByName(behind)
+
+
+def _parquet(spark: SparkSession, lake: Lake, files: Sequence[str]) -> DataFrame:
+    try:
+        return spark.read.schema(ddl(COLUMNS)).parquet(*(lake.uri(DATA, path) for path in files))
+    except AnalysisException:
+        if missing := lake.lacking(files):
+            raise lake.missing(missing) from None
+        raise
