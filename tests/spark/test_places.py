@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from busway import sync
-from busway.spark.options import Options
+from busway.spark.lake import history
+from busway.spark.options import Options, reading
 from busway.spark.places import Places
 from busway.spark.ranges import Range
 from tests.spark.bus import served
@@ -42,3 +43,16 @@ def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
     places.close()
     with pytest.raises(ConnectionError, match=f"{url} can't be reached"):
         Places(Options(urls=(url,), timeout=0.5))
+
+
+@pytest.mark.parametrize("kind", ["url", "path"])
+def test_live_messages_of_a_lake_of_some_topics(tmp_path: Path, kind: str) -> None:
+    with served(tmp_path / "data") as bus:
+        bus.stream("orders")
+        for topic in ("eu/a", "us/a", "eu/b"):
+            bus.bus.publish(f"orders/{topic}", topic, durable=True)
+        options = reading(bus.options(kind) | {"topics": "orders/*/a", "columns": "payload"})
+        part = Range(bus.guid, "orders", 0, 3)
+        with Places(options) as places:
+            found = history._messages(options, places, part, ["orders/eu/*"], fail=True)
+    assert [text for batch in found for text in batch.column("payload").to_pylist()] == [b"eu/a"]

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from busway._core import Selection
 from busway.spark.options import COLUMNS, OptionError
 
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -68,6 +69,13 @@ def conform(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """A batch of the engine's columns as Spark wants it."""
     arrays = [_as_spark(name, batch.column(name)) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def covered(topics: Any, known: Sequence[Selection]) -> Any:
+    """In which rows of a column of topics one of these matches; each topic is looked at once."""
+    several = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    found = [any(one.covers(topic) for one in known) for topic in several.dictionary.to_pylist()]
+    return pa.array(found, pa.bool_()).take(several.indices)
 
 
 def _as_spark(name: str, array: Any) -> Any:

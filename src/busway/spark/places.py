@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from busway import folders
 from busway._core import Log, Selection
@@ -15,6 +16,7 @@ from busway.client.sync_streams import Stream as SyncStream
 from busway.columns import plain_batch
 from busway.errors import BusError, Disconnected
 from busway.since import moment
+from busway.spark.columns import covered
 from busway.spark.connecting import connected, patiently
 from busway.spark.options import Options
 from busway.spark.ranges import Held, Range
@@ -245,12 +247,8 @@ def _connected(url: str, options: Options) -> Broker:
 
 def _without(batch: pa.RecordBatch, patterns: Sequence[str]) -> pa.RecordBatch:
     """The rows whose topics none of these patterns matches, as those were read already."""
-    topics = batch.column("topic")
-    if not pa.types.is_dictionary(topics.type):
-        topics = topics.dictionary_encode()
     known = [Selection(one, b"") for one in patterns]
-    new = pa.array([not any(one.covers(topic) for one in known) for topic in topics.dictionary.to_pylist()])
-    return batch.filter(new.take(topics.indices))
+    return batch.filter(pc.invert(covered(batch.column("topic"), known)))
 
 
 def gone(part: Range, begin: int, end: int) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from busway._core import Selection
 from busway.spark import planning
-from busway.spark.columns import ARROW, arrow_schema, conform
+from busway.spark.columns import ARROW, arrow_schema, conform, covered
 from busway.spark.lake import ends
 from busway.spark.lake.commits import File, LakeError, Snapshot
 from busway.spark.lake.folder import Lake
@@ -268,7 +268,7 @@ def _messages(
         return list(places.read(part, topics or asked, columns, fail=fail))
     known = [Selection(one, b"") for one in topics]
     read = places.read(part, asked, columns if "topic" in columns else (*columns, "topic"), fail=fail)
-    found = (batch.filter(_covered(batch.column("topic"), known)) for batch in read)
+    found = (batch.filter(covered(batch.column("topic"), known)) for batch in read)
     return [batch.select(list(columns)) for batch in found if batch.num_rows]
 
 
@@ -307,7 +307,7 @@ def _selected(
     if wanted.until is not None:
         masks.append(pc.less(batch.column("stored"), _time(wanted.until)))
     if topics:
-        masks.append(_covered(batch.column("topic").dictionary_encode(), topics))
+        masks.append(covered(batch.column("topic"), topics))
     if only:
         masks.append(pc.equal(batch.column("broker"), only))
     for (broker, name), offset in wanted.begin.items():
@@ -319,12 +319,6 @@ def _selected(
     for mask in masks[1:]:
         masks[0] = pc.and_(masks[0], mask)
     return batch.filter(masks[0]) if masks else batch
-
-
-def _covered(topics: Any, known: Sequence[Selection]) -> Any:
-    """Which topics of a dictionary match."""
-    found = [any(one.covers(topic) for one in known) for topic in topics.dictionary.to_pylist()]
-    return pa.array(found, pa.bool_()).take(topics.indices)
 
 
 def _at_least(batch: pa.RecordBatch, offset: int) -> Any:
