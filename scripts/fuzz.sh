@@ -11,7 +11,7 @@ seconds=${1:-60}
 shift || true
 case $seconds in *[!0-9]* | "") echo "usage: scripts/fuzz.sh [SECONDS] [TARGET...]" >&2; exit 2 ;; esac
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(engine_feed session_feed topics patterns fields rules record index)
+[ ${#targets[@]} -gt 0 ] || targets=(engine_feed link_feed session_feed topics patterns fields rules record index)
 command -v cargo >/dev/null || { echo "fuzzing needs cargo: install the Rust toolchain" >&2; exit 2; }
 command -v c++ >/dev/null || command -v g++ >/dev/null || { echo "fuzzing needs a C++ compiler, for libFuzzer" >&2; exit 2; }
 

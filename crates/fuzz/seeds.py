@@ -103,7 +103,9 @@ def log() -> dict[str, dict[str, bytes]]:
 
 def main(folder: Path) -> None:
     frames = {name: (way, bytes.fromhex(data)) for name, way, data, _ in rows("Vectors of frames")}
-    seeds: dict[str, dict[str, bytes]] = {name: {} for name in ("engine_feed", "session_feed", "topics", "patterns")}
+    seeds: dict[str, dict[str, bytes]] = {
+        name: {} for name in ("engine_feed", "link_feed", "session_feed", "topics", "patterns")
+    }
     clients = {"alice": 0, "bob": 1}
     script = b""
     for who, way, names, _ in rows("An exchange"):
@@ -115,6 +117,13 @@ def main(folder: Path) -> None:
         seeds["engine_feed" if way == "→" else "session_feed"][name] = (
             step(3 if name.startswith("hello") else 2, FEED, data) if way == "→" else b"\x05\x20" + data
         )
+    # Client 0 subscribes and serves, 1 is the other node.
+    links = b"".join(step(0, FRAME, frames[name][1][4:]) for name in ("subscribe", "serve", "subscribe-all"))
+    for name, way, data, _ in rows("Vectors of links"):
+        if way == "→" and name != "hello-node":
+            links += step(1, FRAME, bytes.fromhex(data)[4:])
+            seeds["link_feed"][name] = links
+    seeds["link_feed"]["exchange"] = links + script
     stored = b"".join(
         step(1, FRAME, frames[name][1][4:])
         for name in ("topic-eth", "publish-durable", "publish-durable", "publish-times")

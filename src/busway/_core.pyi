@@ -9,7 +9,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from busway.fields import Fields
 from busway.positions import Position
-from busway.settings import Offline
+from busway.settings import Offline, Scope
 
 __version__: str
 PROTOCOL: int
@@ -31,11 +31,13 @@ EVENT_UNSERVE: int  # broker: (UNSERVE, conn, service, topic): a shared service 
 EVENT_KEEP: (
     int  # broker: (KEEP, conn, number, flags, topic, time, fields, payload, frame); held up until settle() or refuse()
 )
-EVENT_REQUEST: int  # broker: (REQUEST, conn, number, flags, topic, each_ms, limit_ms, frame): to a shared service
+EVENT_REQUEST: int  # broker: (REQUEST, conn, number, flags, topic, each_ms, limit_ms, frame): to a shared service; conn may be a link
 EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service no longer waits
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
-EVENT_ASK: int  # client: (ASK, service, call, message)
+EVENT_ASK: (
+    int  # client: (ASK, service, call, message); broker, of a link: (ASK, conn, number, topic, frame), see willing()
+)
 EVENT_BEHIND: (
     int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
 )
@@ -44,6 +46,10 @@ EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection that is b
 EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel
 EVENT_STORED: int  # broker: (STORED, stream): more is safe; client: (STORED, number, count, (broker, stream), offset, sequence, again)
 EVENT_OWN: int  # broker: (OWN, ticket, code, text): what became of a message of store()
+EVENT_NODE: int  # broker: (NODE, conn, type, number, body): what another node says besides messages
+EVENT_SYNCED: int  # broker: (SYNCED, conn): a link has told all that its clients want
+EVENT_CONFLICT: int  # broker: (CONFLICT, conn, topic): it is served here and behind that link, and not to be shared
+EVENT_PROVIDER: int  # broker: (PROVIDER, conn, service, topic, flags): a link has somebody who shares in a service
 EVENT_ENDED: int  # client: (ENDED, id, code, text): a channel is gone
 EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
 EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that misses nothing of streams has ended
@@ -52,7 +58,7 @@ EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
 EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
 EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME
-EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes)
+EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes); broker, of dial(): (WELCOME, conn, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
 EVENT_RESULT: int  # client: (RESULT, number, code, value, text)
 EVENT_REPLY: (
@@ -60,8 +66,9 @@ EVENT_REPLY: (
 )
 EVENT_FULL: int  # client: (FULL, sub): the inbox of sub reached its limit
 EVENT_MISSED: int  # client: (MISSED, sub, count)
-EVENT_PONG: int  # client: (PONG, token)
+EVENT_PONG: int  # client: (PONG, token); broker, of a link: (PONG, conn, token)
 EVENT_AWAY: int  # client: (AWAY,)
+EVENT_SERVERS: int  # client: (SERVERS, packed list)
 
 @final
 class Message:
@@ -150,7 +157,9 @@ class Session:
     def writable(self, yes: bool) -> None:
         """Back pressure of the transport: while False publish() and publish_many() take nothing."""
     def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any
-    def publish(self, topic: str, payload: bytes | str, fields: bytes = ...) -> Coroutine[Any, Any, None] | None:
+    def publish(
+        self, topic: str, payload: bytes | str, fields: bytes = ..., scope: int = 0
+    ) -> Coroutine[Any, Any, None] | None:
         """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
     def publish_many(
         self,
@@ -160,6 +169,7 @@ class Session:
         fields: bytes = ...,
         flags: int = 0,
         times: tuple[int, int] = ...,
+        scope: int = 0,
     ) -> tuple[int, int]:
         """Encode from payloads[start] on; the index of the first that was not taken, and the number of the first that was."""
     def send(
@@ -231,6 +241,7 @@ class Publisher:
         fields: Fields | None = None,
         confirm: Literal[False] = False,
         offline: Offline | None = None,
+        scope: Scope = "global",
     ) -> Coroutine[Any, Any, None]: ...
     @overload
     def publish(
@@ -241,6 +252,7 @@ class Publisher:
         fields: Fields | None = None,
         confirm: Literal[True],
         offline: Offline | None = None,
+        scope: Scope = "global",
     ) -> Coroutine[Any, Any, int]: ...
     @overload
     def publish(
@@ -267,12 +279,14 @@ class Publisher:
         expires: float | str | timedelta | datetime | None = None,
         delay: float | str | timedelta | None = None,
         deliver_at: datetime | None = None,
+        scope: Scope = "global",
     ) -> Coroutine[Any, Any, Any]:
         """Send a message to all who subscribed to its topic.
 
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
         connection, if not what connect() was told. `durable` stores it in the stream of its topic and returns its position
-        once it is as safe as the stream promises.
+        once it is as safe as the stream promises. `scope` is "global", "local" (clients of the same node of a cluster) or
+        "remote" (of the other nodes).
         """
 
 _Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
@@ -296,10 +310,26 @@ class Engine:
         pending: int,
         patience_ms: int,
         stall_ms: int,
+        links: int = 0,
         defaults: bytes | None = None,
     ) -> Self: ...
     def connect(self, write: Callable[[memoryview], object]) -> int:
         """A new connection; write(view) is called by flush() with what is to be sent."""
+    def dial(self, write: Callable[[memoryview], object], hello: bytes) -> int:
+        """A connection to another node that we have made: HELLO is queued, EVENT_WELCOME or EVENT_CLOSE is the answer."""
+    def admit_node(self, conn: int, session: int, name: str, client: int, version: int, welcome: bytes) -> bool:
+        """Let another node in after its EVENT_HELLO; until link() there are only node() and EVENT_NODE."""
+    def link(self, conn: int) -> None:
+        """Make a link of the connection with another node: tell it all that our clients want, and what changes.
+
+        What it sends as a link before that waits (EVENT_PAUSE, then EVENT_RESUME). Raises if `links` is 0.
+        """
+    def limit_link(self, conn: int, frame: int) -> None:
+        """The longest frame that another node takes from its clients; what is longer is not sent to it."""
+
+    def node(self, conn: int, type: int, number: int, body: bytes, ordered: bool = False) -> None:
+        """Say something to another node. Ordered: it hears nothing more of this connection before it has dealt with it."""
+    def willing(self, conn: int, number: int, code: int) -> None: ...  # answers EVENT_ASK of a link
     def disconnect(self, conn: int) -> None: ...
     def feed(self, conn: int, data: Buffer, size: int) -> list[tuple[Any, ...]] | None:
         """Handle every frame of data[:size], then flush()."""
@@ -335,7 +365,9 @@ class Engine:
         """Add it, hand over what is kept for it, and queue the RESULT; its code."""
     def hand(self, conn: int, subs: list[int], message: _Kept) -> bool:
         """Give one connection a kept message."""
-    def withdraw(self, message: _Kept) -> None:
+    def miss(self, conn: int, subs: list[int]) -> None:
+        """Count a message that these don't get for lack of room, and tell them."""
+    def withdraw(self, message: _Kept, local: bool = False) -> None:
         """Tell those who watch that a kept message is gone."""
     def want_room(self, conn: int) -> None:
         """Have EVENT_ROOM tell when little waits for a connection."""
@@ -348,6 +380,9 @@ class Engine:
         """Ask a shared service with the frame of a REQUEST whether it is willing; False: it takes nothing more."""
     def call(self, conn: int, service: int, call: int, origin: int, topic: str, frame: bytes) -> bool:
         """Hand a REQUEST to a shared service; False: it takes nothing more."""
+    def call_off(self, conn: int, call: int) -> None:
+        """Tell another node that nobody waits for its answer to an `ask` or `call` any more."""
+
     def answer(self, conn: int, number: int, flags: int, code: int, fields: bytes, payload: bytes) -> None:
         """Answer who asked a shared service; without PARTIAL it is the end."""
     def refuse(self, conn: int, number: int, code: int, text: str) -> None:
@@ -360,22 +395,39 @@ class Engine:
     def close(self, conn: int, code: int, text: str) -> None:
         """Queue CLOSE; nothing is read from the connection any more."""
     def away(self) -> None:
-        """Queue AWAY on every open connection."""
+        """Queue AWAY on the connection of every client."""
+    def tell_servers(self, list: bytes) -> None:
+        """Queue SERVERS on the connection of every client."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
     def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
         """Add a stream, or give it other topics; None: everything that no other stream takes."""
     def remove_stream(self, stream: int) -> None: ...
     def follow_stream(self, stream: int, yes: bool) -> None: ...  # whether EVENT_STORED tells that more of it is safe
+    def recovered(self, stream: int, end: int, whole: bool) -> None:
+        """A stream has its lost end again up to this offset, which is not delivered as news. `whole`: no more will come."""
     def commit(self, stream: int) -> list[tuple[Any, ...]] | None:
         """Deliver and answer what has become safe; call it when the log's fileno() is readable."""
     def add_cursor(self, conn: int, sub: int, stream: int) -> None:
         """A subscription that misses nothing of a stream; it is behind until replay() says that it isn't."""
+    def far_stream(self, guid: bytes, name: str) -> int:
+        """The number of a stream of another node."""
+    def far_behind(self, stream: int) -> None:
+        """The way to a stream of another node is lost: who was given it live is behind (EVENT_BEHIND)."""
+    def delivered(self, stream: int) -> int: ...  # below this offset everything was delivered to who subscribed
     def has_room(self, conn: int, sub: int) -> bool: ...
     def replay(
-        self, conn: int, sub: int, stream: int, block: bytes, next: int, selection: Selection, held: bytes | None
+        self,
+        conn: int,
+        sub: int,
+        stream: int,
+        block: bytes,
+        next: int,
+        selection: Selection,
+        held: bytes | None,
+        end: bool = True,
     ) -> tuple[int, bytes | None, bool]:
         """Give a subscription what it asked for of a block that ends before `next`: (where to read on, the record that is kept
-        back since it may be the last, whether it is live now)."""
+        back since it may be the last, whether it is live now). `end`: whether another node, whose stream it is, had no more."""
     def hand_records(
         self, conn: int, id: int, stream: int, block: Block, spans: list[tuple[int, int]], deliveries: int
     ) -> tuple[int, list[tuple[int, int]]]:
@@ -394,6 +446,9 @@ class Engine:
 
 def matches(a: str, b: str) -> bool:
     """Whether some concrete topic belongs to both patterns. Either may be a `re:` pattern; both: errors.InvalidPattern."""
+
+def hold_clock(at: int) -> None:
+    """Hold the engine's clocks at a time in nanoseconds since 1970, for the whole process; 0 lets them run. For simulations."""
 
 def check_topic(topic: str, *, wildcards: bool = True) -> str:
     """The topic without its leading slash; raises errors.InvalidTopic."""
@@ -451,6 +506,7 @@ class Log:
         *,
         name: str = "stream",
         begin: int = 0,
+        by_hand: bool = False,
         safety: Literal["memory", "written", "synced"] = "written",
         bucket_bytes: int = ...,
         bucket_age: int = ...,
@@ -463,7 +519,8 @@ class Log:
         pending_bytes: int = ...,
     ) -> Log:
         """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
-        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit. Nothing from `hold` on is removed."""
+        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit. Nothing from `hold` on is removed.
+        `by_hand`: on simulated files, nothing is written before write() is called."""
     @staticmethod
     def view(folder: str | PathLike[str], *, name: str = "stream") -> Log:
         """What a folder has now, for reading only: nothing is written, also not to mend it. Somebody else may be writing to it.
@@ -521,8 +578,26 @@ class Log:
         to tell. errors.DataFailed: the last write failed; the next one is tried after 100 ms."""
     def append_block(self, block: bytes, now: int, skip: int = 0) -> int:
         """The same for the messages of a block without the first so many; how many were taken."""
+    def copy(self, block: bytes) -> bool:
+        """Take the records of a block of another log as they are, all or none; offsets that are left out stay so. False: too much
+        waits to be written. ValueError: it is none that could follow. errors.DataFailed as append()."""
+    def trim_to(self, first: int) -> tuple[int, int, int]:
+        """Of a copy: remove the buckets that lie before this offset. If that is all, it goes on from there."""
+    def confirm(self, upto: int | None) -> None:
+        """Nothing from this offset on is `safe`, whatever the disk has: somebody else has to have it, too. None: the disk alone
+        counts. What was safe stays so. The engine's commit() is due afterwards."""
+    def rest(self, yes: bool) -> None:
+        """Take nothing new for now, as if too much waited to be written; the engine's commit() is due afterwards."""
+    @property
+    def written(self) -> int: ...  # as safe, whether or not it was confirmed
+    def read_written(self, offset: int, most: int) -> tuple[int, int, bytes]:
+        """As read(), up to `written`."""
     def flush(self) -> None:
         """Have what was appended written; it is stored when `safe` is above its offset."""
+    def write(self) -> None:
+        """Of a log by hand: write what was flushed; then hear() and the engine's commit() are due, as if fileno() were readable."""
+    @property
+    def unwritten(self) -> int: ...  # bytes that were flushed and are not written yet
     @property
     def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
     @property
@@ -551,6 +626,9 @@ class Log:
         """Offset of the first record that was stored at this time or later."""
     def find(self, topic: str, sequence: int) -> int | None:
         """Offset of the first record of a topic with this sequence or a later one."""
+    def placed(self, session: int, first: int, count: int) -> list[tuple[int, int, int]]:
+        """Number, offset and sequence (0: its record is gone) of what a publisher's session has stored, of so many numbers from one on; safe or
+        not yet. What is not remembered any more is left out."""
     def skip(self, offset: int, selection: Selection) -> int:
         """The offset from which on there may be something for a selection: buckets without its topics are skipped."""
     def topics(self) -> list[tuple[str, int, int, int]]:
@@ -602,6 +680,8 @@ class SimulatedFiles:
         """Keep what was synced, and of the rest what chance wants; nothing fails any more. Logs on it are dead."""
     def fail(self, *, room: int | None = None, sync: bool = False, fuse: int | None = None) -> None:
         """From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more."""
+    def survivor(self) -> SimulatedFiles:
+        """What the next process finds when the one that has these files was killed: a copy of all that was written."""
     def contents(self) -> list[tuple[str, bytes]]: ...
 
 @final
@@ -614,8 +694,9 @@ class ColumnBuffer:
 def furthest(messages: list[Message]) -> list[tuple[tuple[str, str], int]]:
     """How far these go in each stream: (broker, stream), and the offset behind the last."""
 
-def handed(messages: Iterable[Message], channel: object) -> list[tuple[int, int]] | None:
-    """The offsets of messages that this channel handed out, as (first, how many) in their order; None: one is not of it."""
+def handed(messages: Iterable[Message], channel: object) -> list[tuple[tuple[str, str], list[tuple[int, int]]]] | None:
+    """The offsets of messages that this channel handed out, as (first, how many) in their order, by (broker, stream); None: one is
+    not of it."""
 
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""

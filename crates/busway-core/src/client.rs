@@ -235,6 +235,7 @@ pub enum Incoming<'a> {
     Ping(u64),
     Pong(u64),
     Away,
+    Servers(&'a [u8]),
     Flow { stop: bool },
     Topic { slot: u32, text: &'a str },
     Sender { slot: u32, session: u64, name: &'a str },
@@ -439,6 +440,10 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::PING => Incoming::Ping(parts.u64()?),
         kind::PONG => Incoming::Pong(parts.u64()?),
         kind::AWAY => Incoming::Away,
+        kind::SERVERS => {
+            parts.u16()?;
+            Incoming::Servers(parts.rest())
+        }
         kind::FLOW => {
             parts.u16()?;
             Incoming::Flow { stop: flags & flag::STOP != 0 }

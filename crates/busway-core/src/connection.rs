@@ -8,6 +8,7 @@ use crate::fields::{write_text, Pair};
 use crate::frame::policy;
 use crate::numbers::Numbers;
 use crate::outbox::Outbox;
+use crate::peer::Peer;
 use crate::split::Splitter;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,9 +17,21 @@ pub enum State {
     New,
     /// HELLO is with the driver.
     Greeted,
+    /// We have sent HELLO to another node.
+    Dialled,
     Open,
     /// CLOSE is queued; nothing is read or delivered any more.
     Closing,
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Client,
+    /// Another node that has not proved itself yet.
+    Node,
+    /// A node of the same mesh.
+    Link,
 }
 
 /// What a slot of the peer stands for.
@@ -83,9 +96,30 @@ impl Hold {
     }
 }
 
+/// A service that a connection has.
+#[derive(Debug, Clone, Copy)]
+pub struct Served {
+    pub topic: u32,
+    pub shared: bool,
+    /// Its number in what other nodes are told.
+    pub interest: u32,
+}
+
+/// Where a subscription is in a stream of which it misses nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Cursor {
+    /// It gets what it misses from the log.
+    pub behind: bool,
+    /// Behind what it has read there, before it was given the rest as it came.
+    pub next: u64,
+}
+
 #[derive(Debug)]
 pub struct Connection {
     pub state: State,
+    pub role: Role,
+    /// What is kept for another node.
+    pub peer: Option<Box<Peer>>,
     pub who: Who,
     pub splitter: Splitter,
     /// A control frame is with the driver: nothing is handled until it is answered.
@@ -121,14 +155,16 @@ pub struct Connection {
 
     /// Streams whose names it was told.
     pub streams: Vec<u32>,
-    /// Subscriptions that miss nothing of a stream, and whether they are behind and get it from the log.
-    pub cursors: FxHashMap<(u32, u32), bool>,
+    /// Subscriptions that miss nothing of a stream, and how far each is.
+    pub cursors: FxHashMap<(u32, u32), Cursor>,
+    /// All subscriptions that miss nothing of what is stored, whatever streams there are.
+    pub since: FxHashSet<u32>,
 
     pub subs: FxHashMap<u32, u32>,
     /// How many of them are regular expressions.
     pub expressions: usize,
     /// Topics it serves, alone or with others.
-    pub services: FxHashMap<u32, (u32, bool)>,
+    pub services: FxHashMap<u32, Served>,
     /// Requests and pushes of this connection, by its number.
     pub asked: FxHashMap<u64, u64>,
     /// Bytes of its pushes that wait for a consumer's answer.
@@ -148,6 +184,8 @@ impl Connection {
     pub fn new(topics: usize, senders: usize, beat: u32) -> Self {
         Self {
             state: State::New,
+            role: Role::Client,
+            peer: None,
             who: Who { client: 0, session: 0, name: Arc::from("") },
             splitter: Splitter::default(),
             waiting: false,
@@ -169,6 +207,7 @@ impl Connection {
             held: FxHashMap::default(),
             streams: Vec::new(),
             cursors: FxHashMap::default(),
+            since: FxHashSet::default(),
             subs: FxHashMap::default(),
             expressions: 0,
             services: FxHashMap::default(),
@@ -178,5 +217,11 @@ impl Connection {
             heard: beat,
             count: Counters::default(),
         }
+    }
+
+    /// Whether the node at the other end doesn't take a message of this size.
+    #[inline]
+    pub fn is_too_long(&self, size: usize) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.frame.is_some_and(|most| size > most))
     }
 }

@@ -53,6 +53,11 @@ impl Expressions {
         Ok(home)
     }
 
+    /// The place of an expression that was made.
+    pub fn find(&self, text: &str) -> Option<u32> {
+        self.texts.get(text).copied()
+    }
+
     pub fn remove(&mut self, home: u32) {
         let Some(gone) = self.all[home as usize].take() else { return };
         self.free.push(home);

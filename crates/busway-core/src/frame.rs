@@ -19,6 +19,7 @@ pub mod kind {
     pub const TOPIC: u8 = 0x08;
     pub const SENDER: u8 = 0x09;
     pub const STREAM: u8 = 0x0a;
+    pub const SERVERS: u8 = 0x0b;
     pub const PUBLISH: u8 = 0x10;
     pub const PUSH: u8 = 0x11;
     pub const REQUEST: u8 = 0x12;
@@ -44,6 +45,9 @@ pub mod kind {
     pub const UNCHANNEL: u8 = 0x31;
     pub const TAKE: u8 = 0x32;
     pub const ACK: u8 = 0x33;
+    // On links
+    pub const NODE: u8 = 0x40;
+    pub const INTEREST: u8 = 0x41;
 }
 
 pub mod flag {
@@ -71,6 +75,9 @@ pub mod flag {
     pub const AGAIN: u8 = 0x01;
     // REQUEST
     pub const GATHER: u8 = 0x02;
+    // REQUEST and SERVE
+    pub const LOCAL: u8 = 0x04;
+    pub const REMOTE: u8 = 0x08;
     // REPLY
     pub const ERROR: u8 = 0x04;
     pub const PARTIAL: u8 = 0x08;
@@ -80,13 +87,47 @@ pub mod flag {
     pub const WATCH: u8 = 0x02;
     pub const LISTEN: u8 = 0x04;
     pub const SINCE: u8 = 0x08;
+    pub const SUBSCRIBE_LOCAL: u8 = 0x10;
+    pub const SUBSCRIBE_REMOTE: u8 = 0x20;
     // SERVE
     pub const SHARED: u8 = 0x01;
     pub const ASKS: u8 = 0x02;
+    // SUBSCRIBE and SERVE
+    pub const WAIT: u8 = 0x40;
     // HOLD
     pub const FULL: u8 = 0x01;
     // FLOW
     pub const STOP: u8 = 0x01;
+    // INTEREST
+    pub const SYNCED: u8 = 0x01;
+    // NODE
+    pub const ORDERED: u8 = 0x01;
+}
+
+/// Entries of INTEREST.
+pub mod op {
+    pub const SUBSCRIBE: u8 = 1;
+    pub const UNSUBSCRIBE: u8 = 2;
+    pub const SERVE: u8 = 3;
+    pub const UNSERVE: u8 = 4;
+}
+
+/// How far a message goes, and from where one is wanted.
+pub mod scope {
+    pub const GLOBAL: u8 = 0;
+    /// Clients of the same node.
+    pub const LOCAL: u8 = 1;
+    /// Clients of other nodes.
+    pub const REMOTE: u8 = 2;
+
+    /// What two bits of flags say; both or none: everywhere.
+    pub fn of(flags: u8, local: u8, remote: u8) -> u8 {
+        match (flags & local != 0, flags & remote != 0) {
+            (true, false) => LOCAL,
+            (false, true) => REMOTE,
+            _ => GLOBAL,
+        }
+    }
 }
 
 pub mod policy {
@@ -116,6 +157,9 @@ codes! {
     SESSION_TAKEN = 8, false;
     GOING_AWAY = 9, false;
     TOO_MANY_CONNECTIONS = 10, false;
+    CLUSTER = 11, false;
+    DUPLICATE_NODE = 12, false;
+    LINKED = 13, false;
     INVALID_TOPIC = 20, true;
     INVALID_PATTERN = 21, true;
     TOPIC_TOO_LONG = 22, true;

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::hash::{Hash, Hasher};
 
 use crate::expressions::Expressions;
-use crate::frame::Checked;
+use crate::frame::{scope, Checked};
 use crate::pattern::PREFIX;
 use crate::rules::Rules;
 use crate::topic::{check, fragments, Fragment};
@@ -34,6 +34,10 @@ pub struct Subscription {
     pub listen: bool,
     /// Is told when something that was kept is gone.
     pub watch: bool,
+    /// It stands for what the clients of another node want.
+    pub link: bool,
+    /// Whose messages it wants.
+    pub scope: u8,
     /// Node of the trie, or place among the expressions.
     home: u32,
     pub expression: bool,
@@ -46,7 +50,21 @@ impl Subscription {
 
     pub fn new(conn: u32, id: u32, group: u32, policy: u8, echo: bool, listen: bool) -> Self {
         let (home, next, prev) = (NONE, NONE, NONE);
-        Self { conn, id, group, policy, echo, listen, watch: false, home, expression: false, next, prev }
+        Self {
+            conn,
+            id,
+            group,
+            policy,
+            echo,
+            listen,
+            watch: false,
+            link: false,
+            scope: scope::GLOBAL,
+            home,
+            expression: false,
+            next,
+            prev,
+        }
     }
 }
 
@@ -92,6 +110,8 @@ pub struct Index {
     pub listeners: usize,
     /// How many subscriptions are told of what is kept no longer.
     pub watchers: usize,
+    /// How many don't want messages from everywhere.
+    pub scoped: usize,
     stack: Vec<(u32, u32)>,
     seen: FxHashSet<(u32, u32)>,
 }
@@ -109,6 +129,7 @@ impl Default for Index {
             rules: FxHashMap::default(),
             listeners: 0,
             watchers: 0,
+            scoped: 0,
             stack: Vec::new(),
             seen: FxHashSet::default(),
         }
@@ -155,6 +176,7 @@ impl Index {
         let key = self.keep(sub);
         self.listeners += usize::from(sub.listen);
         self.watchers += usize::from(sub.watch);
+        self.scoped += usize::from(sub.scope != scope::GLOBAL);
         self.rules.extend(rules.map(|rules| (key, rules)));
         let next = std::mem::replace(self.first(&sub), key);
         self.subs[key as usize].next = next;
@@ -162,6 +184,20 @@ impl Index {
             self.subs[next as usize].prev = key;
         }
         Ok(key)
+    }
+
+    /// The keys of all subscriptions with exactly this pattern.
+    pub fn at(&mut self, pattern: &str) -> Vec<u32> {
+        let mut out = Vec::new();
+        let first = if let Some(expression) = pattern.strip_prefix(PREFIX) {
+            self.expressions.find(expression).and_then(|home| self.expressions.subs(home).copied())
+        } else {
+            let mut parts = fragments(pattern.strip_prefix('/').unwrap_or(pattern));
+            let below = |home: u32, fragment| self.child(home, fragment);
+            parts.try_fold(ROOT, below).map(|home| self.nodes[home as usize].subs)
+        };
+        collect(&self.subs, first.unwrap_or(NONE), &mut out);
+        out
     }
 
     /// Where the list begins that a subscription is part of.
@@ -187,6 +223,7 @@ impl Index {
         self.live -= 1;
         self.listeners -= usize::from(sub.listen);
         self.watchers -= usize::from(sub.watch);
+        self.scoped -= usize::from(sub.scope != scope::GLOBAL);
         self.rules.remove(&key);
         self.free_subs.push(key);
         if sub.next != NONE {
@@ -212,13 +249,16 @@ impl Index {
         self.table.find(hash(parent, word), same).copied()
     }
 
-    fn child_or_new(&mut self, parent: u32, fragment: Fragment) -> u32 {
-        let known = match fragment {
+    fn child(&self, parent: u32, fragment: Fragment) -> Option<u32> {
+        match fragment {
             Fragment::Word(word) => self.find(parent, word),
             Fragment::One => Some(self.nodes[parent as usize].one).filter(|&node| node != NONE),
             Fragment::Many => Some(self.nodes[parent as usize].many).filter(|&node| node != NONE),
-        };
-        known.unwrap_or_else(|| self.new_child(parent, fragment))
+        }
+    }
+
+    fn child_or_new(&mut self, parent: u32, fragment: Fragment) -> u32 {
+        self.child(parent, fragment).unwrap_or_else(|| self.new_child(parent, fragment))
     }
 
     fn new_child(&mut self, parent: u32, fragment: Fragment) -> u32 {

@@ -98,6 +98,11 @@ impl Outbox {
         }
     }
 
+    /// Counts messages that were dropped before they came here.
+    pub fn miss_many(&mut self, sub: u32, count: u64) {
+        *self.back.entry(sub).or_default() += count;
+    }
+
     /// Drops the oldest messages that may be dropped until less than `limit` bytes are left; how many.
     pub fn drop_oldest(&mut self, pool: &mut Pool, limit: usize) -> u64 {
         let mut dropped = 0;

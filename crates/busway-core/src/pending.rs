@@ -1,6 +1,9 @@
 //! Requests and pushes that wait for somebody's answer.
 
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+use crate::connection::Who;
 
 #[derive(Debug)]
 pub enum Pending {
@@ -24,6 +27,9 @@ pub enum Pending {
         tried: Vec<u32>,
         /// One of them had no room.
         full: bool,
+        /// The client of the node that is the origin.
+        who: Option<Arc<Who>>,
+        scope: u8,
     },
 }
 

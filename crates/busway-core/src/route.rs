@@ -1,7 +1,7 @@
 //! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
 
 use crate::choice::Choice;
-use crate::frame::policy;
+use crate::frame::{policy, scope};
 use crate::index::{Index, Subscription};
 
 /// One connection that gets each message, with its subscriptions.
@@ -16,6 +16,8 @@ pub struct Target {
     pub slot: u32,
     /// Some of its subscriptions don't want what the connection itself publishes.
     pub picky: bool,
+    /// Another node.
+    pub link: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +28,7 @@ pub struct Member {
     pub echo: bool,
     pub listen: bool,
     pub watch: bool,
+    pub link: bool,
 }
 
 /// A group: one of its members gets each message.
@@ -46,7 +49,7 @@ pub struct Route {
     pub teams: Vec<Team>,
     /// A connection may be reached both alone and through groups: its ids must be brought together.
     pub overlap: bool,
-    /// Some have rules: who gets a message has to be found for each.
+    /// Some have rules or a scope: who gets a message has to be found for each.
     pub choice: Option<Box<Choice>>,
     /// There were too many expressions to compare the topic with: nobody gets its messages, and its publisher is told.
     pub too_complex: bool,
@@ -74,7 +77,7 @@ impl Route {
             return Self { epoch, too_complex: true, ..Self::default() };
         }
         let mut route = Self { epoch, ..Self::default() };
-        if keys.iter().any(|&key| index.rules(key).is_some()) {
+        if keys.iter().any(|&key| index.rules(key).is_some() || index.get(key).scope != scope::GLOBAL) {
             route.choice = Some(Box::new(Choice::new(index, &keys)));
         } else {
             route.fill(&mut keys.iter().map(|&key| *index.get(key)).collect());
@@ -90,7 +93,9 @@ impl Route {
         self.listen.clear();
         self.watch.clear();
         self.teams.clear();
-        subs.sort_unstable_by_key(|sub| (sub.group, sub.conn, sub.id));
+        // In a group other nodes come last, see `Engine::pick`.
+        let behind = |sub: &Subscription| sub.link && sub.group != Subscription::ALONE;
+        subs.sort_unstable_by_key(|sub| (sub.group, behind(sub), sub.conn, sub.id));
         for sub in subs {
             if sub.group == Subscription::ALONE {
                 self.add(sub);
@@ -108,7 +113,7 @@ impl Route {
         let at = self.ids.len();
         if self.targets.last().is_none_or(|last| last.conn != sub.conn) {
             let (conn, policy) = (sub.conn, sub.policy);
-            self.targets.push(Target { conn, policy, from: at, to: at, slot: u32::MAX, picky: false });
+            self.targets.push(Target { conn, policy, from: at, to: at, slot: u32::MAX, picky: false, link: sub.link });
         }
         self.ids.push(sub.id);
         self.echo.push(sub.echo);
@@ -122,8 +127,8 @@ impl Route {
     }
 
     fn add_member(&mut self, sub: &Subscription) {
-        let Subscription { conn, id, policy, echo, listen, watch, .. } = *sub;
-        let member = Member { conn, id, policy, echo, listen, watch };
+        let Subscription { conn, id, policy, echo, listen, watch, link, .. } = *sub;
+        let member = Member { conn, id, policy, echo, listen, watch, link };
         match self.teams.last_mut() {
             Some(team) if team.group == sub.group => team.members.push(member),
             _ => self.teams.push(Team { group: sub.group, members: vec![member] }),
@@ -145,6 +150,7 @@ impl Route {
                 echo: self.echo[i],
                 listen: self.listen[i],
                 watch: self.watch[i],
+                link: target.link,
             })
         })
     }

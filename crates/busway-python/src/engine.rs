@@ -11,9 +11,10 @@ use busway_core::log::record::Message as Stored;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use crate::block::Block;
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::event;
-use crate::log::{Block, Log};
+use crate::log::Log;
 use crate::message::{make, Parts, Sender};
 use crate::raised;
 use crate::rules::Selection;
@@ -47,8 +48,27 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
             (event::KEEP, conn, number, flags, topic, time, fields, payload, frame).into_pyobject(py)
         }
-        Event::Request { conn, topic, frame } => {
-            let Body { number, .. } = body_of(&frame);
+        Event::Welcome { conn, version, map } => {
+            (event::WELCOME, conn, version, PyBytes::new(py, &map)).into_pyobject(py)
+        }
+        Event::Node { conn, kind, number, body } => {
+            (event::NODE, conn, kind, number, PyBytes::new(py, &body)).into_pyobject(py)
+        }
+        Event::Synced(conn) => (event::SYNCED, conn).into_pyobject(py),
+        Event::Pong { conn, token } => (event::PONG, conn, token).into_pyobject(py),
+        Event::Conflict { conn, topic } => (event::CONFLICT, conn, topic).into_pyobject(py),
+        Event::Provider { conn, service, topic, flags } => {
+            (event::PROVIDER, conn, service, topic, flags).into_pyobject(py)
+        }
+        Event::Ask { conn, number, topic, frame } => {
+            (event::ASK, conn, number, topic, PyBytes::new(py, &frame)).into_pyobject(py)
+        }
+        // Of another node: its number is where the limits would be, and it watches them itself.
+        Event::Request { conn, number, topic, frame, far: true } => {
+            let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
+            (event::REQUEST, conn, number, flags, topic, 0, 0, frame).into_pyobject(py)
+        }
+        Event::Request { conn, number, topic, frame, far: false } => {
             let each = u32::from(u16::from_le_bytes([frame[6], frame[7]])) * 10;
             let limit = u32::from_le_bytes([frame[12], frame[13], frame[14], frame[15]]);
             let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
@@ -107,6 +127,14 @@ impl Engine {
         self.core.0.borrow_mut()
     }
 
+    fn keep(&self, conn: u32, write: Py<PyAny>) {
+        let mut writes = self.writes.0.borrow_mut();
+        if writes.len() <= conn as usize {
+            writes.resize_with(conn as usize + 1, || None);
+        }
+        writes[conn as usize] = Some(write);
+    }
+
     fn write_of(&self, py: Python<'_>, conn: u32) -> Option<Py<PyAny>> {
         self.writes.0.borrow_mut().get(conn as usize)?.as_ref().map(|write| write.clone_ref(py))
     }
@@ -115,7 +143,7 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, patience_ms, stall_ms, defaults = None))]
+    #[pyo3(signature = (*, frame, topic, fields, subscriptions, expressions, outbox, topics, senders, pending, patience_ms, stall_ms, links = 0, defaults = None))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn new(
         py: Python<'_>,
@@ -130,6 +158,7 @@ impl Engine {
         pending: usize,
         patience_ms: u64,
         stall_ms: u64,
+        links: usize,
         defaults: Option<&[u8]>,
     ) -> PyResult<Self> {
         let (stall, patience) = (stall_ms, patience_ms);
@@ -143,6 +172,7 @@ impl Engine {
             topics,
             senders,
             pending,
+            links,
             patience,
             stall,
         };
@@ -154,12 +184,41 @@ impl Engine {
 
     fn connect(&self, write: Py<PyAny>) -> u32 {
         let conn = self.core().connect();
-        let mut writes = self.writes.0.borrow_mut();
-        if writes.len() <= conn as usize {
-            writes.resize_with(conn as usize + 1, || None);
-        }
-        writes[conn as usize] = Some(write);
+        self.keep(conn, write);
         conn
+    }
+
+    /// A connection to another node that we have made: HELLO is queued.
+    fn dial(&self, write: Py<PyAny>, hello: &[u8]) -> u32 {
+        let conn = self.core().dial(hello);
+        self.keep(conn, write);
+        conn
+    }
+
+    /// Lets another node in after its HELLO; false: there was none.
+    fn admit_node(&self, conn: u32, session: u64, name: &str, client: u32, version: u16, welcome: &[u8]) -> bool {
+        self.core().admit_node(conn, session, name, client, version, welcome)
+    }
+
+    /// Makes a link of the connection with another node.
+    fn link(&self, py: Python<'_>, conn: u32) -> PyResult<()> {
+        self.core().link(conn).map_err(|fault| raised(py, &fault))
+    }
+
+    /// The longest frame that another node takes from its clients.
+    fn limit_link(&self, conn: u32, frame: usize) {
+        self.core().limit_link(conn, frame);
+    }
+
+    /// Says something to another node that is no message.
+    #[pyo3(signature = (conn, r#type, number, body, ordered=false))]
+    fn node(&self, conn: u32, r#type: u16, number: u64, body: &[u8], ordered: bool) {
+        self.core().node(conn, r#type, number, body, ordered);
+    }
+
+    /// Answers `EVENT_ASK` of another node.
+    fn willing(&self, conn: u32, number: u64, code: u16) {
+        self.core().willing(conn, number, code);
     }
 
     fn disconnect(&self, conn: u32) {
@@ -267,8 +326,9 @@ impl Engine {
     }
 
     /// Tells those who watch that a kept message is gone.
-    fn withdraw(&self, message: KeptParts<'_>) {
-        self.core().withdraw(&kept(message));
+    #[pyo3(signature = (message, local = false))]
+    fn withdraw(&self, message: KeptParts<'_>, local: bool) {
+        self.core().withdraw(&kept(message), local);
     }
 
     /// `EVENT_ROOM` tells when little waits for a connection.
@@ -279,6 +339,11 @@ impl Engine {
     /// Gives one connection a kept message.
     fn hand(&self, conn: u32, subs: Vec<u32>, message: KeptParts<'_>) -> bool {
         self.core().hand(conn, &subs, &kept(message))
+    }
+
+    /// Tells subscriptions of one connection that a message was not given to them, for lack of room.
+    fn miss(&self, conn: u32, subs: Vec<u32>) {
+        self.core().miss(conn, &subs);
     }
 
     /// Sends a message that is kept to those who subscribed to it now; how many connections.
@@ -303,6 +368,11 @@ impl Engine {
     /// Hands a request to a shared service; false: it takes nothing more.
     fn call(&self, conn: u32, service: u32, call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
         self.core().pass(false, (conn, service), call, origin, topic, frame)
+    }
+
+    /// Tells another node that nobody waits for its answer to an ask or a call.
+    fn call_off(&self, conn: u32, call: u64) {
+        self.core().call_off(conn, call | DRIVEN);
     }
 
     /// Answers who asked a shared service.
@@ -335,6 +405,10 @@ impl Engine {
         self.core().away();
     }
 
+    fn tell_servers(&self, list: &[u8]) {
+        self.core().tell_servers(list);
+    }
+
     fn pending(&self, conn: u32) -> usize {
         self.core().outbox_bytes(conn)
     }
@@ -354,6 +428,11 @@ impl Engine {
         self.core().follow_stream(stream, yes);
     }
 
+    /// A stream has its lost end again up to here; `whole`: no more will come.
+    fn recovered(&self, stream: u32, end: u64, whole: bool) {
+        self.core().recovered(stream, end, whole);
+    }
+
     /// Delivers and answers what has become safe.
     fn commit<'py>(&self, py: Python<'py>, stream: u32) -> Events<'py> {
         {
@@ -362,6 +441,21 @@ impl Engine {
             core.commit(stream);
         }
         self.flush(py)
+    }
+
+    /// The number of a stream of another node.
+    fn far_stream(&self, py: Python<'_>, guid: [u8; 16], name: &str) -> PyResult<u32> {
+        self.core().far_stream(&[&guid[..], name.as_bytes()].concat()).map_err(|fault| raised(py, &fault))
+    }
+
+    /// The way to a stream of another node is lost: who was given it live is behind.
+    fn far_behind(&self, stream: u32) {
+        self.core().far_behind(stream);
+    }
+
+    /// Below this offset of a stream everything was delivered to who subscribed.
+    fn delivered(&self, stream: u32) -> u64 {
+        self.core().delivered(stream)
     }
 
     fn add_cursor(&self, conn: u32, sub: u32, stream: u32) {
@@ -374,7 +468,7 @@ impl Engine {
     }
 
     /// Gives a subscription what it asked for of a block; (where to read on, the record that is kept back, live now).
-    #[pyo3(signature = (conn, sub, stream, block, next, selection, held))]
+    #[pyo3(signature = (conn, sub, stream, block, next, selection, held, end=true))]
     #[allow(clippy::too_many_arguments)] // where to, and what
     fn replay<'py>(
         &self,
@@ -386,10 +480,11 @@ impl Engine {
         next: u64,
         selection: &Bound<'py, Selection>,
         held: Option<Vec<u8>>,
+        end: bool,
     ) -> (u64, Option<Bound<'py, PyBytes>>, bool) {
         let mut core = self.core();
         core.clock = now();
-        let done = core.replay((conn, sub, stream), block, next, &selection.get().0, held);
+        let done = core.replay((conn, sub, stream), block, (next, end), &selection.get().0, held);
         (done.next, done.held.map(|held| PyBytes::new(py, &held)), done.live)
     }
 

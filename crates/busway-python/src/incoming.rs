@@ -22,6 +22,7 @@ pub enum Event {
     Close(u16, String),
     Pong(u64),
     Away,
+    Servers(Vec<u8>),
     Flow(bool),
     Ready(u32),
     Full(u32),
@@ -48,6 +49,7 @@ impl Event {
             Self::Close(code, text) => (event::CLOSE, code, text).into_pyobject(py),
             Self::Pong(token) => (event::PONG, token).into_pyobject(py),
             Self::Away => (event::AWAY,).into_pyobject(py),
+            Self::Servers(list) => (event::SERVERS, PyBytes::new(py, &list)).into_pyobject(py),
             Self::Flow(stop) => (event::FLOW, stop).into_pyobject(py),
             Self::Ready(sub) => (event::READY, sub).into_pyobject(py),
             Self::Full(sub) => (event::FULL, sub).into_pyobject(py),
@@ -88,7 +90,7 @@ pub struct Arrivals {
     /// SUBSCRIBE frames that wait for their RESULT: subscription, and its pattern if the end of the kept messages is to be told.
     entering: FxHashMap<u64, (u32, Option<Py<PyString>>)>,
     /// Streams by their number here: (broker, name).
-    streams: Vec<Option<Arc<Py<PyAny>>>>,
+    streams: FxHashMap<u32, Arc<Py<PyAny>>>,
     /// Channels by their ids, which want to hear what became of their messages.
     pub channels: FxHashMap<u32, Arc<Py<PyAny>>>,
     /// How far each subscription has come in each stream.
@@ -109,7 +111,7 @@ impl Arrivals {
             senders: Vec::new(),
             nobody: Sender { name: PyString::new(py, "").unbind(), session },
             inboxes: FxHashMap::default(),
-            streams: Vec::new(),
+            streams: FxHashMap::default(),
             channels: FxHashMap::default(),
             reached: FxHashMap::default(),
             topic: None,
@@ -126,7 +128,7 @@ impl Arrivals {
         self.limit = FIRST;
         self.topics = Vec::new();
         self.senders = Vec::new();
-        self.streams = Vec::new();
+        self.streams = FxHashMap::default();
         self.asked.clear();
         self.entering.clear();
     }
@@ -237,8 +239,7 @@ impl Arrivals {
     }
 
     fn stream(&self, stream: u32) -> Checked<Arc<Py<PyAny>>> {
-        let named = self.streams.get(stream as usize).and_then(Option::as_ref);
-        named.cloned().ok_or_else(|| Fault::protocol("a stream that was not named"))
+        self.streams.get(&stream).cloned().ok_or_else(|| Fault::protocol("a stream that was not named"))
     }
 
     /// A stored message as one for Python; of a stream, and of a channel that wants to hear what becomes of it.
@@ -411,7 +412,11 @@ impl Arrivals {
             Incoming::Stream { stream, guid, name } => {
                 let guid = format!("{:032x}", u128::from_be_bytes(guid.try_into().unwrap_or_default()));
                 let named = (guid, name).into_pyobject(py).map_err(|_| Fault::protocol("no memory for a name"))?;
-                fill(&mut self.streams, stream, Arc::new(named.into_any().unbind()))?;
+                if self.streams.len() >= SLOTS as usize {
+                    return Err(Fault::protocol(format!("more than {SLOTS} streams")));
+                }
+                // Those of other nodes have numbers apart from the broker's own, so this is no list.
+                self.streams.insert(stream, Arc::new(named.into_any().unbind()));
             }
             Incoming::Stored { stream, number, count, offset, sequence, again } => {
                 let stream = self.stream(stream)?.clone_ref(py);
@@ -441,6 +446,7 @@ impl Arrivals {
             Incoming::Ping(token) => out.beat(kind::PONG, token),
             Incoming::Pong(token) => self.events.push(Event::Pong(token)),
             Incoming::Away => self.events.push(Event::Away),
+            Incoming::Servers(list) => self.events.push(Event::Servers(list.into())),
             Incoming::Flow { stop } => self.events.push(Event::Flow(stop)),
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));

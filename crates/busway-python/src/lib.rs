@@ -6,8 +6,11 @@
 // PyO3 hands arguments over by value and wants methods where functions would do.
 #![allow(clippy::needless_pass_by_value, clippy::unused_self)]
 
+mod bell;
+mod block;
 mod bytes;
 mod columns;
+mod disk;
 mod engine;
 mod inbox;
 mod incoming;
@@ -19,6 +22,7 @@ mod rules;
 mod session;
 mod stored;
 
+use busway_core::clock;
 use busway_core::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::{pattern, topic};
 use pyo3::prelude::*;
@@ -63,6 +67,11 @@ pub(crate) mod event {
     pub const DOUBT: u8 = 35;
     pub const OWN: u8 = 36;
     pub const ENDED: u8 = 37;
+    pub const NODE: u8 = 38;
+    pub const SYNCED: u8 = 39;
+    pub const CONFLICT: u8 = 40;
+    pub const PROVIDER: u8 = 41;
+    pub const SERVERS: u8 = 42;
 }
 
 /// A fault as the exception that `busway.errors` has for its code.
@@ -111,6 +120,12 @@ fn check_pattern<'a>(py: Python<'_>, pattern: &'a str) -> PyResult<&'a str> {
     }
 }
 
+/// Holds the engine's clocks at a time in nanoseconds since 1970; 0 lets them run.
+#[pyfunction]
+fn hold_clock(at: i64) {
+    clock::hold(at);
+}
+
 #[pymodule(name = "_core")]
 fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -136,6 +151,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_MISSED", event::MISSED),
         ("EVENT_PONG", event::PONG),
         ("EVENT_AWAY", event::AWAY),
+        ("EVENT_SERVERS", event::SERVERS),
         ("EVENT_FULL", event::FULL),
         ("EVENT_YIELD", event::YIELD),
         ("EVENT_ASK", event::ASK),
@@ -150,6 +166,10 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_DOUBT", event::DOUBT),
         ("EVENT_OWN", event::OWN),
         ("EVENT_ENDED", event::ENDED),
+        ("EVENT_NODE", event::NODE),
+        ("EVENT_SYNCED", event::SYNCED),
+        ("EVENT_CONFLICT", event::CONFLICT),
+        ("EVENT_PROVIDER", event::PROVIDER),
         ("EVENT_KEEP", event::KEEP),
         ("EVENT_REQUEST", event::REQUEST),
         ("EVENT_CANCEL", event::CANCEL),
@@ -171,17 +191,18 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<rules::Selection>()?;
     m.add_class::<bytes::ColumnBuffer>()?;
     m.add_class::<log::Log>()?;
-    m.add_class::<log::Block>()?;
-    m.add_class::<log::SimulatedFiles>()?;
+    m.add_class::<block::Block>()?;
+    m.add_class::<disk::SimulatedFiles>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
+    m.add_function(wrap_pyfunction!(hold_clock, m)?)?;
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     m.add_function(wrap_pyfunction!(message::furthest, m)?)?;
     m.add_function(wrap_pyfunction!(message::handed, m)?)?;
-    m.add_function(wrap_pyfunction!(log::block_records, m)?)?;
-    m.add_function(wrap_pyfunction!(log::block_part, m)?)?;
-    m.add_function(wrap_pyfunction!(log::encode_records, m)?)?;
+    m.add_function(wrap_pyfunction!(block::block_records, m)?)?;
+    m.add_function(wrap_pyfunction!(block::block_part, m)?)?;
+    m.add_function(wrap_pyfunction!(block::encode_records, m)?)?;
     m.add_function(wrap_pyfunction!(columns::columns, m)?)?;
     m.add_function(wrap_pyfunction!(stored::block_messages, m)?)?;
     m.add_function(wrap_pyfunction!(stored::select_records, m)?)?;

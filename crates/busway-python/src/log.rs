@@ -1,28 +1,27 @@
 //! The stored log for Python: for tests, tools and whoever reads; the engine appends to it on its own.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use busway_core::log::append::Log as Core;
 use busway_core::log::columns::Wanted;
+use busway_core::log::copy::Uncopied;
 use busway_core::log::files::Real;
 use busway_core::log::front::{Kept, Sent};
-use busway_core::log::record::{records, Message, Record};
+use busway_core::log::record::{records, Message};
 use busway_core::log::scan::Reader;
-use busway_core::log::simulated::{Faults, Simulated};
 use busway_core::log::waiting::Parked;
-use busway_core::log::{Damage, Error, Position, Refused, Safety, Settings};
+use busway_core::log::{Damage, Error, Position, Refused, Settings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::bell::Bell;
 use crate::columns::{asked, shown, Shown};
+use crate::disk::{read_settings, SimulatedFiles};
 use crate::rules::Selection;
 
 /// How many missing files one look goes past.
@@ -34,43 +33,13 @@ const MOST: usize = 1 << 30;
 /// Bytes of a buffer that is kept to be used again.
 const KEPT: usize = 8 << 20;
 
-/// Becomes readable when it is rung, until it is heard.
-struct Bell {
-    rung: Arc<AtomicBool>,
-    ear: UnixStream,
-}
-
-impl Bell {
-    fn new() -> std::io::Result<(Self, Box<dyn Fn() + Send + Sync>)> {
-        let (ear, hand) = UnixStream::pair()?;
-        ear.set_nonblocking(true)?;
-        hand.set_nonblocking(true)?;
-        let rung = Arc::new(AtomicBool::new(false));
-        let flag = rung.clone();
-        let pull = move || {
-            if !flag.swap(true, SeqCst) {
-                // One byte always fits, and nobody is left to hear it if the other end is gone.
-                let _ = (&hand).write(&[1]);
-            }
-        };
-        Ok((Self { rung, ear }, Box::new(pull)))
-    }
-
-    fn hear(&self) {
-        // In this order: who rings before the second line is heard, for whoever calls this looks afterwards; who rings later
-        // leaves it readable. The other way round a ring could be taken away and still count as one that is to be heard.
-        let _ = (&self.ear).read(&mut [0; 8]);
-        self.rung.store(false, SeqCst);
-    }
-}
-
 /// A `busway.errors.DataFailed`.
 fn failed(py: Python<'_>, text: String) -> PyErr {
     let make = || py.import("busway.errors")?.getattr("DataFailed")?.call1((text,));
     make().map_or_else(|error| error, PyErr::from_value)
 }
 
-const TOO_LARGE: &str = "a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes";
+pub const TOO_LARGE: &str = "a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes";
 
 type Told = (String, u64, u64, Option<u64>, &'static str);
 
@@ -169,15 +138,19 @@ impl Log {
 #[pymethods]
 impl Log {
     #[staticmethod]
-    #[pyo3(signature = (folder, *, name = "stream", begin = 0, **settings))]
+    #[pyo3(signature = (folder, *, name = "stream", begin = 0, by_hand = false, **settings))]
     fn open(
         py: Python<'_>,
         folder: Option<Source>,
         name: &str,
         begin: u64,
+        by_hand: bool,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let settings = read_settings(Settings::default(), settings)?;
+        if by_hand && !matches!(folder, Some(Source::Simulated(_))) {
+            return Err(PyValueError::new_err("only a log on simulated files is written by hand"));
+        }
         // Nothing of Python's may be dropped while detached.
         let (simulated, folder) = match folder {
             None => (None, None),
@@ -186,6 +159,11 @@ impl Log {
         };
         let opened = py.detach(|| -> Result<_, Error> {
             Ok(match (simulated, folder) {
+                (Some(files), _) if by_hand => {
+                    // Nobody pulls it: whoever writes knows when it is to be heard.
+                    let (bell, _) = Bell::new()?;
+                    (Core::open(Arc::new(files), settings, None, begin)?.by_hand(), Some(bell))
+                }
                 (Some(files), _) => (Core::open(Arc::new(files), settings, None, begin)?, None),
                 (None, Some(folder)) => {
                     let (bell, ring) = Bell::new()?;
@@ -310,8 +288,60 @@ impl Log {
         Ok(self.taken(py, now, records(block).skip(skip).map(|record| record.message()))?.len())
     }
 
+    /// Takes the records of a block of another log as they are; false: too much waits to be written.
+    fn copy(&self, py: Python<'_>, block: &[u8]) -> PyResult<bool> {
+        self.with(py, |log| log.copy(block))?.map_err(|error| match error {
+            Uncopied::Refused(refused) => self.unusable(py, &format!("a write failed: {refused:?}")),
+            Uncopied::Wrong(why) => PyValueError::new_err(why),
+        })
+    }
+
+    /// Of a copy: removes the buckets before this offset; how many records, bytes and buckets went.
+    fn trim_to(&self, py: Python<'_>, first: u64) -> PyResult<(u64, u64, usize)> {
+        let gone = self.with(py, |log| log.trim_to(first))?.map_err(|error| self.unusable(py, &error))?;
+        Ok((gone.records, gone.bytes, gone.buckets))
+    }
+
+    /// Nothing from this offset on is safe, whatever the disk has; None: the disk alone counts.
+    fn confirm(&self, py: Python<'_>, upto: Option<u64>) -> PyResult<()> {
+        self.with(py, |log| log.confirm(upto))
+    }
+
+    /// Whether nothing new is taken for now, as if too much waited to be written.
+    fn rest(&self, py: Python<'_>, yes: bool) -> PyResult<()> {
+        self.with(py, |log| log.rest(yes))
+    }
+
+    /// As `safe`, whether or not it was confirmed.
+    #[getter]
+    fn written(&self) -> u64 {
+        self.reader.written()
+    }
+
+    /// As `read`, up to `written`.
+    fn read_written<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        most: usize,
+    ) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
+        let block = self.io(py, |reader| reader.read_written(offset, most))?;
+        Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
+    }
+
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Core::flush)
+    }
+
+    /// Of a log by hand: writes what was flushed; then `hear` and the engine's `commit` are due, as if `fileno` were readable.
+    fn write(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Core::write)
+    }
+
+    /// Bytes that were flushed and are not written yet.
+    #[getter]
+    fn unwritten(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |log| log.unwritten())
     }
 
     #[getter]
@@ -381,6 +411,13 @@ impl Log {
 
     fn find(&self, py: Python<'_>, topic: &str, sequence: u64) -> PyResult<Option<u64>> {
         self.io(py, |reader| reader.find(topic, sequence))
+    }
+
+    /// Number, offset and sequence of those that a session has stored, of so many numbers from one on.
+    fn placed(&self, py: Python<'_>, session: u64, first: u64, count: u64) -> PyResult<Vec<(u64, u64, u64)>> {
+        let found = self.with(py, |log| log.placed(session, first, count))?;
+        let found = found.map_err(|_| self.unusable(py, &"it can't be looked up"))?;
+        Ok(found.into_iter().map(|(number, place)| (number, place.offset, place.sequence)).collect())
     }
 
     /// The offset from which on there may be something for a selection.
@@ -471,161 +508,5 @@ impl Log {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| self.slot().take().map_or(Ok(()), |mut log| log.close()));
         closed.map_err(|error| self.unusable(py, &error))
-    }
-}
-
-fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
-    let count = |name: &str, value: &Bound<'_, PyAny>| {
-        let refuse = |_| PyValueError::new_err(format!("{name} is a whole number, 0 or more, not {value}"));
-        value.extract::<u64>().map_err(refuse)
-    };
-    for (name, value) in given.into_iter().flatten() {
-        let name: String = name.extract()?;
-        let age = |value| count(&name, value).map(|age| i64::try_from(age).unwrap_or(i64::MAX));
-        match &*name {
-            "safety" => {
-                settings.safety = match &*value.extract::<String>()? {
-                    "memory" => Safety::Memory,
-                    "written" => Safety::Written,
-                    "synced" => Safety::Synced,
-                    other => {
-                        let text = format!("safety is \"memory\", \"written\" or \"synced\", not {other:?}");
-                        return Err(PyValueError::new_err(text));
-                    }
-                }
-            }
-            "bucket_bytes" => settings.bucket_bytes = count(&name, &value)?,
-            "bucket_age" => settings.bucket_age = age(&value)?,
-            "max_age" => settings.max_age = age(&value)?,
-            "max_bytes" => settings.max_bytes = count(&name, &value)?,
-            "max_count" => settings.max_count = count(&name, &value)?,
-            "hold" => settings.hold = count(&name, &value)?,
-            "max_delay" => settings.max_delay = age(&value)?,
-            "once_age" => settings.once_age = age(&value)?,
-            "pending_bytes" => settings.pending_bytes = count(&name, &value)? as usize,
-            _ => return Err(PyValueError::new_err(format!("a stream has no setting {name:?}"))),
-        }
-    }
-    Ok(settings)
-}
-
-/// Files in memory whose power can be cut, for tests.
-#[pyclass(frozen, module = "busway._core")]
-pub struct SimulatedFiles {
-    files: Simulated,
-}
-
-#[pymethods]
-impl SimulatedFiles {
-    #[new]
-    fn new() -> Self {
-        Self { files: Simulated::new(true) }
-    }
-
-    /// Keeps what was synced, and of the rest what chance wants.
-    fn power_cut(&self, seed: u64) {
-        self.files.power_cut(seed);
-    }
-
-    /// From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more.
-    #[pyo3(signature = (*, room = None, sync = false, fuse = None))]
-    fn fail(&self, room: Option<usize>, sync: bool, fuse: Option<usize>) {
-        self.files.set(Faults { room, sync, fuse });
-    }
-
-    fn contents<'py>(&self, py: Python<'py>) -> Vec<(String, Bound<'py, PyBytes>)> {
-        let all = self.files.contents().into_iter();
-        all.map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect()
-    }
-}
-
-/// A stored message: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
-type StoredRow =
-    (u64, u64, i64, PyBackedStr, PyBackedBytes, Option<PyBackedBytes>, PyBackedStr, u64, u64, i64, i64, i64);
-
-/// A block of these messages.
-#[pyfunction]
-pub fn encode_records(py: Python<'_>, rows: Vec<StoredRow>) -> PyResult<Bound<'_, PyBytes>> {
-    let mut out = Vec::new();
-    for (offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due) in &rows {
-        let fields = fields.as_deref();
-        let (session, number, time, expires, due) = (*session, *number, *time, *expires, *due);
-        let message = Message { topic, sender, time, session, number, expires, due, fields, payload };
-        if message.size().is_none() {
-            return Err(PyValueError::new_err(TOO_LARGE));
-        }
-        message.encode(*offset, *sequence, *stored, &mut out);
-    }
-    Ok(PyBytes::new(py, &out))
-}
-
-/// What a block has from an offset on, at most so many bytes but at least one record: the offset it begins with, the one to
-/// read on from, and its bytes.
-#[pyfunction]
-pub fn block_part<'py>(py: Python<'py>, block: &[u8], offset: u64, most: usize) -> (u64, u64, Bound<'py, PyBytes>) {
-    let (mut start, mut end, mut first, mut next) = (0, 0, offset, offset);
-    for record in records(block) {
-        let size = record.bytes.len();
-        if record.offset() < offset {
-            (start, end) = (start + size, end + size);
-        } else if end == start {
-            (end, first, next) = (end + size, record.offset(), record.offset() + 1);
-        } else if end + size - start <= most {
-            (end, next) = (end + size, record.offset() + 1);
-        } else {
-            break;
-        }
-    }
-    (first, next, PyBytes::new(py, &block[start..end]))
-}
-
-/// Records that are handed out a few at a time.
-#[pyclass(frozen, module = "busway._core")]
-pub struct Block(pub busway_core::log::block::Block);
-
-/// First offset, and how many.
-type Span = (u64, u64);
-
-#[pymethods]
-impl Block {
-    #[new]
-    fn new(block: &[u8]) -> Self {
-        Self(busway_core::log::block::Block::new(block))
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The message with this offset, or None.
-    fn get<'py>(&self, py: Python<'py>, offset: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.get(offset).map(|record| row(py, &record)).transpose()
-    }
-
-    /// What is chosen of the records from an offset on.
-    fn find(&self, begin: u64, selection: &Bound<'_, Selection>, but: &str, now: i64) -> Vec<Span> {
-        self.0.find(begin, &selection.get().0, but, now)
-    }
-}
-
-/// A message: offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due.
-fn row<'py>(py: Python<'py>, record: &Record<'_>) -> PyResult<Bound<'py, PyAny>> {
-    let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
-    let place = (record.offset(), record.sequence(), record.stored(), record.topic);
-    let body = (bytes(record.payload), record.fields.map(bytes), record.sender);
-    let rest = (record.session(), record.number(), record.time(), record.expires(), record.due());
-    let row = (place.0, place.1, place.2, place.3, body.0, body.1, body.2, rest.0, rest.1, rest.2, rest.3, rest.4);
-    row.into_pyobject(py).map(Bound::into_any)
-}
-
-/// The messages of a block.
-#[pyfunction]
-pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let mut all = records(block);
-    let rows = all.by_ref().map(|record| row(py, &record)).collect();
-    if all.rest.is_empty() {
-        rows
-    } else {
-        Err(PyValueError::new_err("not a block of whole records"))
     }
 }

@@ -232,25 +232,33 @@ pub fn furthest<'py>(py: Python<'py>, messages: &Bound<'py, PyList>) -> PyResult
     Ok(found.into_iter().map(|(stream, next)| (unsafe { Bound::from_borrowed_ptr(py, stream) }, next)).collect())
 }
 
-/// The offsets of messages that this channel handed out, as (first, how many) in their order; None: one is not of it.
+/// Offsets of a stream, as (first, how many).
+type Runs<'py> = (Bound<'py, PyAny>, Vec<(u64, u64)>);
+
+/// The offsets of messages that this channel handed out, in their order, by (broker, stream); None: one is not of it.
 #[pyfunction]
 pub fn handed<'py>(
     py: Python<'py>,
     messages: &Bound<'py, PyAny>,
     channel: &Bound<'py, PyAny>,
-) -> PyResult<Option<Vec<(u64, u64)>>> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
+) -> PyResult<Option<Vec<Runs<'py>>>> {
+    let mut found: Vec<Runs<'py>> = Vec::new();
     for message in messages.try_iter()? {
         let message = message?;
         let Some(place) = place_in(py, &message)?.filter(|place| place.owner == channel.as_ptr()) else {
             return Ok(None);
         };
-        match runs.last_mut() {
+        let at = found.iter().rposition(|(stream, _)| stream.as_ptr() == place.stream).unwrap_or(found.len());
+        if at == found.len() {
+            // SAFETY: the message is alive, and so is its stream.
+            found.push((unsafe { Bound::from_borrowed_ptr(py, place.stream) }, Vec::new()));
+        }
+        match found[at].1.last_mut() {
             Some((first, count)) if *first + *count == place.offset => *count += 1,
-            _ => runs.push((place.offset, 1)),
+            _ => found[at].1.push((place.offset, 1)),
         }
     }
-    Ok(Some(runs))
+    Ok(Some(found))
 }
 
 fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {

@@ -44,10 +44,10 @@ impl Publisher {
     /// `fields` are its address beside the topic. With `confirm` it returns how many connections received it. `offline` says
     /// what happens while there is no connection, if not what `connect()` was told. `durable` stores it in the stream of
     /// its topic and returns its position once it is as safe as the stream promises; such a message may expire, and may
-    /// be due later.
+    /// be due later. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of the others).
     #[pyo3(
-        signature = (topic, payload = Payload(None), *, fields = None, confirm = None, offline = None, durable = None, **times),
-        text_signature = "($self, topic, payload=b'', *, fields=None, confirm=False, offline=None, durable=False, expires=None, delay=None, deliver_at=None)"
+        signature = (topic, payload = Payload(None), *, fields = None, confirm = None, offline = None, durable = None, **more),
+        text_signature = "($self, topic, payload=b'', *, fields=None, confirm=False, offline=None, durable=False, expires=None, delay=None, deliver_at=None, scope='global')"
     )]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn publish<'py>(
@@ -58,7 +58,7 @@ impl Publisher {
         confirm: Option<&Bound<'py, PyAny>>,
         offline: Option<&Bound<'py, PyAny>>,
         durable: Option<&Bound<'py, PyAny>>,
-        times: Option<&Bound<'py, PyDict>>,
+        more: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let payload = match payload.0 {
@@ -66,14 +66,14 @@ impl Publisher {
             None => PyBytes::new(py, b"").into_any(),
         };
         let plain = payload.is_exact_instance_of::<PyBytes>() || payload.is_exact_instance_of::<PyString>();
-        let simple = fields.is_none() && confirm.is_none() && offline.is_none() && durable.is_none() && times.is_none();
+        let simple = fields.is_none() && confirm.is_none() && offline.is_none() && durable.is_none() && more.is_none();
         if let (true, true, Some(session), Ok(topic)) =
             (plain, simple, slf.get().session.get(py), topic.cast::<PyString>())
         {
-            if session.get().try_publish(py, topic, &payload, &[])? {
+            if session.get().try_publish(py, topic, &payload, &[], 0)? {
                 return done(py).cloned();
             }
         }
-        slf.call_method(intern!(py, "_publish"), (topic, payload, fields, confirm, offline, durable), times)
+        slf.call_method(intern!(py, "_publish"), (topic, payload, fields, confirm, offline, durable), more)
     }
 }

@@ -3,7 +3,6 @@
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use busway_core::client::{Limits, More, Outgoing};
 use busway_core::frame::{code, flag, kind, Checked, Fault};
@@ -68,10 +67,7 @@ pub fn done(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     DONE.get_or_try_init(py, || Ok(Py::new(py, Done)?.into_any())).map(|done| done.bind(py))
 }
 
-pub fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
+pub use busway_core::clock::now;
 
 struct State {
     out: Outgoing,
@@ -115,11 +111,13 @@ impl State {
 
     /// Encodes a PUBLISH with the fields it has, or those that all have.
     #[inline]
+    #[allow(clippy::too_many_arguments)] // what a message has
     fn publish(
         &mut self,
         topic: &Bound<'_, PyString>,
         time: i64,
         flags: u8,
+        scope: u16,
         times: (i64, i64),
         fields: &[u8],
         payload: &[u8],
@@ -131,7 +129,8 @@ impl State {
         let slot = self.slot(kind::PUBLISH, topic)?;
         let State { out, defaults, .. } = self;
         let fields = if fields.is_empty() { defaults } else { fields };
-        Ok(out.message(kind::PUBLISH, slot, More { flags, time, times, fields, ..More::default() }, payload))
+        let more = More { flags, each: scope, time, times, fields, ..More::default() };
+        Ok(out.message(kind::PUBLISH, slot, more, payload))
     }
 
     fn closed(&self) -> Checked<()> {
@@ -178,12 +177,13 @@ impl Session {
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
         fields: &[u8],
+        scope: u16,
     ) -> PyResult<bool> {
         self.write(py, |state| {
             if !state.ready() {
                 return Ok(false);
             }
-            with_bytes(payload, |bytes| state.publish(topic, now(), 0, (0, 0), fields, bytes))?;
+            with_bytes(payload, |bytes| state.publish(topic, now(), 0, scope, (0, 0), fields, bytes))?;
             Ok(true)
         })
     }
@@ -240,15 +240,16 @@ impl Session {
         self.state().defaults = fields.to_vec();
     }
 
-    #[pyo3(signature = (topic, payload, fields = NOTHING))]
+    #[pyo3(signature = (topic, payload, fields = NOTHING, scope = 0))]
     fn publish<'py>(
         &self,
         py: Python<'py>,
         topic: &Bound<'py, PyString>,
         payload: &Bound<'py, PyAny>,
         fields: &[u8],
+        scope: u16,
     ) -> PyResult<Option<&'py Bound<'py, PyAny>>> {
-        if self.try_publish(py, topic, payload, fields)? {
+        if self.try_publish(py, topic, payload, fields, scope)? {
             done(py).map(Some)
         } else {
             Ok(None)
@@ -256,7 +257,7 @@ impl Session {
     }
 
     /// How many were taken, and the number of the first of them.
-    #[pyo3(signature = (topic, payloads, start, fields = NOTHING, flags = 0, times = (0, 0)))]
+    #[pyo3(signature = (topic, payloads, start, fields = NOTHING, flags = 0, times = (0, 0), scope = 0))]
     #[allow(clippy::too_many_arguments)] // what all of them have
     fn publish_many<'py>(
         &self,
@@ -267,6 +268,7 @@ impl Session {
         fields: &[u8],
         flags: u8,
         times: (i64, i64),
+        scope: u16,
     ) -> PyResult<(usize, u64)> {
         let list = payloads.cast::<PyList>().ok();
         let size = payloads.len()?;
@@ -278,7 +280,7 @@ impl Session {
                     Some(list) => list.get_item(at)?,
                     None => payloads.get_item(at)?,
                 };
-                match with_bytes(&payload, |bytes| state.publish(topic, time, flags, times, fields, bytes)) {
+                match with_bytes(&payload, |bytes| state.publish(topic, time, flags, scope, times, fields, bytes)) {
                     Ok(number) => {
                         first = if at == start { number } else { first };
                         at += 1;

@@ -1,8 +1,10 @@
 //! The bytes of a block: any bytes can be walked, what is read can be written again, and nothing is taken for a record that isn't one.
 #![no_main]
 
+use busway_core::log::append::Log;
 use busway_core::log::columns::{Columns, Wanted};
 use busway_core::log::record::{behind, records, Record};
+use busway_core::log::Settings;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -20,6 +22,16 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!((old.offset(), old.due(), old.expires()), (new.offset(), new.due(), new.expires()));
     }
     assert!(again.rest.is_empty());
+    // A block that is copied is the one that is read again, or nothing of it was taken.
+    let mut copy = Log::memory(Settings::default(), 0);
+    let taken = [data, &blocks].into_iter().find(|block| copy.copy(block) == Ok(true));
+    let (mut copied, mut from) = (Vec::new(), 0);
+    while from < copy.safe() {
+        let block = copy.reader().read(from, 1 << 20).expect("memory can be read");
+        copied.extend_from_slice(&block.bytes);
+        from = block.next;
+    }
+    assert_eq!(copied, taken.unwrap_or_default());
     if let Some((at, offset)) = behind(data, 0, 0, u64::MAX) {
         assert_eq!(Record::sound(&data[at..]).map(|record| record.offset()), Some(offset));
     }

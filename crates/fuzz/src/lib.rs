@@ -1,4 +1,5 @@
-//! A broker's driver in its shortest form, for fuzzing: three clients that were let in and one that was not.
+//! A broker's driver in its shortest form, for fuzzing: three clients that were let in and one that was not. Who says
+//! that it is a node in its HELLO becomes a link.
 //!
 //! Input is a script of steps `action u8, size u8, data`. It checks what must hold whatever the clients send: outboxes are
 //! bounded, what the broker writes is a stream of frames that a client understands, and who reads a stream gets no record
@@ -29,6 +30,7 @@ const LIMITS: Limits = Limits {
     topics: 4,
     senders: 2,
     pending: 4,
+    links: 8,
     patience: 500,
     stall: 50,
 };
@@ -59,6 +61,7 @@ struct Cursor {
 
 struct Client {
     conn: u32,
+    node: bool,
     reader: Reader,
     writable: bool,
 }
@@ -87,6 +90,15 @@ fn hello(map: &[u8]) -> Vec<u8> {
 
 impl Driver {
     pub fn new() -> Self {
+        Self::of(&[b"in"; 3])
+    }
+
+    /// One of them is another node.
+    pub fn linked() -> Self {
+        Self::of(&[b"in", b"node", b"in"])
+    }
+
+    fn of(hellos: &[&[u8]; 3]) -> Self {
         let settings = Settings {
             safety: Safety::Written,
             bucket_bytes: 600,
@@ -118,9 +130,9 @@ impl Driver {
         }
         for i in 0..CLIENTS {
             let conn = driver.engine.connect();
-            driver.clients.push(Client { conn, reader: Reader::default(), writable: true });
-            if i < CLIENTS - 1 {
-                driver.feed(i, &hello(b"in"));
+            driver.clients.push(Client { conn, node: false, reader: Reader::default(), writable: true });
+            if let Some(map) = hellos.get(i) {
+                driver.feed(i, &hello(map));
             }
         }
         driver
@@ -210,7 +222,7 @@ impl Driver {
                     engine.tell_gap(cursor.conn, cursor.sub, cursor.stream, cursor.next, block.first);
                 }
                 let to = (cursor.conn, cursor.sub, cursor.stream);
-                let got = engine.replay(to, &block.bytes, block.next, &cursor.selection, cursor.held.take());
+                let got = engine.replay(to, &block.bytes, (block.next, true), &cursor.selection, cursor.held.take());
                 (cursor.next, cursor.held, cursor.behind) = (got.next, got.held, !got.live);
                 if got.live {
                     break;
@@ -233,7 +245,8 @@ impl Driver {
         self.cursors.retain(|cursor| cursor.conn != conn);
         self.engine.disconnect(conn);
         self.work();
-        self.clients[i] = Client { conn: self.engine.connect(), reader: Reader::default(), writable: true };
+        let conn = self.engine.connect();
+        self.clients[i] = Client { conn, node: false, reader: Reader::default(), writable: true };
     }
 
     fn work(&mut self) {
@@ -241,7 +254,7 @@ impl Driver {
             while let Some((conn, bytes)) = self.engine.next_output() {
                 let client = self.clients.iter_mut().find(|client| client.conn == conn).expect("output for nobody");
                 assert!(client.writable, "output while the transport is full");
-                client.reader.check(&bytes);
+                client.reader.check(&bytes, client.node);
             }
             for client in &self.clients {
                 let waits = self.engine.outbox_bytes(client.conn);
@@ -261,6 +274,12 @@ impl Driver {
     fn handle(&mut self, event: Event) {
         let engine = &mut self.engine;
         match event {
+            Event::Hello { conn, map, .. } if map == b"node" => {
+                assert!(engine.admit_node(conn, 7, "node", conn, 1, b"map"));
+                engine.node(conn, 1, 2, b"proof", false);
+                engine.link(conn).expect("it was let in");
+                self.clients.iter_mut().filter(|client| client.conn == conn).for_each(|client| client.node = true);
+            }
             Event::Hello { conn, .. } => {
                 self.sessions += 1;
                 let taken = engine.accept(conn, 1 + self.sessions % 3, "name", conn, 1, b"map");
@@ -311,17 +330,15 @@ impl Driver {
                 }
                 engine.settle_held(conn);
             }
-            Event::Request { conn, topic, frame } => {
+            Event::Request { conn, number, topic, frame, .. } => {
                 self.calls += 1;
-                let mut number = [0; 8];
-                number.copy_from_slice(&frame[HEAD + 8..HEAD + 16]);
-                self.asked = Some((conn, u64::from_le_bytes(number)));
+                self.asked = Some((conn, number));
                 let taken = self.shared.last().is_some_and(|&to| {
                     engine.pass(true, to, self.calls, conn, &topic, &frame)
                         && engine.pass(false, to, self.calls, conn, &topic, &frame)
                 });
                 if !taken {
-                    engine.answer(conn, u64::from_le_bytes(number), flag::ERROR, code::NO_RESPONDERS, &[], b"");
+                    engine.answer(conn, number, flag::ERROR, code::NO_RESPONDERS, &[], b"");
                 }
             }
             Event::Answer { frame, .. } => {
@@ -335,7 +352,14 @@ impl Driver {
             | Event::Later { .. }
             | Event::Stored(_)
             | Event::Own { .. }
-            | Event::Channel { .. } => {}
+            | Event::Channel { .. }
+            | Event::Welcome { .. }
+            | Event::Node { .. }
+            | Event::Synced(_)
+            | Event::Pong { .. }
+            | Event::Conflict { .. } => {}
+            Event::Provider { conn, service, .. } => self.shared.push((conn, service)),
+            Event::Ask { conn, number, .. } => engine.willing(conn, number, code::OK),
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
             Event::Resume(conn) | Event::Yield(conn) => engine.resume(conn),
             Event::Close { .. } | Event::Fail { .. } | Event::Wait(_) | Event::Read(_) | Event::Pause(_) => {}
@@ -350,13 +374,21 @@ impl Default for Driver {
 }
 
 impl Reader {
-    fn check(&mut self, bytes: &[u8]) {
+    fn check(&mut self, bytes: &[u8], node: bool) {
         let (topics, senders) = (&mut self.topics, &mut self.senders);
         let (streams, next) = (&mut self.streams, &mut self.next);
         // The ids in front of a delivery may make it longer than the frame it came in.
         let longest = LIMITS.frame + 4 * LIMITS.subscriptions + 64;
         let understood = self.splitter.feed(bytes, longest, &mut |data, size| {
-            match read(&data[..size])? {
+            let mut frame = data[..size].to_vec();
+            if node {
+                // What only nodes are told.
+                if [kind::NODE, kind::INTEREST, kind::ACCEPT, kind::CANCEL, kind::HOLD].contains(&frame[4]) {
+                    return Ok((Flow::Go, size));
+                }
+                frame[5] &= if frame[4] == kind::CALL { !flag::GATHER } else { !0 };
+            }
+            match read(&frame)? {
                 Incoming::Topic { slot, .. } => topics[slot as usize] = true,
                 Incoming::Sender { slot, .. } => senders[slot as usize] = true,
                 Incoming::Deliver(delivery)

@@ -2,17 +2,29 @@
 
 use super::copies::DRIVEN;
 use super::publish::{number_of, From, Passing};
+use super::scope::{request_scope, scope_of};
 use super::{Engine, Event, Service};
-use crate::connection::{State, Who};
+use crate::connection::{Role, State, Who};
 use crate::fields::{merge, Fields};
 use crate::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
+use crate::packed::{head, skip, Head};
 use crate::pending::Pending;
 use crate::split::Flow;
 
+/// Whether these bytes are a map, whatever its keys.
+fn is_map(bytes: &[u8]) -> bool {
+    let Some((Head::Map(size), rest)) = head(bytes) else { return false };
+    (0..2 * size).try_fold(rest, |rest, _| skip(rest, 0)).is_ok_and(<[u8]>::is_empty)
+}
+
+/// Calls and offers of another node that may wait for their answers.
+pub(super) const MOST: usize = 1 << 16;
+
 impl Engine {
     /// Whether this connection may ask for one more answer.
-    fn may_ask(&mut self, conn: u32, number: u64) -> Checked<Result<(), Fault>> {
-        let most = self.limits.pending;
+    pub(super) fn may_ask(&mut self, conn: u32, number: u64) -> Checked<Result<(), Fault>> {
+        // A node asks for all its clients, each of which is counted there.
+        let most = if self.role(conn) == Role::Client { self.limits.pending } else { MOST };
         let Some(this) = self.conn(conn) else { return Err(Fault::protocol("no connection")) };
         if this.asked.contains_key(&number) {
             return Err(Fault::protocol(format!("number {number} is still waiting for its answer")));
@@ -25,7 +37,7 @@ impl Engine {
     }
 
     /// Whether this connection may have one more push kept until somebody takes it.
-    fn may_offer(&mut self, conn: u32, size: usize) -> Result<(), Fault> {
+    pub(super) fn may_offer(&mut self, conn: u32, size: usize) -> Result<(), Fault> {
         let limit = self.limits.outbox;
         let Some(this) = self.conn(conn) else { return Ok(()) };
         if this.offered == 0 || this.offered + size <= limit {
@@ -64,41 +76,67 @@ impl Engine {
         self.copy(conn, topic, frame, flag::PUSHED);
         let (flags, body, tried, full) = (frame[5] & flag::FIELDS, frame[HEAD..].into(), Vec::new(), false);
         let (consumer, sub) = (u32::MAX, 0);
-        let offer = Pending::Offer { origin: conn, number, consumer, sub, topic, flags, body, tried, full };
+        let (who, scope) = (None, scope_of(frame));
+        let offer = Pending::Offer { origin: conn, number, consumer, sub, topic, flags, body, tried, full, who, scope };
+        self.begin_offer(offer);
+        Ok(Flow::Go)
+    }
+
+    /// A push of a client or of another node: offered until somebody takes it.
+    pub(super) fn begin_offer(&mut self, offer: Pending) {
+        let Pending::Offer { origin, number, topic, body, .. } = &offer else { return };
         let id = self.pending.next_id();
-        self.topics.use_again(topic);
-        if let Some(this) = self.conn(conn) {
-            this.asked.insert(number, id);
-            this.offered += frame.len() - HEAD;
+        self.topics.use_again(*topic);
+        if let Some(this) = self.conn(*origin) {
+            this.asked.insert(*number, id);
+            this.offered += body.len();
         }
         self.offer(id, offer);
-        Ok(Flow::Go)
     }
 
     /// Offers a push to the next consumer that has not been tried.
     fn offer(&mut self, id: u64, mut pending: Pending) {
-        let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried, full } = &mut pending else {
+        let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried, full, who, scope } =
+            &mut pending
+        else {
             return;
         };
-        let (from, topic) = (*origin, *topic);
+        let (origin, topic) = (*origin, *topic);
+        let from = who.as_deref().map_or(From::Conn(origin), From::Far);
         let route = self.topics.route(topic, &mut self.index);
-        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body, place: None };
-        let narrowed = self.narrow(From::Conn(from), &passing, &route);
+        let new = Passing::new(kind::OFFER, *flags, topic, body);
+        let passing = Passing { answer: Some(id), scope: *scope, ..new };
+        let narrowed = self.narrow(from, &passing, &route);
         let way = narrowed.as_ref().unwrap_or(&route);
-        let (takers, too_complex): (Vec<_>, _) = (way.takers().collect(), route.too_complex);
+        let too_complex = route.too_complex;
+        let mut takers: Vec<_> = way.takers().collect();
         self.widen(topic, route, narrowed);
         self.push_turn = self.push_turn.wrapping_add(1);
+        let mut ours = takers.len();
+        if !self.links.is_empty() {
+            // Our clients first, then other nodes; what came from one goes to none.
+            takers.retain(|taker| !(taker.link && from.is_far()));
+            takers.sort_by_key(|taker| taker.link);
+            ours = takers.partition_point(|taker| !taker.link);
+        }
+        let (near, far) = takers.split_at_mut(ours);
+        for some in [near, far] {
+            some.rotate_left(self.push_turn % some.len().max(1));
+        }
         let limit = self.limits.outbox;
-        let mut choice = None;
-        for i in 0..takers.len() {
-            let taker = takers[self.push_turn.wrapping_add(i) % takers.len()];
+        let (mut choice, mut too_long) = (None, false);
+        for taker in takers {
             let Some(this) = self.conn(taker.conn) else { continue };
-            let wants = taker.conn != from || taker.echo;
+            let wants = taker.conn != origin || taker.echo;
             if this.state != State::Open || !wants || tried.contains(&taker.conn) {
                 continue;
             }
             if this.outbox.bytes() >= limit || this.held.contains_key(&taker.id) {
                 *full = true;
+                continue;
+            }
+            if this.is_too_long(HEAD + body.len()) {
+                too_long = true;
                 continue;
             }
             if !this.crowded {
@@ -109,21 +147,24 @@ impl Engine {
         }
         let Some(taker) = choice else {
             let (number, full) = (*number, *full);
-            self.end_offer(&pending);
-            self.done(from, number);
-            if too_complex {
-                self.reject(from, number, &Fault::too_complex(self.topics.text(topic)));
+            let fault = if too_complex {
+                self.stats.rejected += 1;
+                Fault::too_complex(self.topics.text(topic))
             } else if full {
-                self.result(from, number, code::TOO_MANY_PENDING, 0, "the consumers do not keep up");
+                Fault::new(code::TOO_MANY_PENDING, "the consumers do not keep up")
+            } else if too_long {
+                Fault::new(code::FRAME_TOO_LARGE, "other nodes of the cluster do not take so long a message")
             } else {
-                self.result(from, number, code::NO_CONSUMER, 0, "nobody took the message");
-            }
+                Fault::new(code::NO_CONSUMER, "nobody took the message")
+            };
+            self.end_offer(&pending);
+            self.done(origin, number);
+            self.offered(origin, number, fault.code, &fault.text);
             return;
         };
         (*consumer, *sub) = (taker.conn, taker.id);
         tried.push(taker.conn);
-        let passing = Passing { kind: kind::OFFER, flags: *flags, topic, answer: Some(id), body, place: None };
-        self.deliver(From::Conn(from), taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
+        self.deliver(from, taker.conn, passing, &[taker.id], taker.policy, &mut u32::MAX.clone());
         if let Some(this) = self.conn(taker.conn) {
             this.owed.insert(id);
         }
@@ -149,8 +190,17 @@ impl Engine {
         self.end_offer(&pending);
         let (origin, number) = pending.origin();
         self.done(origin, number);
-        self.result(origin, number, code::OK, 1, "");
+        self.offered(origin, number, code::OK, "");
         Ok(())
+    }
+
+    /// Tells who pushed what became of it.
+    pub(super) fn offered(&mut self, origin: u32, number: u64, code: u16, text: &str) {
+        if self.role(origin) == Role::Client {
+            self.result(origin, number, code, u64::from(code == code::OK), text);
+        } else {
+            self.willing(origin, number, code);
+        }
     }
 
     fn answered(&mut self, id: u64, conn: u32) -> Option<Pending> {
@@ -174,11 +224,14 @@ impl Engine {
     pub(super) fn done(&mut self, origin: u32, number: u64) {
         if let Some(this) = self.conn(origin) {
             this.asked.remove(&number);
+            if let Some(peer) = this.peer.as_mut() {
+                peer.callers.remove(&number);
+            }
         }
     }
 
     pub(super) fn request(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
-        let admitted = self.admit(conn, frame, flag::FIELDS | flag::GATHER)?;
+        let admitted = self.admit(conn, frame, flag::FIELDS | flag::GATHER | flag::LOCAL | flag::REMOTE)?;
         let number = number_of(frame);
         self.stats.requests += 1;
         if let Err(fault) = self.pass_request(conn, frame, admitted)? {
@@ -200,7 +253,7 @@ impl Engine {
         if let Err(fault) = self.may_ask(conn, number)? {
             return Ok(Err(fault));
         }
-        let service = self.services.get(&topic).copied();
+        let service = self.service_for(topic, request_scope(frame));
         if !self.topics.is_reserved(topic) {
             self.copy(conn, topic, frame, flag::REQUESTED);
         }
@@ -209,13 +262,13 @@ impl Engine {
             return Ok(Err(Fault::new(code::NO_RESPONDERS, text)));
         };
         let (server, service) = match service {
-            Service::Client { conn, id } => (conn, id),
+            Service::Client { conn, id, .. } => (conn, id),
             Service::Shared(_) => {
                 if let Some(this) = self.conn(conn) {
                     this.asked.insert(number, DRIVEN);
                 }
                 let topic = self.topics.text(topic).into();
-                self.events.push(Event::Request { conn, topic, frame: frame.into() });
+                self.events.push(Event::Request { conn, number, topic, frame: frame.into(), far: false });
                 return Ok(Ok(()));
             }
             Service::Internal => {
@@ -227,25 +280,45 @@ impl Engine {
                 return Ok(Ok(()));
             }
         };
+        let new = Passing::new(kind::CALL, frame[5] & (flag::FIELDS | flag::GATHER), topic, &frame[HEAD..]);
+        Ok(self.call((server, service), From::Conn(conn), (conn, number), new))
+    }
+
+    /// Hands a request to the one who serves its topic, a client or another node.
+    pub(super) fn call(
+        &mut self,
+        (server, service): (u32, u32),
+        from: From,
+        (origin, number): (u32, u64),
+        mut passing: Passing,
+    ) -> Result<(), Fault> {
         let limit = self.limits.outbox;
         if self.conn(server).is_some_and(|server| server.outbox.bytes() >= limit) {
-            return Ok(Err(Fault::new(code::TOO_MANY_PENDING, "the service does not keep up")));
+            return Err(Fault::new(code::TOO_MANY_PENDING, "the service does not keep up"));
+        }
+        if let Some(fault) = self.too_long_for(server, HEAD + passing.body.len()) {
+            return Err(fault);
         }
         let id = self.pending.next_id();
-        let flags = frame[5] & flag::FIELDS;
-        let passing = Passing { kind: kind::CALL, flags, topic, answer: Some(id), body: &frame[HEAD..], place: None };
-        if !self.deliver(From::Conn(conn), server, passing, &[service], 0, &mut u32::MAX.clone()) {
-            return Ok(Err(Fault::new(code::SERVICE_GONE, "the service is leaving")));
+        let mut gather = passing.flags & flag::GATHER != 0;
+        if self.role(server) == Role::Client {
+            passing.flags &= !flag::GATHER;
+        } else {
+            // That node knows who replies.
+            gather = false;
         }
-        let gather = frame[5] & flag::GATHER != 0;
-        self.pending.insert(id, Pending::Call { origin: conn, number, server, gather });
-        if let Some(this) = self.conn(conn) {
+        let passing = Passing { answer: Some(id), ..passing };
+        if !self.deliver(from, server, passing, &[service], 0, &mut u32::MAX.clone()) {
+            return Err(Fault::new(code::SERVICE_GONE, "the service is leaving"));
+        }
+        self.pending.insert(id, Pending::Call { origin, number, server, gather });
+        if let Some(this) = self.conn(origin) {
             this.asked.insert(number, id);
         }
         if let Some(this) = self.conn(server) {
             this.owed.insert(id);
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// REPLY of a service: on to who asked, with the asker's number.
@@ -255,8 +328,16 @@ impl Engine {
         if frame[5] & !(flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END) != 0 {
             return Err(Fault::protocol(format!("unknown flags {:#04x} on REPLY", frame[5])));
         }
-        let fields = match Fields::read(if frame[5] & flag::FIELDS == 0 { &[] } else { parts.bin32()? }) {
+        let fields = if frame[5] & flag::FIELDS == 0 { &[] } else { parts.bin32()? };
+        let fields = match Fields::read(fields) {
             Ok(fields) => fields,
+            // Another node may have said who replies.
+            Err(_) if self.role(conn) != Role::Client => {
+                if !is_map(fields) {
+                    return Err(Fault::protocol("a reply with fields that are none"));
+                }
+                Fields::default()
+            }
             Err(fault) => {
                 self.stats.rejected += 1;
                 self.result(conn, id, fault.code, 0, &fault.text);
@@ -280,6 +361,11 @@ impl Engine {
                 this.owed.insert(id);
             }
         }
+        // The name that may be added is short, and there is room for it.
+        if let Some(fault) = self.too_long_for(origin, frame.len()) {
+            self.answer_instead(origin, number, frame[5], &fault);
+            return Ok(());
+        }
         if gather && frame[5] & flag::END == 0 {
             let who = self.conn(conn).map(|this| this.who.named());
             // One with as many fields as there may be goes on without a name.
@@ -297,6 +383,14 @@ impl Engine {
             out[at + 8..at + 16].copy_from_slice(&number.to_le_bytes());
         });
         Ok(())
+    }
+
+    /// In place of a reply that can't go where it should: more may follow it.
+    pub(super) fn answer_instead(&mut self, conn: u32, number: u64, flags: u8, fault: &Fault) {
+        self.put(conn, |out| {
+            let frame = Writer::new(out, kind::REPLY, flag::ERROR | flags & flag::PARTIAL).u16(fault.code).u64(number);
+            frame.bytes(fault.text.as_bytes()).end();
+        });
     }
 
     pub(super) fn reply_error(&mut self, conn: u32, number: u64, fault: &Fault) {
@@ -318,15 +412,32 @@ impl Engine {
     pub(super) fn cancel(&mut self, conn: u32, number: u64) {
         let Some(this) = self.conn(conn) else { return };
         let session = this.who.session;
-        let Some(id) = this.asked.remove(&number) else { return };
+        // A node may have asked only whether somebody is willing: the driver knows.
+        let driven = this.peer.is_some().then_some(DRIVEN);
+        let Some(id) = this.asked.remove(&number).or(driven) else { return };
         if id == DRIVEN {
+            self.done(conn, number);
             self.events.push(Event::Cancel { conn, number });
         }
-        if let Some(Pending::Offer { consumer, sub, .. }) = self.forget(id) {
-            self.put(consumer, |out| {
+        let Some(pending) = self.forget(id) else { return };
+        let awaited = pending.awaited();
+        if self.role(awaited) != Role::Client {
+            self.call_off(awaited, id);
+        } else if let Pending::Offer { sub, body, who, .. } = pending {
+            // The message's own number and sender, also when it is another node's.
+            let session = who.map_or(session, |who| who.session);
+            let number = Body::of(&body, 0).map_or(number, |body| body.number);
+            self.put(awaited, |out| {
                 Writer::new(out, kind::WITHDRAW, 0).u16(0).u32(sub).u64(session).u64(number).end();
             });
         }
+    }
+
+    /// CANCEL to another node that has a call or an offer of ours.
+    pub fn call_off(&mut self, conn: u32, id: u64) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::CANCEL, 0).u16(0).u64(id).end();
+        });
     }
 
     fn forget(&mut self, id: u64) -> Option<Pending> {
@@ -341,7 +452,10 @@ impl Engine {
     /// A connection ended: what it owed goes elsewhere or fails, what it asked is forgotten.
     pub(super) fn settle(&mut self, owed: Vec<u64>, asked: Vec<u64>, who: &Who) {
         for id in asked {
-            self.forget(id);
+            let call = self.forget(id).filter(|pending| matches!(pending, Pending::Call { .. }));
+            if let Some(node) = call.map(|call| call.awaited()).filter(|&conn| self.role(conn) != Role::Client) {
+                self.call_off(node, id);
+            }
         }
         for id in owed {
             match self.pending.remove(id) {

@@ -1,11 +1,13 @@
 //! Everything that isn't a message: handshake, names, subscriptions, services, heartbeat, goodbye.
 
 use super::copies::Kept;
-use super::{add, Engine, Event, Group, Service};
-use crate::connection::{Named, State, Who};
+use super::figures::add;
+use super::{Engine, Event, Group, Service};
+use crate::connection::{Named, Role, Served, State, Who};
 use crate::expressions::ENOUGH;
-use crate::frame::{code, flag, kind, policy, Checked, Fault, Parts, Writer, MAGIC};
+use crate::frame::{code, flag, kind, policy, scope, Checked, Fault, Parts, Writer, MAGIC};
 use crate::index::Subscription;
+use crate::interest::Want;
 use crate::pattern::PREFIX;
 use crate::rules::Rules;
 use crate::split::Flow;
@@ -79,8 +81,16 @@ impl Engine {
         let mut parts = Parts::of(frame);
         let allowed = match kind {
             kind::PUSH | kind::REQUEST | kind::REPLY => !0,
-            kind::SUBSCRIBE => flag::NO_ECHO | flag::WATCH | flag::LISTEN | flag::SINCE,
-            kind::SERVE => flag::SHARED | flag::ASKS,
+            kind::SUBSCRIBE => {
+                flag::NO_ECHO
+                    | flag::WATCH
+                    | flag::LISTEN
+                    | flag::SINCE
+                    | flag::SUBSCRIBE_LOCAL
+                    | flag::SUBSCRIBE_REMOTE
+                    | flag::WAIT
+            }
+            kind::SERVE => flag::SHARED | flag::ASKS | flag::LOCAL | flag::REMOTE | flag::WAIT,
             kind::HOLD => flag::FULL,
             _ => 0,
         };
@@ -166,6 +176,8 @@ impl Engine {
     }
 
     pub fn ping(&mut self, conn: u32, token: u64) {
+        // Its PONG says that the other node knows what our clients want now.
+        self.tell_interest();
         self.beat_frame(conn, kind::PING, token);
     }
 
@@ -175,12 +187,21 @@ impl Engine {
         });
     }
 
-    /// AWAY on every open connection.
+    /// AWAY on the connection of every client.
     pub fn away(&mut self) {
+        self.tell_clients(kind::AWAY, &[]);
+    }
+
+    /// SERVERS on the connection of every client.
+    pub fn tell_servers(&mut self, list: &[u8]) {
+        self.tell_clients(kind::SERVERS, list);
+    }
+
+    fn tell_clients(&mut self, kind: u8, rest: &[u8]) {
         for conn in 0..self.conns.len() as u32 {
-            if self.is_open(conn) {
+            if self.is_open(conn) && self.role(conn) == Role::Client {
                 self.put(conn, |out| {
-                    Writer::new(out, kind::AWAY, 0).u16(0).end();
+                    Writer::new(out, kind, 0).u16(0).bytes(rest).end();
                 });
             }
         }
@@ -205,8 +226,9 @@ impl Engine {
         if slot >= self.limits.topics {
             return Err(Fault::protocol(format!("topic slot {slot}, the limit is {}", self.limits.topics)));
         }
+        let limit = self.topic_limit(conn);
         let named = match topic::check(text) {
-            _ if text.len() > self.limits.topic => Named::Refused(code::TOPIC_TOO_LONG),
+            _ if text.len() > limit => Named::Refused(code::TOPIC_TOO_LONG),
             Ok(text) => Named::Topic(self.topics.use_text(text)),
             Err(fault) => Named::Refused(fault.code),
         };
@@ -220,7 +242,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The driver lets a SUBSCRIBE through: adds it and queues its RESULT; the code.
+    /// The driver lets a SUBSCRIBE through: adds it and queues its RESULT, which with WAIT is the driver's; the code.
     #[allow(clippy::too_many_arguments)] // the parts of the frame
     pub fn subscribe(
         &mut self,
@@ -239,7 +261,9 @@ impl Engine {
                 for one in kept {
                     self.hand(conn, &[sub], one);
                 }
-                self.result(conn, number, code::OK, kept.len() as u64, "");
+                if flags & flag::WAIT == 0 {
+                    self.result(conn, number, code::OK, kept.len() as u64, "");
+                }
                 code::OK
             }
             Err(fault) => {
@@ -277,8 +301,7 @@ impl Engine {
             let text = format!("{} subscriptions, the limit for one connection", limits.subscriptions);
             return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
         }
-        let expression = pattern.starts_with(PREFIX);
-        if expression && this.expressions >= limits.expressions {
+        if pattern.starts_with(PREFIX) && this.expressions >= limits.expressions {
             let text = format!("{} regular expressions, the limit for one connection", limits.expressions);
             return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
         }
@@ -288,16 +311,50 @@ impl Engine {
         if policy > policy::DISCONNECT {
             return Err(Fault::new(code::REFUSED, format!("no policy has the number {policy}")));
         }
+        self.insert_subscription(conn, sub, flags, policy, pattern, group, rules)
+    }
+
+    /// Adds a subscription of a client, or one that stands for those of another node.
+    #[allow(clippy::too_many_arguments)] // the parts of the frame
+    pub(super) fn insert_subscription(
+        &mut self,
+        conn: u32,
+        sub: u32,
+        flags: u8,
+        policy: u8,
+        pattern: &str,
+        group: &str,
+        rules: &[u8],
+    ) -> Checked<()> {
+        let link = self.role(conn) == Role::Link;
+        let told = !link && self.limits.links > 0 && flags & flag::SUBSCRIBE_LOCAL == 0;
+        let want = told.then(|| Want {
+            service: false,
+            text: pattern.strip_prefix('/').unwrap_or(pattern).into(),
+            group: group.into(),
+            rules: rules.into(),
+            // Whoever is to be cut off for being slow is cut off here, not the link.
+            policy: if policy == policy::DISCONNECT { policy::BLOCK } else { policy },
+            flags: flags & (flag::LISTEN | flag::WATCH | flag::SINCE),
+        });
         let rules = if rules.is_empty() { None } else { Some(Box::new(Rules::compile(rules)?)) };
         let (echo, listen) = (flags & flag::NO_ECHO == 0, flags & flag::LISTEN != 0);
         let group = if group.is_empty() { Subscription::ALONE } else { self.use_group(group) };
         let mut subscription = Subscription::new(conn, sub, group, policy, echo, listen);
         subscription.watch = flags & flag::WATCH != 0;
+        subscription.link = link;
+        subscription.scope = scope::of(flags, flag::SUBSCRIBE_LOCAL, flag::SUBSCRIBE_REMOTE);
         match self.index.insert(pattern, subscription, rules) {
             Ok(key) => {
                 if let Some(this) = self.conn(conn) {
                     this.subs.insert(sub, key);
-                    this.expressions += usize::from(expression);
+                    if flags & flag::SINCE != 0 {
+                        this.since.insert(sub);
+                    }
+                    this.expressions += usize::from(pattern.starts_with(PREFIX));
+                }
+                if let Some(want) = want {
+                    self.interest.subscribe(key, want, group);
                 }
                 self.topics.epoch += 1;
                 Ok(())
@@ -335,9 +392,10 @@ impl Engine {
         }
     }
 
-    fn drop_subscription(&mut self, key: u32) {
+    pub(super) fn drop_subscription(&mut self, key: u32) {
         let group = self.index.get(key).group;
         self.index.remove(key);
+        self.interest.unsubscribe(key);
         self.unuse_group(group);
         self.topics.epoch += 1;
     }
@@ -346,12 +404,13 @@ impl Engine {
         match self.conn(conn).and_then(|this| this.subs.remove(&sub)) {
             Some(key) => {
                 self.let_go(conn, sub);
-                let expression = self.index.get(key).expression;
+                let (expression, scope) = (self.index.get(key).expression, self.index.get(key).scope);
                 if let Some(this) = self.conn(conn) {
                     this.expressions -= usize::from(expression);
                     let before = this.cursors.len();
                     this.cursors.retain(|&(other, _), _| other != sub);
-                    if this.cursors.len() < before {
+                    // The driver gives something of its own to some of those that are not told to other nodes.
+                    if this.since.remove(&sub) || this.cursors.len() < before || scope == scope::LOCAL {
                         self.events.push(Event::Unsubscribe { conn, sub });
                     }
                 }
@@ -368,11 +427,13 @@ impl Engine {
         self.services.insert(topic, Service::Internal);
     }
 
-    /// The driver lets a SERVE through: claims the topic and queues its RESULT; the code.
+    /// The driver lets a SERVE through: claims the topic and queues its RESULT, which with WAIT is the driver's; the code.
     pub fn serve(&mut self, conn: u32, service: u32, number: u64, topic: &str, flags: u8) -> u16 {
-        let code = match self.add_service(conn, service, topic, flags & flag::SHARED != 0) {
+        let code = match self.add_service(conn, service, topic, flags) {
             Ok(()) => {
-                self.result(conn, number, code::OK, 0, "");
+                if flags & flag::WAIT == 0 {
+                    self.result(conn, number, code::OK, 0, "");
+                }
                 code::OK
             }
             Err(fault) => {
@@ -384,8 +445,9 @@ impl Engine {
         code
     }
 
-    fn add_service(&mut self, conn: u32, id: u32, text: &str, shared: bool) -> Checked<()> {
-        let limits = self.limits;
+    fn add_service(&mut self, conn: u32, id: u32, text: &str, flags: u8) -> Checked<()> {
+        let (limits, shared) = (self.limits, flags & flag::SHARED != 0);
+        let scope = scope::of(flags, flag::LOCAL, flag::REMOTE);
         let Some(this) = self.conn(conn).filter(|this| this.state == State::Open) else { return Ok(()) };
         if this.services.contains_key(&id) {
             return Err(Fault::new(code::DUPLICATE, format!("service id {id} is in use")));
@@ -395,23 +457,31 @@ impl Engine {
         }
         let checked = Self::may_serve(text, limits.topic)?;
         let topic = self.topics.use_text(checked);
+        let taken = scope != scope::LOCAL && self.taken_afar(topic, shared);
         let service = match (self.services.get(&topic), shared) {
-            (None, true) => Service::Shared(1),
-            (Some(Service::Shared(count)), true) => Service::Shared(count + 1),
-            (None, false) => Service::Client { conn, id },
-            (Some(_), _) => {
+            (None, true) if !taken => Service::Shared(1),
+            (Some(Service::Shared(count)), true) if !taken => Service::Shared(count + 1),
+            (None, false) if !taken => Service::Client { conn, id, scope },
+            _ => {
                 self.topics.unuse(topic);
                 return Err(Fault::new(code::SERVICE_TAKEN, format!("{checked:?} is served already")));
             }
         };
         self.services.insert(topic, service);
+        let (group, rules) = (Box::default(), Box::default());
+        let flags = flags & (flag::SHARED | flag::ASKS);
+        let told = limits.links > 0 && scope != scope::LOCAL;
+        let want = told.then(|| Want { service: true, text: checked.into(), group, rules, policy: 0, flags });
+        let interest = want.map_or(0, |want| self.interest.add(want, topic));
         if let Some(this) = self.conn(conn) {
-            this.services.insert(id, (topic, shared));
+            this.services.insert(id, Served { topic, shared, interest });
         }
         Ok(())
     }
 
-    fn drop_service(&mut self, topic: u32) {
+    fn drop_service(&mut self, gone: Served) {
+        let topic = gone.topic;
+        self.interest.remove(gone.interest);
         match self.services.get_mut(&topic) {
             Some(Service::Shared(count)) if *count > 1 => *count -= 1,
             _ => {
@@ -423,12 +493,12 @@ impl Engine {
 
     fn unserve(&mut self, conn: u32, service: u32, number: u64) {
         match self.conn(conn).and_then(|this| this.services.remove(&service)) {
-            Some((topic, shared)) => {
-                if shared {
-                    let topic = self.topics.text(topic).into();
+            Some(gone) => {
+                if gone.shared {
+                    let topic = self.topics.text(gone.topic).into();
                     self.events.push(Event::Unserve { conn, service, topic });
                 }
-                self.drop_service(topic);
+                self.drop_service(gone);
                 self.result(conn, number, code::OK, 0, "");
             }
             None => self.reject(conn, number, &Fault::new(code::UNKNOWN, format!("no service has the id {service}"))),
@@ -443,6 +513,9 @@ impl Engine {
         self.stats.closed += 1;
         gone.count.dropped += self.forget_aside(gone.aside.take());
         add(&mut self.stats.count, &gone.count);
+        if self.links.contains(&conn) {
+            add(&mut self.stats.linked, &gone.count);
+        }
         self.crowded.retain(|&other| other != conn);
         self.holding.retain(|&other| other != conn);
         self.ready.retain(|&other| other != conn);
@@ -454,8 +527,13 @@ impl Engine {
         for (_, key) in gone.subs.drain() {
             self.drop_subscription(key);
         }
-        for (_, (topic, _)) in gone.services.drain() {
-            self.drop_service(topic);
+        self.links.retain(|&other| other != conn);
+        for (id, served) in gone.services.drain() {
+            if gone.role == Role::Client {
+                self.drop_service(served);
+            } else {
+                self.drop_afar(conn, id, served.topic);
+            }
         }
         for topic in gone.topics_in.drain(..) {
             if let Named::Topic(topic) = topic {

@@ -2,7 +2,9 @@
 //! clients of shared services.
 
 use super::publish::{From, Passing, LIVES};
+use super::scope::{request_scope, scope_of};
 use super::{Engine, Event};
+use crate::connection::{Role, Who};
 use crate::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
 use crate::route::{Member, Team};
 use crate::split::Flow;
@@ -39,7 +41,7 @@ impl Engine {
         let topic = self.topics.use_text(topic);
         let mut route = self.topics.route(topic, &mut self.index);
         let flags = frame[5] & (flag::FIELDS | LIVES);
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
+        let passing = Passing { scope: scope_of(frame), ..Passing::new(kind::DELIVER, flags, topic, &frame[HEAD..]) };
         let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
         self.widen(topic, route, narrowed);
@@ -58,12 +60,23 @@ impl Engine {
             return false;
         }
         let topic = self.topics.use_text(kept.topic);
-        let passing =
-            Passing { kind: kind::DELIVER, flags: kept.flags, topic, answer: None, body: kept.body, place: None };
+        let passing = Passing::new(kind::DELIVER, kept.flags, topic, kept.body);
         let from = From::Kept(kept.client, kept.session, kept.name);
         let taken = self.append(from, conn, passing, subs, policy::BLOCK, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken
+    }
+
+    /// One message of the driver is not given to these subscriptions for lack of room: it is counted, and they are told.
+    pub fn miss(&mut self, conn: u32, subs: &[u32]) {
+        if subs.is_empty() || !self.is_open(conn) {
+            return;
+        }
+        if let Some(this) = self.conn(conn) {
+            this.count.dropped += 1;
+            this.outbox.miss(subs);
+        }
+        self.queue(conn);
     }
 
     /// Copies of a push or request for those who listen. They hold nobody up.
@@ -72,7 +85,8 @@ impl Engine {
             return;
         }
         let (from, flags) = (From::Conn(conn), frame[5] & flag::FIELDS | mark);
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
+        let scope = if frame[4] == kind::REQUEST { request_scope(frame) } else { scope_of(frame) };
+        let passing = Passing { scope, ..Passing::new(kind::DELIVER, flags, topic, &frame[HEAD..]) };
         let (mut to, teams) = self.chosen(from, &passing, |member| member.listen);
         for (group, members) in teams {
             to.extend(self.pick(from, group, &members));
@@ -84,18 +98,21 @@ impl Engine {
     }
 
     /// Tells those who watch that a kept message is gone; each member of a group, since each was handed it.
-    pub fn withdraw(&mut self, kept: &Kept) {
+    pub fn withdraw(&mut self, kept: &Kept, local: bool) {
         if self.index.watchers == 0 {
             return;
         }
         let topic = self.topics.use_text(kept.topic);
         let flags = kept.flags | flag::WITHDRAWN;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: kept.body, place: None };
+        let passing = Passing::new(kind::DELIVER, flags, topic, kept.body);
+        // For our clients alone if it was another node's.
+        let who = Who { client: kept.client, session: kept.session, name: kept.name.into() };
         let from = match self.sessions.get(&kept.session) {
+            _ if local => From::Far(&who),
             Some(&conn) => From::Conn(conn),
             None => From::Kept(kept.client, kept.session, kept.name),
         };
-        let (mut to, teams) = self.chosen(from, &passing, |member| member.watch);
+        let (mut to, teams) = self.chosen(from, &passing, |member| member.watch && !(local && member.link));
         to.extend(teams.into_iter().flat_map(|(_, members)| members));
         for (conn, ids, _) in by_connection(to) {
             self.append(from, conn, passing, &ids, policy::BLOCK, &mut u32::MAX.clone());
@@ -104,7 +121,7 @@ impl Engine {
     }
 
     /// Those of some kind who get a message: outside of groups, and by group.
-    fn chosen(
+    pub(super) fn chosen(
         &mut self,
         from: From,
         passing: &Passing,
@@ -130,15 +147,13 @@ impl Engine {
         }
         let topic = self.topics.use_text(topic);
         let kind = if ask { kind::ASK } else { kind::CALL };
-        let passing = Passing {
-            kind,
-            flags: frame[5] & flag::FIELDS,
-            topic,
-            answer: Some(call | DRIVEN),
-            body: &frame[HEAD..],
-            place: None,
-        };
-        let taken = self.deliver(From::Conn(origin), conn, passing, &[service], 0, &mut u32::MAX.clone());
+        let far = self.caller(origin, frame);
+        // Another node gathers the replies of its own clients.
+        let gather = if self.role(conn) == Role::Client { 0 } else { flag::GATHER };
+        let flags = frame[5] & (flag::FIELDS | gather);
+        let passing = Passing { answer: Some(call | DRIVEN), ..Passing::new(kind, flags, topic, &frame[HEAD..]) };
+        let from = far.as_deref().map_or(From::Conn(origin), From::Far);
+        let taken = self.deliver(from, conn, passing, &[service], 0, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken
     }
@@ -147,6 +162,10 @@ impl Engine {
     pub fn answer(&mut self, conn: u32, number: u64, flags: u8, code: u16, fields: &[u8], payload: &[u8]) {
         if flags & flag::PARTIAL == 0 {
             self.done(conn, number);
+        }
+        if let Some(fault) = self.too_long_for(conn, HEAD + fields.len() + payload.len()) {
+            self.answer_instead(conn, number, flags, &fault);
+            return;
         }
         let flags = if fields.is_empty() { flags & !flag::FIELDS } else { flags | flag::FIELDS };
         self.put(conn, |out| {
@@ -176,7 +195,7 @@ impl Engine {
 }
 
 /// One copy for each connection: its subscriptions, and the policy of the first.
-fn by_connection(to: Vec<Member>) -> Vec<(u32, Vec<u32>, u8)> {
+pub(super) fn by_connection(to: Vec<Member>) -> Vec<(u32, Vec<u32>, u8)> {
     let mut all: Vec<_> = to.into_iter().map(|m| (m.conn, m.id, m.policy)).collect();
     all.sort_unstable();
     let each = all.chunk_by(|a, b| a.0 == b.0);

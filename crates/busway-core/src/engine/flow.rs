@@ -58,7 +58,10 @@ impl Engine {
         let open = |to: u32| self.conns.get(to as usize).and_then(Option::as_ref).filter(|to| to.state == State::Open);
         let holds = |to: u32, policy: u8, ids: &[u32]| {
             let this = open(to)?;
-            let waits = |id: &&u32| stream.is_none_or(|stream| !this.cursors.contains_key(&(**id, stream)));
+            let waits = |id: &&u32| {
+                let far = this.peer.is_some() && this.since.contains(*id);
+                stream.is_none_or(|stream| !far && !this.cursors.contains_key(&(**id, stream)))
+            };
             let blocks = |id: &u32| this.held.get(id).is_some_and(Hold::blocks);
             let held = to != from && !this.held.is_empty() && ids.iter().filter(waits).any(blocks);
             let crowded = policy == policy::BLOCK && this.crowded && !this.stuck && ids.iter().any(|id| waits(&id));
@@ -117,11 +120,13 @@ impl Engine {
     }
 
     /// Those of a delivery's subscriptions that can be served although some of the connection are held.
-    pub(super) fn unheld(&mut self, own: bool, to: u32, ids: &[u32]) -> Vec<u32> {
+    pub(super) fn unheld(&mut self, own: bool, to: u32, ids: &[u32], stored: bool) -> Vec<u32> {
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
         let own = |hold: &Hold| own && hold.blocks();
+        // Who misses nothing of another node falls behind there.
+        let free = |id: &u32| stored && this.peer.is_some() && this.since.contains(id);
         let (held, open): (Vec<u32>, Vec<u32>) =
-            ids.iter().partition(|id| this.held.get(id).is_some_and(|hold| !own(hold)));
+            ids.iter().partition(|id| this.held.get(id).is_some_and(|hold| !own(hold)) && !free(id));
         if let Some(id) = held.iter().find(|id| this.held.get(id).is_some_and(|hold| hold.policy == policy::DISCONNECT))
         {
             let text = format!("subscription {id} of this client is full");
@@ -168,15 +173,17 @@ impl Engine {
             if self.conn(waiter).is_some_and(|waiter| waiter.blocked_by == Some(conn)) {
                 self.events.push(Event::Resume(waiter));
             }
+            self.say_room(waiter, conn);
         }
     }
 
     /// For a message to a crowded connection: whether it may still be appended.
-    pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8) -> bool {
+    pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8, far: bool) -> bool {
         let limit = self.limits.outbox;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
         match policy {
-            policy::BLOCK if !this.stuck => return true,
+            // A node that goes on although it was told to wait is dropped from in the end.
+            policy::BLOCK if !(this.stuck || far && this.outbox.bytes() >= 2 * limit) => return true,
             policy::BLOCK => {}
             _ if this.outbox.bytes() < limit => return true,
             policy::DROP_OLDEST => {
@@ -208,6 +215,7 @@ impl Engine {
 
     /// The next bytes to write, and to whom.
     pub fn next_output(&mut self) -> Option<(u32, Vec<u8>)> {
+        self.tell_interest();
         loop {
             let conn = *self.ready.last()?;
             let mark = self.limits.mark();
@@ -227,6 +235,7 @@ impl Engine {
                 this.stuck = false;
                 self.crowded.retain(|&other| other != conn);
                 self.release(conn);
+                self.tell_behind(conn);
             }
             self.tell_room(conn);
             return Some((conn, bytes));
@@ -244,7 +253,7 @@ impl Engine {
     pub(super) fn tell_room(&mut self, conn: u32) {
         let portion = self.limits.portion();
         let wants = |this: &&mut Connection| {
-            (this.wants_room || this.cursors.values().any(|behind| *behind)) && this.outbox.bytes() < portion
+            (this.wants_room || this.cursors.values().any(|cursor| cursor.behind)) && this.outbox.bytes() < portion
         };
         if let Some(this) = self.conn(conn).filter(wants) {
             this.wants_room = false;
@@ -284,5 +293,6 @@ impl Engine {
             }
         }
         self.read_on();
+        self.say_again();
     }
 }

@@ -2,25 +2,39 @@
 //!
 //! A driver gives it bytes with `feed` and takes bytes with `next_output`. Frames that need a decision (HELLO, SUBSCRIBE,
 //! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
-//! `publish` has the way of a message, `calls` requests and pushes, `flow` full outboxes and those who wait for them,
-//! `aside` what those have sent meanwhile.
+//! `publish` has the way of a message, `streams` and `cursors` that of a stored one, `calls` requests and pushes, `flow` full outboxes and those who wait for them,
+//! `aside` what those have sent meanwhile. Other nodes are connections too: `links` has their frames, `arriving` the way of
+//! their messages to our clients, `room` who of those is slow, `afar` what they serve and ask for,
+//! `scope` what does not cross links.
 
+mod afar;
+mod arriving;
 mod aside;
 mod calls;
 mod control;
 pub mod copies;
+pub mod cursors;
+mod event;
+mod figures;
 mod flow;
+mod links;
 mod publish;
+mod room;
+mod scope;
 pub mod streams;
 
 use rustc_hash::FxHashMap;
 
+use self::afar::Afar;
+pub use self::event::Event;
+pub use self::figures::Stats;
 use self::streams::Stream;
-use crate::connection::{Connection, Counters, State};
+use crate::connection::{Connection, Role, State};
 use crate::expressions::ENOUGH;
 use crate::fields::Pair;
 use crate::frame::{code, kind, Checked, Fault, Writer};
 use crate::index::{Index, Subscription};
+use crate::interest::Interest;
 use crate::outbox::Pool;
 use crate::pending::Table;
 use crate::route::Route;
@@ -39,6 +53,8 @@ pub struct Limits {
     pub topics: usize,
     pub senders: usize,
     pub pending: usize,
+    /// What another node may ask for, in all; 0: there are no other nodes.
+    pub links: usize,
     /// How long a consumer may take nothing before nobody waits for it, in milliseconds.
     pub patience: u64,
     /// How long a crowded connection may make no progress before `block` drops, in milliseconds.
@@ -57,141 +73,13 @@ impl Limits {
     }
 }
 
-/// What the driver has to do something about.
-#[derive(Debug)]
-pub enum Event {
-    Hello {
-        conn: u32,
-        version: u16,
-        map: Vec<u8>,
-    },
-    Subscribe {
-        conn: u32,
-        sub: u32,
-        number: u64,
-        flags: u8,
-        policy: u8,
-        pattern: String,
-        group: String,
-        rules: Vec<u8>,
-        /// From where it wants stored messages, as `MessagePack`.
-        since: Vec<u8>,
-    },
-    /// There is room again in the outbox of a connection that is behind, or for which that was asked.
-    Room(u32),
-    Serve {
-        conn: u32,
-        service: u32,
-        number: u64,
-        topic: String,
-        flags: u8,
-    },
-    /// A shared service was given up.
-    Unserve {
-        conn: u32,
-        service: u32,
-        topic: String,
-    },
-    /// A message to be kept, or to be kept no longer.
-    Keep {
-        conn: u32,
-        topic: String,
-        frame: Vec<u8>,
-    },
-    /// A subscription fell behind on a stream, from this record on.
-    Behind {
-        conn: u32,
-        sub: u32,
-        stream: u32,
-        offset: u64,
-    },
-    /// A record that is to be delivered later is safe.
-    Later {
-        stream: u32,
-        due: i64,
-        offset: u64,
-    },
-    /// A subscription that misses nothing of streams has ended.
-    Unsubscribe {
-        conn: u32,
-        sub: u32,
-    },
-    /// More of a stream is safe; for a stream that the driver follows.
-    Stored(u32),
-    /// Frames about channels: kind, id, number, the rest.
-    Channel {
-        conn: u32,
-        kind: u8,
-        id: u32,
-        number: u64,
-        rest: Vec<u8>,
-    },
-    /// What became of a message of the driver.
-    Own {
-        ticket: u64,
-        code: u16,
-        text: String,
-    },
-    /// A request to a shared service.
-    Request {
-        conn: u32,
-        topic: String,
-        frame: Vec<u8>,
-    },
-    /// Who asked a shared service no longer waits.
-    Cancel {
-        conn: u32,
-        number: u64,
-    },
-    /// The answer to an ASK.
-    Accept {
-        conn: u32,
-        call: u64,
-        code: u16,
-    },
-    /// The reply of a shared service.
-    Answer {
-        conn: u32,
-        frame: Vec<u8>,
-    },
-    /// A request to the broker itself.
-    Call {
-        conn: u32,
-        number: u64,
-        time: i64,
-        topic: String,
-        payload: Vec<u8>,
-    },
-    /// The peer says goodbye.
-    Close {
-        conn: u32,
-        code: u16,
-        text: String,
-    },
-    /// The peer broke the rules; CLOSE is queued.
-    Fail {
-        conn: u32,
-        code: u16,
-        text: String,
-    },
-    /// It waits for somebody slow: let time pass.
-    Wait(u32),
-    /// Read again; only its publishes wait.
-    Read(u32),
-    /// Read no more from it,
-    Pause(u32),
-    /// go on with `resume` and read again.
-    Resume(u32),
-    /// Comparing with regular expressions took long: read no more from it, let others have their turn, then go on as above.
-    Yield(u32),
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Service {
     Internal,
     Client {
         conn: u32,
         id: u32,
+        scope: u8,
     },
     /// So many serve it; who they are, the driver knows.
     Shared(u32),
@@ -212,21 +100,6 @@ struct Group {
     name: Box<str>,
     uses: u32,
     turn: usize,
-}
-
-/// Totals over all connections, past ones included.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Stats {
-    pub count: Counters,
-    pub unroutable: u64,
-    pub rejected: u64,
-    pub late_replies: u64,
-    pub requests: u64,
-    pub pushes: u64,
-    pub protocol_errors: u64,
-    pub rule_errors: u64,
-    pub opened: u64,
-    pub closed: u64,
 }
 
 pub struct Engine {
@@ -269,6 +142,22 @@ pub struct Engine {
     touched: Vec<u32>,
     /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
     pub clock: i64,
+    /// What other nodes are told.
+    interest: Interest,
+    /// Connections that are links.
+    links: Vec<u32>,
+    /// Services of other nodes.
+    afar: FxHashMap<u32, Vec<Afar>>,
+    /// Groups that one message of a link is for.
+    named: Vec<u32>,
+    /// How many clients of other nodes were given numbers.
+    strangers: u32,
+    /// What a client is told of the streams of other nodes.
+    far_streams: Vec<streams::FarStream>,
+    /// Whether the record of a link that is at hand is also for those who miss nothing.
+    whole: bool,
+    /// The longest frame that every node we were linked with takes.
+    shortest: usize,
 }
 
 impl Engine {
@@ -303,6 +192,14 @@ impl Engine {
             stream_names: Vec::new(),
             touched: Vec::new(),
             clock: 0,
+            interest: Interest::default(),
+            links: Vec::new(),
+            afar: FxHashMap::default(),
+            named: Vec::new(),
+            strangers: 0,
+            far_streams: Vec::new(),
+            whole: true,
+            shortest: usize::MAX,
         }
     }
 
@@ -361,8 +258,11 @@ impl Engine {
     }
 
     fn run(&mut self, conn: u32, data: Option<&[u8]>) {
-        let limit = self.limits.frame;
+        let mut limit = self.limits.frame;
         let Some(this) = self.conn(conn) else { return };
+        if this.role != Role::Client {
+            limit += links::LONGER;
+        }
         let mut splitter = std::mem::take(&mut this.splitter);
         let mut each = |data: &[u8], size: usize| {
             let (flow, used) = self.frame(conn, data, size)?;
@@ -389,20 +289,23 @@ impl Engine {
     /// Handles the frame of this size that `data` begins with, and publishes on the same topic behind it; how far it got.
     fn frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
-        let flow = match self.state(conn) {
+        let Some(this) = self.conns.get(conn as usize).and_then(Option::as_ref) else { return Ok((Flow::Go, size)) };
+        let flow = match this.state {
+            State::Open if this.role != Role::Client => return self.link_frame(conn, data, size),
             // What is kept is kept as it came: the driver adds the server's fields.
-            Some(State::Open)
+            State::Open
                 if !self.defaults.is_empty()
                     && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4])
                     && !(frame[4] == kind::PUBLISH && frame[5] & publish::LIVES != 0) =>
             {
                 return self.dress(conn, frame);
             }
-            Some(State::Open) if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
-            Some(State::Open) => self.other(conn, frame)?,
-            Some(State::New) => self.hello(conn, frame)?,
+            State::Open if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
+            State::Open => self.other(conn, frame)?,
+            State::New => self.hello(conn, frame)?,
+            State::Dialled => self.welcomed(conn, frame)?,
             // What comes after a fault or a goodbye is not looked at.
-            _ => Flow::Go,
+            State::Greeted | State::Closing => Flow::Go,
         };
         Ok((flow, size))
     }
@@ -445,71 +348,4 @@ impl Engine {
         let live = self.conns.iter().enumerate().filter_map(|(i, conn)| Some((i as u32, conn.as_ref()?)));
         live.filter(|(_, conn)| self.beat.wrapping_sub(conn.heard) >= beats).map(|(i, _)| i).collect()
     }
-
-    pub fn totals(&self) -> Vec<(&'static str, u64)> {
-        let mut count = self.stats.count;
-        for conn in self.conns.iter().flatten() {
-            add(&mut count, &conn.count);
-        }
-        let s = &self.stats;
-        let outbox: usize = self.conns.iter().flatten().map(|conn| conn.outbox.bytes()).sum();
-        let aside: usize = self.conns.iter().flatten().map(|conn| conn.aside_bytes()).sum();
-        vec![
-            ("connections", (self.conns.len() - self.free.len()) as u64),
-            ("connections_opened", s.opened),
-            ("connections_closed", s.closed),
-            ("subscriptions", self.index.len() as u64),
-            ("services", self.services.values().map(Service::count).sum()),
-            ("topics", self.topics.len() as u64),
-            ("groups", self.group_names.len() as u64),
-            ("pending", self.pending.len() as u64),
-            ("outbox_bytes", outbox as u64),
-            ("aside_bytes", aside as u64),
-            ("slow_consumers", self.slow().count() as u64),
-            ("messages_received", count.received),
-            ("received_bytes", count.received_bytes),
-            ("messages_delivered", count.delivered),
-            ("delivered_bytes", count.delivered_bytes),
-            ("messages_dropped", count.dropped),
-            ("messages_unroutable", s.unroutable),
-            ("messages_rejected", s.rejected),
-            ("pushes", s.pushes),
-            ("requests", s.requests),
-            ("late_replies", s.late_replies),
-            ("protocol_errors", s.protocol_errors),
-            ("rule_errors", s.rule_errors),
-            ("listeners", self.index.listeners as u64),
-            ("watchers", self.index.watchers as u64),
-        ]
-    }
-
-    pub fn figures(&self, conn: u32) -> Vec<(&'static str, u64)> {
-        let Some(conn) = self.conns.get(conn as usize).and_then(Option::as_ref) else { return Vec::new() };
-        vec![
-            ("client", u64::from(conn.who.client)),
-            ("subscriptions", conn.subs.len() as u64),
-            ("services", conn.services.len() as u64),
-            ("pending", conn.asked.len() as u64),
-            ("outbox_bytes", conn.outbox.bytes() as u64),
-            ("aside_bytes", conn.aside_bytes() as u64),
-            ("held", conn.held.len() as u64),
-            ("messages_received", conn.count.received),
-            ("received_bytes", conn.count.received_bytes),
-            ("messages_delivered", conn.count.delivered),
-            ("delivered_bytes", conn.count.delivered_bytes),
-            ("messages_dropped", conn.count.dropped),
-        ]
-    }
-
-    pub fn outbox_bytes(&self, conn: u32) -> usize {
-        self.conns.get(conn as usize).and_then(Option::as_ref).map_or(0, |conn| conn.outbox.bytes())
-    }
-}
-
-fn add(sum: &mut Counters, by: &Counters) {
-    sum.received += by.received;
-    sum.received_bytes += by.received_bytes;
-    sum.delivered += by.delivered;
-    sum.delivered_bytes += by.delivered_bytes;
-    sum.dropped += by.dropped;
 }

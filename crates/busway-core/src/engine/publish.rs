@@ -1,18 +1,22 @@
 //! The way of a published message: which topic, who matches, one copy into each outbox.
 
+use super::scope::{reaches, scope_of};
 use super::Engine;
 use crate::choice::Asked;
-use crate::connection::{Named, State};
+use crate::connection::{Named, State, Who};
 use crate::fields::{merge, Fields};
-use crate::frame::{code, flag, kind, policy, Body, Checked, Fault, Writer, HEAD};
+use crate::frame::{code, flag, kind, policy, scope, Body, Checked, Fault, Writer, HEAD};
 use crate::index::Subscription;
 use crate::numbers::Slot;
-use crate::route::{Member, Route};
+use crate::route::{Member, Route, Team};
 use crate::rules::Seen;
 use crate::split::Flow;
 
 /// The flags of messages that live longer than until they are delivered.
 pub(super) const LIVES: u8 = flag::POST | flag::PIN | flag::UNKEEP;
+
+/// What a record may have beyond the message that was stored.
+const MORE: usize = 128 << 10;
 
 /// A message on its way, seen from its frame.
 #[derive(Clone, Copy)]
@@ -25,6 +29,13 @@ pub(super) struct Passing<'a> {
     pub body: &'a [u8],
     /// Stream and offset of a stored one.
     pub place: Option<(u32, u64)>,
+    pub scope: u8,
+}
+
+impl<'a> Passing<'a> {
+    pub fn new(kind: u8, flags: u8, topic: u32, body: &'a [u8]) -> Self {
+        Self { kind, flags, topic, answer: None, body, place: None, scope: scope::GLOBAL }
+    }
 }
 
 /// Who a message comes from.
@@ -33,15 +44,21 @@ pub(super) enum From<'a> {
     Conn(u32),
     /// Somebody who may be gone: the number, session and name it had as a client.
     Kept(u32, u64, &'a str),
+    /// A client of another node.
+    Far(&'a Who),
 }
 
 impl From<'_> {
     fn is(&self, conn: u32) -> bool {
         matches!(self, Self::Conn(from) if *from == conn)
     }
+
+    pub fn is_far(&self) -> bool {
+        matches!(self, Self::Far(_))
+    }
 }
 
-fn u32_at(frame: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(frame: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
 }
 
@@ -52,7 +69,8 @@ fn same(first: &[u8], rest: &[u8], limit: usize, room: usize) -> (usize, u64) {
     while let Some(head) = rest.get(at..at + HEAD) {
         let size = u32_at(head, 0) as usize + 4;
         total += size + 4;
-        let plain = head[4] == kind::PUBLISH && head[5] == 0 && head[8..12] == first[8..12];
+        // The first is a plain one for everybody, so that the kind, the flags, the scope and the topic are the same.
+        let plain = head[4..12] == first[4..12];
         if !plain || size < HEAD + 16 || size > limit || size > rest.len() - at || total > room {
             break;
         }
@@ -128,6 +146,11 @@ impl Engine {
             return self.keep(conn, topic, frame).map(|flow| (flow, size));
         }
         let durable = frame[5] & flag::DURABLE != 0;
+        if durable && scope_of(frame) != scope::GLOBAL {
+            let fault = Fault::new(code::INVALID_SETTING, "a stored message is for everybody, so it takes no scope");
+            self.reject(conn, number_of(frame), &fault);
+            return Ok((Flow::Go, size));
+        }
         if durable && self.crowded.is_empty() && self.holding.is_empty() {
             return self.store(conn, topic, frame).map(|flow| (flow, if flow == Flow::Wait { 0 } else { size }));
         }
@@ -139,7 +162,8 @@ impl Engine {
             return Ok((Flow::Go, size));
         }
         let flags = frame[5] & flag::FIELDS;
-        let passing = Passing { kind: kind::DELIVER, flags, topic, answer: None, body: &frame[HEAD..], place: None };
+        let scope = scope_of(frame);
+        let passing = Passing { scope, ..Passing::new(kind::DELIVER, flags, topic, &frame[HEAD..]) };
         let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
             let stream = durable.then(|| self.stream_of(topic));
@@ -159,7 +183,7 @@ impl Engine {
             return self.store(conn, topic, frame).map(|flow| (flow, if flow == Flow::Wait { 0 } else { size }));
         }
         let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
-        let plain = frame[5] == 0 && narrowed.is_none() && self.defaults.is_empty();
+        let plain = frame[5..8] == [0; 3] && narrowed.is_none() && self.defaults.is_empty();
         let more = if plain { self.follow(conn, topic, frame, &data[size..], &route) } else { 0 };
         self.widen(topic, route, narrowed);
         if receivers == 0 {
@@ -173,17 +197,23 @@ impl Engine {
 
     /// The way of this message alone, if some of those who may get it have rules. `widen` gives everything back.
     pub(super) fn narrow(&mut self, from: From, passing: &Passing, route: &Route) -> Option<Box<Route>> {
-        let choice = route.choice.as_ref()?;
+        let Some(choice) = route.choice.as_ref() else {
+            return if passing.scope == scope::GLOBAL { None } else { Some(self.within(passing.scope, route)) };
+        };
         let body = Body::of(passing.body, passing.flags).ok()?;
         let fields = Fields::read(body.fields).unwrap_or_default();
         let (sender, session) = match from {
             From::Conn(from) => self.conns[from as usize].as_ref().map(|from| (&*from.who.name, from.who.session))?,
             From::Kept(_, session, name) => (name, session),
+            From::Far(who) => (&*who.name, who.session),
         };
         let (time, payload) = (body.time, body.payload);
         let seen = Seen { fields: &fields, topic: self.topics.text(passing.topic), sender, session, time, payload };
         let mut wanted = std::mem::take(&mut self.wanted);
         let asked = choice.select(&self.index, &seen, &mut wanted);
+        if passing.scope != scope::GLOBAL || self.index.scoped > 0 {
+            wanted.retain(|sub| reaches(sub, passing.scope, from.is_far()));
+        }
         Some(self.narrowed_to(wanted, asked))
     }
 
@@ -240,7 +270,7 @@ impl Engine {
             return 0;
         }
         let client = self.conns[from as usize].as_ref().map_or(0, |from| from.who.client);
-        let (mark, mut room) = (self.limits.mark(), usize::MAX);
+        let (mark, mut room, mut limit) = (self.limits.mark(), usize::MAX, self.limits.frame);
         for target in &route.targets {
             let Some(this) = self.conns[target.conn as usize].as_deref() else { return 0 };
             let told = this.topics_out.is(target.slot, &topic)
@@ -251,40 +281,15 @@ impl Engine {
                 return 0;
             }
             room = room.min(mark.saturating_sub(this.outbox.bytes()));
+            limit = this.peer.as_ref().and_then(|peer| peer.frame).map_or(limit, |most| limit.min(most));
         }
-        let (used, count) = same(first, rest, self.limits.frame, room);
+        let (used, count) = same(first, rest, limit, room);
         if count == 0 {
             return 0;
         }
         for target in &route.targets {
-            let id = route.ids[target.from];
-            let Some(this) = self.conns[target.conn as usize].as_deref_mut() else { continue };
-            let mut head = [0; HEAD + 4];
-            head[4] = kind::DELIVER;
-            head[5] = if target.policy == policy::DROP_OLDEST { 0 } else { flag::KEEP };
-            head[6] = 1;
-            head[8..12].copy_from_slice(&target.slot.to_le_bytes());
-            head[12..16].copy_from_slice(&this.last_sender.1.to_le_bytes());
-            head[16..].copy_from_slice(&id.to_le_bytes());
-            let mut at = 0;
-            while at < used {
-                // A delivery with one id is four bytes longer than its publish.
-                let size = u32_at(rest, at) as usize + 4;
-                head[..4].copy_from_slice(&(size as u32).to_le_bytes());
-                this.outbox.push(&mut self.pool, size + 4, |out| {
-                    out.reserve(size + 4);
-                    out.extend_from_slice(&head);
-                    out.extend_from_slice(&rest[at + HEAD..at + size]);
-                });
-                at += size;
-            }
-            this.count.delivered += count;
-            this.count.delivered_bytes += used as u64 + 4 * count;
-            let crowded = this.outbox.bytes() >= mark;
-            self.queue(target.conn);
-            if crowded {
-                self.mark_crowded(target.conn);
-            }
+            let to = (target.slot, route.ids[target.from], target.policy);
+            self.copy_run(target.conn, to, &rest[..used], HEAD);
         }
         if let Some(this) = self.conn(from) {
             this.count.received += count;
@@ -316,7 +321,7 @@ impl Engine {
             receivers += u64::from(self.deliver(from, target.conn, passing, ids, target.policy, &mut target.slot));
         }
         for team in &route.teams {
-            if let Some(member) = self.pick(from, team.group, &team.members) {
+            if let Some(member) = self.pick_for(from, team, passing) {
                 let mut slot = u32::MAX;
                 receivers +=
                     u64::from(self.deliver(from, member.conn, passing, &[member.id], member.policy, &mut slot));
@@ -333,7 +338,7 @@ impl Engine {
             all.extend(wanted.map(|i| (target.conn, route.ids[i], target.policy)));
         }
         for team in &route.teams {
-            all.extend(self.pick(from, team.group, &team.members).map(|m| (m.conn, m.id, m.policy)));
+            all.extend(self.pick_for(from, team, passing).map(|m| (m.conn, m.id, m.policy)));
         }
         all.sort_unstable();
         let mut receivers = 0;
@@ -345,23 +350,50 @@ impl Engine {
         receivers
     }
 
-    /// The member whose turn it is, one with room first.
+    /// The member of a group that gets a message.
+    #[inline]
+    fn pick_for(&mut self, from: From, team: &Team, passing: Passing) -> Option<Member> {
+        let size = HEAD + passing.body.len();
+        if size <= self.shortest {
+            return self.pick(from, team.group, &team.members);
+        }
+        let members = self.who_take(&team.members, size);
+        self.pick(from, team.group, &members)
+    }
+
+    /// The member whose turn it is: one of our clients, one with room, first.
     pub(super) fn pick(&mut self, from: From, group: u32, members: &[Member]) -> Option<Member> {
         let turn = self.groups[group as usize].turn;
         self.groups[group as usize].turn = turn.wrapping_add(1);
+        // Other nodes come last in a group, and have turns of their own, so that passing them by favours nobody.
+        let (ours, links) = match members.last() {
+            Some(last) if last.link => members.split_at(members.partition_point(|member| !member.link)),
+            _ => (members, &[][..]),
+        };
+        let near = self.next_in_turn(from, turn, ours);
+        if links.is_empty() || from.is_far() || near.is_some_and(|(room, _)| room) {
+            return near.map(|(_, member)| member);
+        }
+        let far = self.next_in_turn(from, turn, links);
+        far.filter(|(room, _)| *room).or(near).or(far).map(|(_, member)| member)
+    }
+
+    /// The first in turn that has room; else one that has none, rather one of a crowded connection than one that is held.
+    #[inline]
+    fn next_in_turn(&self, from: From, turn: usize, members: &[Member]) -> Option<(bool, Member)> {
         let (mut second, mut last) = (None, None);
         for i in 0..members.len() {
-            let member = members[(turn.wrapping_add(i)) % members.len()];
-            let Some(this) = self.conn(member.conn) else { continue };
+            let member = members[turn.wrapping_add(i) % members.len()];
+            let Some(this) = self.conns.get(member.conn as usize).and_then(Option::as_deref) else { continue };
             if this.state != State::Open || (from.is(member.conn) && !member.echo) {
                 continue;
             }
             if this.held.contains_key(&member.id) {
-                last = last.or(Some(member));
+                last = last.or(Some((false, member)));
             } else if this.crowded {
-                second = second.or(Some(member));
+                second = second.or(Some((false, member)));
             } else {
-                return Some(member);
+                return Some((true, member));
             }
         }
         second.or(last)
@@ -381,15 +413,21 @@ impl Engine {
         if this.state != State::Open {
             return false;
         }
-        let (held, cursors) = (!this.held.is_empty(), !this.cursors.is_empty());
+        let (held, cursors) = (!this.held.is_empty(), !(this.cursors.is_empty() && this.since.is_empty()));
         let current = passing.place.filter(|_| cursors).map(|place| self.current(to, place, ids));
         let ids = current.as_deref().unwrap_or(ids);
         let plain = passing.kind == kind::DELIVER || passing.kind == kind::RECORD;
-        let open = if plain && held { Some(self.unheld(from.is(to), to, ids)) } else { None };
+        let open = if plain && held {
+            Some(self.unheld(from.is(to) || from.is_far(), to, ids, passing.place.is_some()))
+        } else {
+            None
+        };
         let ids = open.as_deref().unwrap_or(ids);
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
 
+    /// As `deliver`, whatever is held.
+    #[inline]
     pub(super) fn append(
         &mut self,
         from: From,
@@ -402,7 +440,12 @@ impl Engine {
         let mark = self.limits.mark();
         let crowded = self.conns[to as usize].as_deref().is_some_and(|this| this.crowded);
         let plain = passing.kind == kind::DELIVER || passing.kind == kind::RECORD;
-        if crowded && plain && !self.make_room(to, ids, policy) {
+        // A record has its topic and more with it, for which there is room on a link.
+        let size = if passing.place.is_some() { passing.body.len().saturating_sub(MORE) } else { passing.body.len() };
+        if self.conns[to as usize].as_deref().is_some_and(|this| this.is_too_long(HEAD + size)) {
+            return self.leave_out(to, ids, plain);
+        }
+        if crowded && plain && !self.make_room(to, ids, policy, from.is_far()) {
             return false;
         }
         let (first, second) = if let Some((stream, _)) = passing.place {
@@ -477,6 +520,7 @@ impl Engine {
         let client = match from {
             From::Conn(from) => self.conns[from as usize].as_ref().map_or(0, |from| from.who.client),
             From::Kept(client, ..) => client,
+            From::Far(who) => who.client,
         };
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
         if this.last_sender.0 == client && this.senders_out.is(this.last_sender.1, &client) {
@@ -491,6 +535,7 @@ impl Engine {
                         (from.who.session, from.who.name.clone())
                     }
                     From::Kept(_, session, name) => (session, name.into()),
+                    From::Far(who) => (who.session, who.name.clone()),
                 };
                 let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
                 this.outbox.push(&mut self.pool, 64, |out| {

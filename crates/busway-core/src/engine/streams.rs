@@ -5,22 +5,18 @@
 //! gives it blocks of the log by `replay`; when that has reached what was delivered last, it is live, and falls behind
 //! again rather than being given up when its connection or its consumer has no room.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::publish::{number_of, From, Passing};
+use super::scope::reaches;
 use super::{Engine, Event};
-use crate::connection::State;
 use crate::fields::Fields;
-use crate::frame::{code, flag, kind, Body, Checked, Fault, Writer, HEAD};
+use crate::frame::{code, flag, kind, scope, Body, Checked, Fault, Writer, HEAD};
 use crate::log::append::Log;
-use crate::log::block::Block;
-use crate::log::columns::Asking;
 use crate::log::record::{records, Message, Record};
 use crate::log::Refused;
 use crate::rules::Seen;
-use crate::selection::Selection;
 use crate::split::Flow;
 use crate::topic::meet;
 
@@ -31,6 +27,9 @@ const BLOCK: usize = 256 << 10;
 const NONE: u32 = u32::MAX;
 /// The connection of a run whose client has left; the broker's own have none.
 const GONE: u32 = u32::MAX - 1;
+
+/// Streams of other nodes have numbers from here on.
+pub(super) const FAR: u32 = 1 << 31;
 
 /// A log that tools may look at beside the engine; None: it was closed.
 pub type Shared = Arc<Mutex<Option<Log>>>;
@@ -56,7 +55,7 @@ pub struct Stream {
     patterns: Option<Vec<String>>,
     waiting: VecDeque<Waiting>,
     /// Records below it were delivered to who subscribed.
-    done: u64,
+    pub(super) done: u64,
     /// When and where: records that are to be delivered later, not told to the driver yet.
     later: Vec<(i64, u64)>,
     /// Connections that wait for room in the log.
@@ -66,14 +65,13 @@ pub struct Stream {
     pub followed: bool,
 }
 
-/// How far a backlog got.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Replayed {
-    pub next: u64,
-    /// The last record that was not written: only what comes behind it tells whether it is the last of the backlog.
-    pub held: Option<Vec<u8>>,
-    /// It is live from now on.
-    pub live: bool,
+/// A stream of another node.
+#[derive(Debug)]
+pub(super) struct FarStream {
+    /// Guid and name.
+    pub name: Box<[u8]>,
+    /// What lies below it and was wanted by those who miss nothing has come, if they are live.
+    pub done: u64,
 }
 
 impl Engine {
@@ -273,15 +271,32 @@ impl Engine {
         self.streams[at as usize] = Some(stream);
     }
 
+    /// A stream has lost its end, and has it again up to here: that is no news. Who misses nothing reads what it does not
+    /// have of that. `whole`: no more will come, so who had more before goes on from here.
+    pub fn recovered(&mut self, at: u32, end: u64, whole: bool) {
+        let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let done = stream.done;
+        stream.done = done.max(end);
+        for this in self.conns.iter_mut().flatten().filter(|_| whole) {
+            for (_, cursor) in this.cursors.iter_mut().filter(|((_, other), _)| *other == at) {
+                cursor.next = cursor.next.min(end);
+            }
+        }
+        if done < end {
+            self.all_behind(at, done);
+        }
+    }
+
     /// Those who miss nothing of a stream and are live are behind from this offset on.
-    fn all_behind(&mut self, stream: u32, offset: u64) {
+    pub(super) fn all_behind(&mut self, stream: u32, offset: u64) {
         let events = &mut self.events;
         for (conn, this) in self.conns.iter_mut().enumerate() {
             let Some(this) = this.as_deref_mut() else { continue };
-            for (&(sub, _), behind) in
-                this.cursors.iter_mut().filter(|((_, other), behind)| *other == stream && !**behind)
+            for (&(sub, _), cursor) in
+                this.cursors.iter_mut().filter(|((_, other), cursor)| *other == stream && !cursor.behind)
             {
-                *behind = true;
+                cursor.behind = true;
+                let offset = offset.max(cursor.next);
                 events.push(Event::Behind { conn: conn as u32, sub, stream, offset });
             }
         }
@@ -330,7 +345,8 @@ impl Engine {
         let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
         if !this.streams.contains(&at) {
             this.streams.push(at);
-            let name = &self.stream_names[at as usize];
+            let far = at.checked_sub(FAR).and_then(|at| self.far_streams.get(at as usize)).map(|far| &far.name);
+            let Some(name) = far.or_else(|| self.stream_names.get(at as usize)) else { return };
             this.outbox.push(&mut self.pool, 64, |out| {
                 Writer::new(out, kind::STREAM, 0).u16(0).u32(at).bytes(name).end();
             });
@@ -365,6 +381,7 @@ impl Engine {
             let seen = Seen { fields: &fields, topic: record.topic, sender, session, time, payload };
             let mut wanted = std::mem::take(&mut self.wanted);
             let asked = choice.select(&self.index, &seen, &mut wanted);
+            wanted.retain(|sub| reaches(sub, scope::GLOBAL, false));
             (wanted, asked)
         });
         let mut narrowed = narrowed.map(|(wanted, asked)| self.narrowed_to(wanted, asked));
@@ -374,118 +391,13 @@ impl Engine {
                 None => From::Kept(0, record.session(), record.sender),
             };
             let place = Some((at, record.offset()));
-            let passing = Passing { kind: kind::RECORD, flags: 0, topic, answer: None, body: record.bytes, place };
+            let passing = Passing { place, ..Passing::new(kind::RECORD, 0, topic, record.bytes) };
             if self.fan_out(from, passing, narrowed.as_mut().unwrap_or(&mut route)) == 0 {
                 self.stats.unroutable += 1;
             }
         }
         self.widen(topic, route, narrowed);
         self.topics.unuse(topic);
-    }
-
-    /// Those of a record's subscriptions that get it now. Others are behind, or are from now on.
-    pub(super) fn current(&mut self, to: u32, place: (u32, u64), ids: &[u32]) -> Vec<u32> {
-        let (stream, offset) = place;
-        let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
-        let events = &mut self.events;
-        let crowded = this.crowded;
-        let now = |&sub: &u32| match this.cursors.get_mut(&(sub, stream)) {
-            None => true,
-            Some(true) => false,
-            Some(behind) => {
-                if crowded || this.held.contains_key(&sub) {
-                    *behind = true;
-                    events.push(Event::Behind { conn: to, sub, stream, offset });
-                }
-                !*behind
-            }
-        };
-        ids.iter().copied().filter(now).collect()
-    }
-
-    /// A subscription that misses nothing of a stream; it is behind until `replay` says that it isn't.
-    pub fn add_cursor(&mut self, conn: u32, sub: u32, stream: u32) {
-        if let Some(this) = self.conn(conn) {
-            this.cursors.insert((sub, stream), true);
-        }
-    }
-
-    /// Whether a backlog of this subscription may be written now.
-    pub fn has_room(&self, conn: u32, sub: u32) -> bool {
-        let this = self.conns.get(conn as usize).and_then(Option::as_deref);
-        this.is_some_and(|this| {
-            this.state == State::Open && !this.held.contains_key(&sub) && this.outbox.bytes() < self.limits.portion()
-        })
-    }
-
-    /// The session whose messages a subscription does not want: its own, if it wants no echo.
-    fn unwanted(&self, conn: u32, sub: u32) -> Option<u64> {
-        let this = self.conns.get(conn as usize).and_then(Option::as_deref)?;
-        let key = *this.subs.get(&sub)?;
-        (!self.index.get(key).echo).then_some(this.who.session)
-    }
-
-    /// Gives a subscription what it asked for of a block of the log; `next` is the offset behind the block.
-    pub fn replay(
-        &mut self,
-        to: (u32, u32, u32),
-        block: &[u8],
-        next: u64,
-        selection: &Selection,
-        held: Option<Vec<u8>>,
-    ) -> Replayed {
-        let (conn, sub, at) = to;
-        let mut held: Option<Cow<'_, [u8]>> = held.map(Cow::Owned);
-        let mut asking = Asking::new(selection);
-        let own = self.unwanted(conn, sub);
-        // What is safe and was not delivered yet comes live.
-        let done = self.streams.get(at as usize).and_then(Option::as_ref).map_or(u64::MAX, |stream| stream.done);
-        for record in records(block).take_while(|record| record.offset() < done) {
-            if record.is_hidden(self.clock) || own == Some(record.session()) || !asking.asked(&record) {
-                continue;
-            }
-            if let Some(one) = held.take() {
-                if !self.has_room(conn, sub) {
-                    return Replayed { next: record.offset(), held: Some(one.into_owned()), live: false };
-                }
-                self.write_record((conn, sub, at), &one, flag::REPLAY, 0);
-            }
-            held = Some(Cow::Borrowed(record.bytes));
-        }
-        let live = next >= done && (held.is_none() || self.has_room(conn, sub));
-        if live {
-            if let Some(one) = held.take() {
-                self.write_record((conn, sub, at), &one, flag::REPLAY | flag::LAST, 0);
-            }
-            if let Some(behind) = self.conn(conn).and_then(|this| this.cursors.get_mut(&(sub, at))) {
-                *behind = false;
-            }
-        }
-        Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }
-    }
-
-    /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.
-    pub fn hand_records(
-        &mut self,
-        to: (u32, u32, u32),
-        block: &Block,
-        spans: &[(u64, u64)],
-        deliveries: u32,
-    ) -> (u64, Vec<(u64, u64)>) {
-        let (mut count, mut left) = (0, Vec::<(u64, u64)>::new());
-        for offset in spans.iter().flat_map(|&(first, count)| first..first + count) {
-            let record = block.get(offset).filter(|one| one.expires() == 0 || one.expires() > self.clock);
-            if let Some(record) = record {
-                self.write_record(to, record.bytes, flag::CHANNEL, deliveries);
-                count += 1;
-            } else {
-                match left.last_mut() {
-                    Some((first, many)) if *first + *many == offset => *many += 1,
-                    _ => left.push((offset, 1)),
-                }
-            }
-        }
-        (count, left)
     }
 
     /// Stores a message of the driver, which hears what became of it by its ticket.
@@ -508,33 +420,6 @@ impl Engine {
         }
         self.flush_streams();
         Ok(())
-    }
-
-    /// Tells a client that a channel is gone.
-    pub fn tell_ended(&mut self, conn: u32, id: u32, code: u16, text: &str) {
-        self.put(conn, |out| {
-            Writer::new(out, kind::UNCHANNEL, 0).u16(code).u32(id).bytes(text.as_bytes()).end();
-        });
-    }
-
-    fn write_record(&mut self, (conn, sub, at): (u32, u32, u32), record: &[u8], flags: u8, deliveries: u32) {
-        self.tell_stream(conn, at);
-        self.put(conn, |out| {
-            let frame = Writer::new(out, kind::RECORD, flags | flag::KEEP).u16(1).u32(at).u32(deliveries).u32(sub);
-            frame.bytes(record).end();
-        });
-        if let Some(this) = self.conn(conn) {
-            this.count.delivered += 1;
-            this.count.delivered_bytes += record.len() as u64;
-        }
-    }
-
-    /// Offsets that a subscription will never get.
-    pub fn tell_gap(&mut self, conn: u32, sub: u32, stream: u32, from: u64, to: u64) {
-        self.tell_stream(conn, stream);
-        self.put(conn, |out| {
-            Writer::new(out, kind::GAP, 0).u16(0).u32(sub).u32(stream).u64(from).u64(to).end();
-        });
     }
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::Duration;
 
 use super::bucket::{index_name, log_name, Building, Topic, Topics};
 use super::files::{replace, rest, Files};
@@ -22,6 +22,7 @@ use super::simulated::Simulated;
 use super::trim::Trimmed;
 use super::waiting::{Parked, Waiting};
 use super::{whole, Error, Position, Refused, Safety, Settings};
+use crate::clock;
 
 /// Records that were not stored, from the first offset to before the second; both will be given again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,31 +44,37 @@ const STEP: i64 = 60_000_000_000;
 pub struct Log {
     pub(super) shared: Arc<Shared>,
     pub(super) settings: Settings,
-    topics: Topics,
-    once: Once,
-    waiting: Waiting,
-    bucket: Building,
+    pub(super) topics: Topics,
+    pub(super) once: Once,
+    pub(super) waiting: Waiting,
+    pub(super) bucket: Building,
     /// Records that were not flushed, and where in the bucket they begin.
-    tail: Vec<u8>,
+    pub(super) tail: Vec<u8>,
     tail_from: u64,
     tail_at: u64,
     /// Marks of the bucket that the writer has.
     marked: usize,
-    next: u64,
-    stored: i64,
+    pub(super) next: u64,
+    pub(super) stored: i64,
     /// What a clock showed that was not set back since, and when.
-    steady: Option<(Instant, i64)>,
+    steady: Option<(Duration, i64)>,
     /// Since when it is known that the newest record is later than the clock.
     ahead: Option<i64>,
     /// Bytes and buckets since there was a `whole`.
     behind: (u64, u64),
-    failed: Option<(Instant, String)>,
+    failed: Option<(Duration, String)>,
     held: (u64, u64),
     /// Without a thread.
     pub(super) writer: Option<Writer>,
     thread: Option<JoinHandle<()>>,
+    /// Nothing is written before `write` is called.
+    by_hand: bool,
     /// Somebody else stores what is appended, and says so.
     pub(super) front: Option<Front>,
+    /// What is in the tail is written as it is.
+    pub(super) verbatim: bool,
+    /// Nothing new is taken for now.
+    pub(super) resting: bool,
     closed: bool,
 }
 
@@ -81,6 +88,25 @@ impl Log {
         }
         let found = open::open(&*files, begin).inspect_err(|_| files.unlock())?;
         Ok(Self::start(files, settings, bell, found, true))
+    }
+
+    /// Has one without a thread wait with each write until `write` is called: its disk is as slow as whoever calls that.
+    #[must_use]
+    pub fn by_hand(mut self) -> Self {
+        self.by_hand = true;
+        self
+    }
+
+    /// Writes what was flushed, as the thread would; `settle` tells what could not be written.
+    pub fn write(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            while writer.step(&self.shared) {}
+        }
+    }
+
+    /// Bytes that were flushed and are not written yet.
+    pub fn unwritten(&self) -> usize {
+        self.shared.waiting.load(SeqCst)
     }
 
     /// A log in memory.
@@ -107,6 +133,7 @@ impl Log {
             trimming: Mutex::default(),
             work: Condvar::new(),
             safe: next.into(),
+            cap: u64::MAX.into(),
             waiting: 0.into(),
             failed: false.into(),
             stuck: false.into(),
@@ -136,7 +163,10 @@ impl Log {
             held: (0, 0),
             writer: (!threaded).then(Writer::default),
             thread,
+            by_hand: false,
             front: None,
+            verbatim: false,
+            resting: false,
             closed: false,
         }
     }
@@ -160,7 +190,7 @@ impl Log {
 
     /// Offset behind the last record that is as safe as promised.
     pub fn safe(&self) -> u64 {
-        self.shared.safe.load(SeqCst)
+        self.shared.safe_for_all()
     }
 
     pub fn settings(&self) -> Settings {
@@ -175,7 +205,7 @@ impl Log {
     /// Why what was promised to be stored is not written yet, if that is so, and how many records that are.
     pub fn stuck(&self) -> Option<(String, u64)> {
         let state = self.shared.state();
-        Some((state.stuck.clone()?, self.safe().saturating_sub(state.written)))
+        Some((state.stuck.clone()?, self.shared.safe.load(SeqCst).saturating_sub(state.written)))
     }
 
     /// Every topic that was ever stored: its last sequence.
@@ -191,6 +221,9 @@ impl Log {
     /// Takes a message; it is stored when `safe` is above its offset.
     #[inline]
     pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
+        if self.resting {
+            return Err(Refused::Full);
+        }
         self.check_writing()?;
         let size = message.size().ok_or(Refused::TooLarge)?;
         if message.session != 0 {
@@ -205,6 +238,9 @@ impl Log {
 
     /// Takes a message once more that was parked and is due now; None: it does not wait any more, or has expired.
     pub fn release(&mut self, now: i64, message: &Message<'_>) -> Result<Option<Position>, Refused> {
+        if self.resting {
+            return Err(Refused::Full);
+        }
         let (session, number) = (message.session, message.number);
         if !self.waiting.has(session, number) {
             return Ok(None);
@@ -268,7 +304,7 @@ impl Log {
             return self.stored;
         }
         if self.steady.is_none() {
-            self.steady = Some((Instant::now(), now));
+            self.steady = Some((clock::steady(), now));
         }
         if back {
             if self.bucket.summary.count > 0 {
@@ -283,13 +319,26 @@ impl Log {
     #[cold]
     fn was_ahead(&self, now: i64) -> bool {
         if let Some((when, clock)) = self.steady {
-            let expected = clock.saturating_add(i64::try_from(when.elapsed().as_nanos()).unwrap_or(i64::MAX));
+            let expected = clock
+                .saturating_add(i64::try_from(clock::steady().saturating_sub(when).as_nanos()).unwrap_or(i64::MAX));
             return now.abs_diff(expected) < self.stored.abs_diff(expected);
         }
         match &self.shared.state().buckets[..] {
             [.., before, last] => before.summary.last <= now && last.summary.first - now > STEP,
             _ => false,
         }
+    }
+
+    /// Where a session's messages are, of so many numbers from one on: each with its position. What is not known any more is left out,
+    /// as what never came.
+    pub fn placed(&mut self, session: u64, first: u64, count: u64) -> Result<Vec<(u64, Position)>, Refused> {
+        let mut found = Vec::new();
+        for number in first..first.saturating_add(count) {
+            if let Known::At(offset) = self.once.find(session, number) {
+                found.push((number, self.again(offset)?));
+            }
+        }
+        Ok(found)
     }
 
     /// The position of a message that was sent again; its sequence is 0 if the record is gone.
@@ -302,7 +351,7 @@ impl Log {
 
     /// Nothing new is taken while what was taken before can't be written.
     #[inline]
-    fn check_writing(&mut self) -> Result<(), Refused> {
+    pub(super) fn check_writing(&mut self) -> Result<(), Refused> {
         if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
             return self.try_again();
         }
@@ -319,7 +368,7 @@ impl Log {
         }
         drop(state);
         match &self.failed {
-            Some((until, error)) if Instant::now() < *until => told(error),
+            Some((until, error)) if clock::steady() < *until => told(error),
             _ => {
                 self.failed = None;
                 Ok(())
@@ -337,7 +386,9 @@ impl Log {
             let (summary, marks) = (self.bucket.summary, &self.bucket.marks[self.marked..]);
             match state.pending.back_mut() {
                 // What was handed over must not change.
-                Some(Piece::Data(data)) if data.base == summary.base && self.front.is_none() => {
+                Some(Piece::Data(data))
+                    if data.base == summary.base && self.front.is_none() && data.verbatim == self.verbatim =>
+                {
                     Arc::make_mut(&mut data.bytes).extend_from_slice(&bytes);
                     data.marks.extend_from_slice(marks);
                     data.summary = summary;
@@ -354,6 +405,7 @@ impl Log {
                         summary,
                         marks,
                         bytes: Arc::new(bytes),
+                        verbatim: self.verbatim,
                     }));
                     self.tail = Vec::with_capacity(size);
                 }
@@ -372,13 +424,14 @@ impl Log {
     fn wake(&mut self) {
         match (&self.front, &mut self.writer) {
             (Some(front), _) => front.wake(&self.shared),
+            (None, Some(_)) if self.by_hand => {}
             (None, Some(writer)) => while writer.step(&self.shared) {},
             (None, None) => self.shared.work.notify_one(),
         }
     }
 
     /// Begins a new bucket.
-    fn roll(&mut self, now: i64) {
+    pub(super) fn roll(&mut self, now: i64) {
         self.flush();
         self.once.forget(now - self.settings.once_age);
         let mut seal = Seal { base: self.bucket.summary.base, index: Vec::new(), whole: None };
@@ -405,7 +458,7 @@ impl Log {
         }
     }
 
-    fn fresh(&mut self) {
+    pub(super) fn fresh(&mut self) {
         self.topics.roll();
         self.bucket = Building::new(self.next);
         (self.tail_from, self.tail_at, self.marked) = (self.next, 0, 0);
@@ -456,7 +509,7 @@ impl Log {
             self.bucket.retract(from, length, all.len() as u64);
             (self.tail_from, self.tail_at, self.marked) = (from, length, self.bucket.marks.len());
         }
-        self.failed = Some((Instant::now() + RETRY, failure.error.clone()));
+        self.failed = Some((clock::steady() + RETRY, failure.error.clone()));
         Some(Lost { from, to, error: failure.error, waiting })
     }
 
@@ -511,6 +564,7 @@ impl Log {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
+        self.by_hand = false;
         self.flush();
         self.shared.state().closing = true;
         self.wake();

@@ -77,6 +77,11 @@ impl Reader {
     }
 
     pub fn safe(&self) -> u64 {
+        self.shared.safe_for_all()
+    }
+
+    /// The same, whether or not somebody else has it, too.
+    pub fn written(&self) -> u64 {
         self.shared.safe.load(SeqCst)
     }
 
@@ -97,6 +102,12 @@ impl Reader {
     pub fn read(&self, from: u64, most: usize) -> io::Result<Block> {
         let mut bytes = Vec::new();
         Ok(self.run(from, most, self.safe(), &mut bytes, |_| ())?.block(bytes))
+    }
+
+    /// The same of what the disk has, whether or not somebody else has it, too.
+    pub fn read_written(&self, from: u64, most: usize) -> io::Result<Block> {
+        let mut bytes = Vec::new();
+        Ok(self.run(from, most, self.written(), &mut bytes, |_| ())?.block(bytes))
     }
 
     /// The same up to `end`, into a buffer that is used again: each of them is given to `use_it`. Offset of the first, and where to

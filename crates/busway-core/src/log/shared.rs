@@ -30,6 +30,8 @@ pub struct Data {
     pub summary: Summary,
     pub marks: Vec<Mark>,
     pub bytes: Arc<Vec<u8>>,
+    /// They are a copy, and stay as they are.
+    pub verbatim: bool,
 }
 
 pub enum Piece {
@@ -114,6 +116,8 @@ pub struct Shared {
     pub work: Condvar,
     /// Offset behind the last record that is as safe as promised.
     pub safe: AtomicU64,
+    /// Nothing from here on counts as safe for others.
+    pub cap: AtomicU64,
     /// Bytes that wait to be written.
     pub waiting: AtomicUsize,
     pub failed: AtomicBool,
@@ -126,6 +130,12 @@ pub struct Shared {
 impl Shared {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is as safe as promised, and was confirmed.
+    #[inline]
+    pub fn safe_for_all(&self) -> u64 {
+        self.safe.load(SeqCst).min(self.cap.load(SeqCst))
     }
 
     /// Tells of damage, once.
@@ -211,7 +221,9 @@ impl Writer {
             }
             Some(Piece::Data(data)) => data,
         };
-        mark_group(Arc::make_mut(&mut data.bytes).as_mut_slice());
+        if !data.verbatim {
+            mark_group(Arc::make_mut(&mut data.bytes).as_mut_slice());
+        }
         state.writing = Some(data.clone());
         let sync = state.settings.safety == Safety::Synced;
         drop(state);

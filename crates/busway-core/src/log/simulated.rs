@@ -12,7 +12,7 @@ use super::files::{File, Files};
 type Node = Arc<Mutex<Content>>;
 type Names = BTreeMap<String, Node>;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Content {
     now: Vec<u8>,
     safe: Vec<u8>,
@@ -111,6 +111,25 @@ impl Simulated {
         }
         state.past = vec![state.names.clone()];
         (state.locked, state.faults) = (false, Faults::default());
+    }
+
+    /// What the next process finds when the one that had these files was killed: all that was written, in files of its own.
+    #[must_use]
+    pub fn survivor(&self) -> Self {
+        let state = held(&self.state);
+        let mut known: Vec<(Node, Node)> = Vec::new();
+        let mut copied = |node: &Node| {
+            if let Some((_, copy)) = known.iter().find(|(old, _)| Arc::ptr_eq(old, node)) {
+                return copy.clone(); // a file that had several names
+            }
+            let copy = Arc::new(Mutex::new(held(node).clone()));
+            known.push((node.clone(), copy.clone()));
+            copy
+        };
+        let mut all = |names: &Names| names.iter().map(|(name, node)| (name.clone(), copied(node))).collect();
+        let (names, past) = (all(&state.names), state.past.iter().map(&mut all).collect());
+        let state = State { names, past, locked: false, faults: state.faults };
+        Self { state: Arc::new(Mutex::new(state)), tracked: self.tracked }
     }
 
     pub fn contents(&self) -> Vec<(String, Vec<u8>)> {
