@@ -55,6 +55,9 @@ class Code(IntEnum):
     SESSION_TAKEN = 8
     GOING_AWAY = 9
     TOO_MANY_CONNECTIONS = 10
+    CLUSTER = 11
+    DUPLICATE_NODE = 12
+    LINKED = 13
     INVALID_TOPIC = 20
     INVALID_PATTERN = 21
     TOPIC_TOO_LONG = 22
@@ -253,6 +256,9 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.SESSION_TAKEN: Disconnected,
     Code.GOING_AWAY: Disconnected,
     Code.TOO_MANY_CONNECTIONS: LimitExceeded,
+    Code.CLUSTER: Rejected,
+    Code.DUPLICATE_NODE: Rejected,
+    Code.LINKED: Disconnected,
     Code.INVALID_TOPIC: InvalidTopic,
     Code.INVALID_PATTERN: InvalidPattern,
     Code.TOPIC_TOO_LONG: LimitExceeded,

@@ -23,6 +23,10 @@ Policy: TypeAlias = Literal["block", "drop_oldest", "drop_new", "disconnect"]
 POLICIES: Final[tuple[Policy, ...]] = ("block", "drop_oldest", "drop_new", "disconnect")
 """What happens to a subscription whose queue is full; the position is the policy's number on the wire."""
 
+Scope: TypeAlias = Literal["global", "local", "remote"]
+SCOPES: Final[tuple[Scope, ...]] = ("global", "local", "remote")
+"""Clients of the whole cluster, of the same node, of the other nodes; the position is the scope's number on the wire."""
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -45,6 +49,24 @@ def check_offline(offline: object) -> None:
     if offline != "fail" and not isinstance(offline, Buffer):
         wanted = 'offline must be "fail" or a busway.Buffer'
         raise (ValueError if isinstance(offline, str) else TypeError)(f"{wanted}, not {offline!r}")
+
+
+Wait: TypeAlias = Literal["cluster"]
+"""What a subscription or service waits for besides the broker: that every node of its cluster knows of it."""
+
+
+def check_wait(wait: object) -> None:
+    """A Wait or None, and nothing that looks like one."""
+    if wait is not None and wait != "cluster":
+        raise (ValueError if isinstance(wait, str) else TypeError)(f'wait must be "cluster" or None, not {wait!r}')
+
+
+def check_scope(scope: object) -> int:
+    """The number of a scope on the wire. Raises ValueError or TypeError."""
+    if scope not in SCOPES:
+        wanted = f"scope must be one of {', '.join(map(repr, SCOPES))}"
+        raise (ValueError if isinstance(scope, str) else TypeError)(f"{wanted}, not {scope!r}")
+    return SCOPES.index(scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +148,8 @@ class Settings:
     drain: float = 5.0
     streams: int = 1000
     """Of the broker, not of a connection."""
+    interest: int = 1_048_576
+    """Subscriptions and services that another node of the cluster may tell of."""
     kept: int = 4096
     kept_bytes: int = 16 * MiB
     grace: float = 10.0

@@ -55,3 +55,15 @@ def since_positions(positions: Mapping[tuple[str, str], int]) -> bytes:
     """Everything from these places on."""
     places = [(broker, stream, offset) for (broker, stream), offset in positions.items()]
     return msgspec.msgpack.encode(("at", places))
+
+
+def since_again(positions: Mapping[tuple[str, str], int], since: bytes, begun: int) -> bytes:
+    """From these places on, and of streams without one from where it was begun with at a time (nanoseconds)."""
+    kind, value = msgspec.msgpack.decode(since)
+    if kind == "at":  # not so again: a server that has lost its end refuses who begins behind it, not who comes back
+        positions = {(broker, stream): offset for broker, stream, offset in value} | dict(positions)
+        kind, value = "all", None
+    if kind in {"new", "ago"}:
+        kind, value = "time", begun - (value or 0)
+    places = [(broker, stream, offset) for (broker, stream), offset in positions.items()]
+    return msgspec.msgpack.encode(("back", (places, kind, value)))

@@ -10,7 +10,7 @@ import msgspec
 from busway.topic import check_topic
 
 Store: TypeAlias = Literal["memory", "disk", "db"]
-Safety: TypeAlias = Literal["memory", "written", "synced"]
+Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
 
 DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""
@@ -75,6 +75,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for key, kinds in (("store", Store), ("safety", Safety)):
             if key in given and given[key] not in get_args(kinds):
                 raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
+        if given.get("safety") == "mirrored" and given.get("store", "disk") != "disk":
+            raise ValueError("the safety 'mirrored' is for a stream on disk; what others store is as safe as that is")
         if given.get("retain_until") is not None:
             check_name("channel", given["retain_until"])
         topics = given.get("topics", ())
@@ -131,6 +133,8 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     """When the broker saw the first of them, in seconds since 1970; None: there are none."""
     stuck: str | None = None
     """With the safety `memory`: how many acknowledged messages can't be written, and why; None: all can."""
+    mirrored: bool | None = None
+    """With the safety `mirrored`: whether messages are acknowledged when a mirror has them, too; False: there is none to wait for now."""
     topic_count: int = 0
     """Topics that were ever stored."""
     channels: tuple[dict[str, Any], ...] = ()
@@ -166,6 +170,29 @@ def seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+class ChannelPart(msgspec.Struct, frozen=True):
+    """A channel in the part of its stream that one node of a cluster has; figures as a ChannelInfo has them."""
+
+    broker: str
+    """The guid; empty if only an address is known."""
+    node: str
+    """The name."""
+    error: str = ""
+    """Why nothing is known of it."""
+    floor: int | None = None
+    cursor: int | None = None
+    lag: int | None = None
+    in_flight: int | None = None
+    waiting: int | None = None
+    dying: int | None = None
+    consumers: int | None = None
+    redelivered: int | None = None
+    dead: int | None = None
+    late: int | None = None
+    refused: int | None = None
+    lost: int | None = None
+
+
 class ChannelInfo(msgspec.Struct, frozen=True):
     """A channel: its settings, where it stands, and what is on its way."""
 
@@ -199,3 +226,7 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     refused: int
     lost: int
     """Dropped by the stream before they were done."""
+    unreached: tuple[str, ...] = ()
+    """Nodes of the cluster that could not be asked: what their parts hold is not in these figures."""
+    parts: tuple[ChannelPart, ...] = ()
+    """What each node of the cluster has of it, if one channel was asked for; floor and cursor above are of the node that was asked."""

@@ -1,13 +1,14 @@
 """Where a bus is: `unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`, or `memory:NAME` within one event loop."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Final
 from urllib.parse import urlsplit
 
 from busway.checks import check_type
 from busway.settings import DEFAULT_PORT
+from busway.transport.carriers import carriers
 
-Scheme: TypeAlias = Literal["memory", "unix", "tcp", "tls"]
+SCHEMES: Final = ("memory", "unix", "tcp", "tls")
 
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, recognised here, not bound to
 
@@ -16,7 +17,7 @@ _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, recognised here
 class Address:
     """One address; `path` is the socket file or the memory name, `host` and `port` are for the others."""
 
-    scheme: Scheme
+    scheme: str
     path: str = ""
     host: str = ""
     port: int = 0
@@ -27,6 +28,11 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether who listens there does so at all addresses of its host."""
+        return self.host in _ANY_HOST
+
     def reachable(self, port: int) -> "Address":
         """What a client on this host connects to when a server listens here and got `port`."""
         return replace(self, host=_ANY_HOST.get(self.host, self.host), port=port)
@@ -36,7 +42,7 @@ def parse(text: str) -> Address:
     """The address a text means; ValueError with a sentence if it means none."""
     check_type("an address", text, str, "a str such as tcp://HOST:PORT")
     scheme, colon, rest = text.partition(":")
-    if not colon or scheme not in get_args(Scheme):
+    if not colon or (scheme not in SCHEMES and scheme not in carriers):
         raise ValueError(f"not an address: {text!r} (known are unix:PATH, tcp://HOST:PORT, tls://HOST:PORT)")
     if scheme == "memory":
         return Address("memory", path=rest)
@@ -55,4 +61,4 @@ def parse(text: str) -> Address:
     if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"not an address: {text!r} (only host and port are expected)")
     host = parts.hostname or "127.0.0.1"
-    return Address("tls" if scheme == "tls" else "tcp", host=host, port=DEFAULT_PORT if port is None else port)
+    return Address(scheme, host=host, port=DEFAULT_PORT if port is None else port)

@@ -9,12 +9,14 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from busway.errors import ConnectFailed, ListenFailed
 from busway.settings import TLS
 from busway.transport.address import Address
+from busway.transport.carriers import Factory, carriers
 from busway.transport.memory import MemoryListener, dial_memory
 from busway.transport.tls import client_context, explain, server_context
 
@@ -22,14 +24,13 @@ _BACKLOG: Final = 1024
 _GOODBYE: Final = 2.0
 """Seconds a TLS connection waits for the peer's part of the goodbye."""
 
-Factory = Callable[[], asyncio.BufferedProtocol]
-
 
 class Listener:
-    """A place where connections arrive; `address` is how a client on this host reaches it."""
+    """A place where connections arrive; `address` is how a client on this host reaches it, `bound` where it listens."""
 
-    def __init__(self, address: Address, close: Callable[[], None]) -> None:
+    def __init__(self, address: Address, close: Callable[[], None], bound: Address | None = None) -> None:
         self.address = address
+        self.bound = bound or address
         self._close = close
 
     def close(self) -> None:
@@ -51,6 +52,9 @@ async def listen(address: Address, factory: Factory, *, tls: TLS | None = None, 
                 if tls is None:
                     raise ListenFailed(f"{address}: a tls:// address needs tls=TLS(cert=..., key=...)")
                 return await _listen_tcp(address, factory, server_context(tls), handshake)
+            case scheme:
+                port, close = carriers[scheme].listen(address, factory)
+                return Listener(address.reachable(port), close)
     except (OSError, ValueError) as error:
         raise ListenFailed(f"{address}: {_sentence(error)}") from error
 
@@ -73,7 +77,7 @@ async def _listen_tcp(
         ssl_shutdown_timeout=_GOODBYE if context else None,
     )
     port = int(server.sockets[0].getsockname()[1])
-    return Listener(address.reachable(port), server.close)
+    return Listener(address.reachable(port), server.close, replace(address, port=port))
 
 
 async def _listen_unix(address: Address, factory: Factory) -> Listener:
@@ -156,6 +160,8 @@ async def dial(
                         ssl_handshake_timeout=timeout,
                         ssl_shutdown_timeout=_GOODBYE,
                     )
+                case scheme:
+                    return await carriers[scheme].dial(address, factory)
     except TimeoutError as error:
         raise ConnectFailed(f"{address}: no answer within {timeout:g} s") from error
     except (OSError, ValueError) as error:

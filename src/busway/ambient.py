@@ -1,0 +1,28 @@
+"""What a bus takes from outside: clocks, chance, and the disk of its logs. In one place, so that a simulation can put its own there.
+
+Whoever needs one of these looks it up here at every call (`ambient.time_ns()`), which costs what `time.time_ns()` costs.
+The engine's clock is held by `_core.hold_clock()`.
+"""
+
+import random as _random
+import secrets
+import time as _time
+from collections.abc import Callable
+from pathlib import Path
+
+from busway._core import Log
+
+time_ns: Callable[[], int] = _time.time_ns
+"""Nanoseconds since 1970."""
+monotonic: Callable[[], float] = _time.monotonic
+"""Seconds of a clock that nobody sets."""
+perf_counter: Callable[[], float] = _time.perf_counter
+"""Seconds of the finest clock, for measuring."""
+chance: Callable[[], float] = _random.random
+"""A number from 0 to 1, to spread things."""
+randbits: Callable[[int], int] = secrets.randbits
+"""So many bits that nobody can guess."""
+open_log: Callable[..., Log] = Log.open
+"""Open the log in a folder, or in memory."""
+drop_log: Callable[[Path], object] = lambda folder: None  # noqa: E731, ARG005
+"""The folder of a log, which is closed, is gone from its place: nothing is to be done where the log lies in the folder itself."""
