@@ -1,5 +1,5 @@
 """The broker: sessions of clients around the native engine."""
 
-from busway.broker.server import Server, serve
+from busway.broker.server import Server
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server"]

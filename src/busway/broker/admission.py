@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, __version__
-from busway.broker.flags import SHARED
+from busway.broker import events
+from busway.broker.flags import SHARED, WAIT
 from busway.errors import BusError, Code
 from busway.settings import Caller, Settings
 from busway.topic import is_reserved
@@ -28,6 +29,8 @@ class Hello(msgspec.Struct, frozen=True):
     credentials: object = None
     agent: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     generation: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    node: object = None
+    """Of another broker: who it is."""
 
 
 _decoder = msgspec.msgpack.Decoder(Hello)
@@ -67,6 +70,13 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
             hub.refused += 1
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return
+    if said.node is not None:
+        if hub.nodes is None:
+            hub.refused += 1
+            session.close(Code.CLUSTER, "this broker is in no cluster")
+        else:
+            hub.nodes.greeted(session, version, said.node)
+        return
     seen: bool | None = None
     if said.generation is not None:
         if not hub.fences.passes(said.session, said.generation):
@@ -86,11 +96,13 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
 def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Decide a SUBSCRIBE; the engine checks the pattern and queues what is kept and the RESULT."""
     conn, number, pattern = event[1], event[3], event[6]
-    if is_reserved(pattern.removeprefix("/")):
+    bare = pattern.removeprefix("/")
+    told = events.are_meant(bare)
+    if is_reserved(bare) and not told:
         hub.engine.refuse(conn, number, Code.RESERVED, f"topics below {pattern!r} belong to the broker")
         return
     try:
-        hub.keeping.subscribe(event)
+        (hub.events if told else hub.keeping).subscribe(event)
     except BusError as error:
         hub.engine.refuse(conn, number, error.code, error.reason)
 
@@ -101,8 +113,12 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
     if is_reserved(topic.removeprefix("/")):
         hub.engine.refuse(conn, number, Code.RESERVED, f"the topic {topic!r} belongs to the broker")
         return
-    if hub.engine.serve(conn, service, number, topic, flags) == Code.OK and flags & SHARED:
+    if hub.engine.serve(conn, service, number, topic, flags) != Code.OK:
+        return
+    if flags & SHARED:
         hub.sharing.join(conn, service, topic, flags)
+    if flags & WAIT:
+        hub.answer_when_known(conn, number, 0)
 
 
 def limits(settings: Settings) -> dict[str, int]:
@@ -132,7 +148,7 @@ def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
         "agent": AGENT,
         "heartbeat": hub.settings.heartbeat,
         "limits": limits(hub.settings),
-        "servers": hub.settings.servers,
+        "servers": hub.directory.welcome(),
         "since": hub.since,
         "fields": hub.keeping.fields,
     }

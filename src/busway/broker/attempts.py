@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
+from busway.broker.flags import ERROR
 from busway.broker.providers import Provider
+from busway.settings import Scope
 
 
 class Ask(NamedTuple):
@@ -41,7 +45,37 @@ class Answer(NamedTuple):
     payload: bytes
 
 
-Action: TypeAlias = Ask | Call | Answer
+class Willing(NamedTuple):
+    """Tell another node whether somebody here would take the request that it asked for."""
+
+    conn: int
+    number: int
+    code: int
+
+
+class Terms(NamedTuple):
+    """Tell another node, behind what it was asked or called for, how long each of its providers may take."""
+
+    conn: int
+    call: int
+    each: float
+
+
+class Moved(NamedTuple):
+    """Tell another node that its request has gone on to somebody else here, whose time begins now."""
+
+    conn: int
+    number: int
+
+
+class Off(NamedTuple):
+    """Tell another node that nobody waits for its answer any more."""
+
+    conn: int
+    call: int
+
+
+Action: TypeAlias = Ask | Call | Answer | Willing | Terms | Moved | Off
 
 
 class Phase(Enum):
@@ -70,6 +104,23 @@ class Request:
     spoken: bool = False
     """Whether the requester has been told something already: then nobody else can begin from the start."""
     over: bool = False
+    scope: Scope = "global"
+    """Whose services it is for."""
+    far: bool = False
+    """It is of a client of another node, so it goes to no other one."""
+    asking: bool = False
+    """That node only wants to know yet whether somebody here would take it."""
+    promised: bool = False
+    """And was told that somebody would."""
+    begun: bool = False
+    """Somebody was tried before."""
+
+    def may_go_to(self, provider: Provider) -> bool:
+        if self.far:
+            return not provider.far and provider.scope != "local"
+        if provider.far:
+            return self.scope != "local"
+        return self.scope != "remote" and provider.scope != "remote"
 
 
 @dataclass(slots=True, eq=False)
@@ -83,3 +134,22 @@ class Attempt:
     began: float
     deadline: float
     over: bool = False
+    settled: bool = False
+    """Another node has said its last word about it, or can't."""
+
+
+def late(attempt: Attempt, time: str) -> bytes:
+    """What is told of a provider whose time is over."""
+    missing = "answer within {}" if attempt.phase is Phase.AT_WORK else "say within {} whether it is willing"
+    return f"{attempt.provider.name} did not {missing.format(time)}".encode()
+
+
+def is_map(fields: bytes) -> bool:
+    try:
+        return not fields or isinstance(msgspec.msgpack.decode(fields), dict)
+    except msgspec.MsgspecError:
+        return False
+
+
+def error(conn: int, number: int, code: int, text: str) -> Answer:
+    return Answer(conn, number, ERROR, code, b"", text.encode())

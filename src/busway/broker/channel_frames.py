@@ -28,6 +28,7 @@ _ENTRY: Final = struct.Struct("<QIB3xI")
 _WHOLE: Final = 0x80000000
 _MILLI: Final = 0.001
 _EVER: Final = (1 << 32) - 1
+GUID: Final = 16
 _MOST: Final = 65_536
 """Entries of one ACK; those that are too late must fit into its answer."""
 
@@ -51,11 +52,22 @@ class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     create: bool = True
     """Whether a channel that is not there is made."""
     start: tuple[str, Any] = ("first", None)
-    """Where one that is made begins: first, new, (time, ns), (ago, ns) or (offset, number)."""
+    """Where one that is made begins: first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, number)) or a message."""
     settings: dict[str, Any] = {}
     """Those that the user gave; the others stay, or are the usual ones."""
+    part: str = ""
+    """The broker whose part of the stream is meant, if another one stands in for it."""
     again: bool = False
     """It consumed the channel before a lost connection: the settings hold only if the channel has to be made."""
+
+
+class OneMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message as a place."""
+
+    offset: int
+    id: str
+    broker: str = ""
+    """The guid of who has stored it; empty: the broker that is asked."""
 
 
 class Take(NamedTuple):
@@ -128,12 +140,19 @@ def take_of(rest: bytes) -> Take | int:
     return Take(most, inf if milliseconds == _EVER else milliseconds * _MILLI, whole)
 
 
-def entries_of(rest: bytes) -> Iterator[Entry]:
-    """The entries of an ACK."""
+def entries_of(rest: bytes) -> tuple[str | None, list[Entry]]:
+    """Whose messages an ACK means (the guid of another broker, or None), and its entries."""
+    guid = None
+    if len(rest) % _ENTRY.size == GUID:
+        guid, rest = rest[:GUID].hex(), rest[GUID:]
     if not rest or len(rest) % _ENTRY.size:
         raise Rejected(f"ACK with {len(rest)} bytes", code=Code.INVALID_SETTING)
     if len(rest) > _MOST * _ENTRY.size:
         raise Rejected(f"ACK with more than {_MOST} entries", code=Code.INVALID_SETTING)
+    return guid, list(_entries(rest))
+
+
+def _entries(rest: bytes) -> Iterator[Entry]:
     for start, count, what, delay in _ENTRY.iter_unpack(rest):
         try:
             yield Entry(What(what), start, count, delay * _MILLI)

@@ -4,15 +4,16 @@ Questions and answers are JSON; rules and other bytes are base64 in them. Consum
 """
 
 import base64
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from busway._core import Message
-from busway.broker.channel_frames import check_channel
+from busway.broker.channel_frames import OneMessage, check_channel
 from busway.broker.handing import Handing
 from busway.broker.stream_services import Service
-from busway.errors import Code, Rejected
+from busway.broker.survey import Answer, own_figures, summed
+from busway.errors import Code, OutOfRange, Rejected, StoreFailed, from_code
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -31,7 +32,9 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/create`: a channel with these settings; one that is there gets them."""
     question = _question(message)
     name = check_channel(question.channel)
-    return _shown(await hub.delivering.declare(question.stream, name, _settings(question), question.start))
+    handing = await hub.delivering.declare(question.stream, name, _settings(question), question.start)
+    await _everywhere(hub, handing)
+    return await _whole(hub, handing)
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -39,30 +42,77 @@ async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     question = _question(message)
     handing = _found(hub, question)
     await hub.delivering.configure(handing, _settings(question))
-    return _shown(handing)
+    await _everywhere(hub, handing)
+    return await _whole(hub, handing)
 
 
 async def seek(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/seek`: go to another place, for all consumers."""
+    """`$bus/channel/seek`: go to another place, for all consumers: in all parts, or in the one that the place is in."""
     question = _question(message)
     handing = _found(hub, question)
-    return {"offset": await hub.delivering.seek(handing, question.start)}
+    guid = _owner(hub, question.start)
+    moved: dict[str, int] = {}
+    if guid in {None, hub.guid}:
+        moved[hub.guid] = await hub.delivering.seek(handing, question.start)
+    if guid == hub.guid:
+        return {"offset": moved[guid], "parts": moved}
+    others = [] if hub.nodes is None else await hub.nodes.seek(question.stream, handing.name, question.start, guid)
+    moved |= {one.guid: one.offset for one in others if not one.error}
+    if guid is not None and guid not in moved:
+        _raise_for(question.start, guid, others)
+    if failed := [f"{one.node} ({one.error})" for one in others if one.error]:
+        went = ", ".join([hub.name or hub.guid[:8], *(one.node for one in others if not one.error)])
+        reason = f"the channel {handing.name!r} has moved at {went}, but not at {', '.join(failed)}: seek again later"
+        raise StoreFailed(reason)
+    return {"offset": moved[guid or hub.guid], "parts": moved}
+
+
+def _owner(hub: "Hub", start: tuple[str, Any]) -> str | None:
+    """Whose part a place is in; None: it is a place in all."""
+    kind, value = start
+    if kind == "offset":
+        return hub.guid
+    try:
+        if kind == "position":
+            return msgspec.convert(value, tuple[str, int])[0]
+        if kind == "message":
+            return msgspec.convert(value, OneMessage).broker or hub.guid
+    except msgspec.MsgspecError as error:
+        raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
+    return None
+
+
+def _raise_for(start: tuple[str, Any], guid: str, others: list[Answer]) -> NoReturn:
+    """The one part that was to be moved was not."""
+    if not others:
+        raise OutOfRange(f"{start[0]}: the broker {guid}, whose place that is, is not known here")
+    one = others[0]
+    if one.code != Code.OK:
+        raise from_code(one.code, f"{one.node}: {one.error}")
+    raise StoreFailed(f"{start[0]}: {one.node}, whose place that is, can't be reached now: {one.error}")
 
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/remove`: the channel as it was."""
     handing = _found(hub, _question(message))
-    was = _shown(handing)
+    was = await _whole(hub, handing)
     await hub.delivering.remove(handing)
+    await _everywhere(hub, handing)
     return was
+
+
+async def _everywhere(hub: "Hub", handing: Handing) -> None:
+    """Wait for the other nodes, so that their consumers find it as it is."""
+    if hub.nodes is not None:
+        await hub.nodes.settled(f"{handing.stream.name}/{handing.name}")
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/list`: settings and figures of one channel, or of all of a stream."""
     question = _question(message)
     if question.channel is not None:
-        return {"channels": [_shown(_found(hub, question))]}
-    return {"channels": hub.delivering.figures(hub.streaming.get(question.stream).number)}
+        return {"channels": [await _whole(hub, _found(hub, question))]}
+    return {"channels": await _wholes(hub, question.stream, None)}
 
 
 def _question(message: Message) -> Question:
@@ -73,8 +123,19 @@ def _found(hub: "Hub", question: Question) -> Handing:
     return hub.delivering.get(question.stream, check_channel(question.channel))
 
 
-def _shown(handing: Handing) -> dict[str, Any]:
-    return handing.figures()
+async def _whole(hub: "Hub", handing: Handing) -> dict[str, Any]:
+    """Settings and figures of one channel, and what each node has of it."""
+    name = handing.name
+    return next(one for one in await _wholes(hub, handing.stream.name, name) if one["name"] == name)
+
+
+async def _wholes(hub: "Hub", stream: str, channel: str | None) -> list[dict[str, Any]]:
+    """The same of all channels of a stream, without what each node has."""
+    found = hub.delivering.found(stream, channel)
+    here = [own_figures(hub, one) for one in found]
+    if hub.nodes is None:
+        return here
+    return summed(hub, here, await hub.nodes.survey(stream, channel), parts=channel is not None)
 
 
 def _settings(question: Question) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from busway.broker.channel_actions import (
     TakeDone,
 )
 from busway.broker.consumers import Take, Who
-from busway.broker.giving import Giving
-from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Held, Run
+from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Run
 from busway.broker.progress import (
     ChannelConfig,
     Configured,
@@ -36,20 +35,23 @@ from busway.broker.progress import (
     Span,
 )
 from busway.broker.runs import Runs
+from busway.broker.turning import Turning
 
 
-class Channel(Giving):
+class Channel(Turning):
     """One channel, from the state that its journal has. open() comes first."""
 
     # The stream.
 
-    def open(self, first: int, safe: int, now: float) -> list[Action]:
-        """What the stream holds when the channel begins."""
+    def open(self, first: int, safe: int, now: float, *, copy: bool = False) -> list[Action]:
+        """What the stream holds when the channel begins. Of a copy, which may lack the end, nothing else is concluded from that."""
         self._safe = safe
         out: list[Action] = []
         past = self._ahead.past
         last = max(chain((past.floor,), (end for _, end, _ in chain(past.done, past.deliveries))))
-        if last > safe:
+        if last > safe and copy:
+            self._safe = last
+        elif last > safe:
             floor, done, counts = min(past.floor, safe), list(past.done), list(past.deliveries)
             self._epoch += 1
             past.move(self._epoch, floor)
@@ -297,13 +299,7 @@ class Channel(Giving):
         """
         if not self._first <= offset <= self._safe:
             raise SeekFailed(f"offset {offset} is not in the stream, which has {self._first} to {self._safe}")
-        self._held = held = Held()
-        for one in self._consumers:
-            one.in_flight = 0
-            self._consumers.rate(one)
-            for take in one.takes:
-                if take.alarm != inf:
-                    held.wake(take)
+        self._begin_anew()
         self._epoch += 1
         self._ahead.past.move(self._epoch, offset)
         self._ahead.again(offset)

@@ -3,23 +3,27 @@
 import asyncio
 import heapq
 import logging
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from busway import ambient
 from busway._core import block_records
 from busway.broker import channel_frames as frames
 from busway.broker.burying import Burying
-from busway.broker.channel_actions import Answer
-from busway.broker.channel_frames import Entry, Join, What
+from busway.broker.channel_frames import Join
 from busway.broker.consumers import Who
 from busway.broker.handing import Handing, Notes
 from busway.broker.journal import Journal
-from busway.broker.progress import ChannelConfig, ChannelState, Created, Deleted, Span, States
-from busway.broker.stream import Stream
-from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected
+from busway.broker.outlet import Clients, Outlet
+from busway.broker.progress import ChannelConfig, ChannelState, Created, Deleted, States
+from busway.broker.settling import Settling
+from busway.broker.standing import Standing
+from busway.broker.stream import Stream, native
+from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected, StoreFailed
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -55,19 +59,26 @@ class Delivering:
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._channels: dict[int, dict[str, Handing]] = {}
-        self._notes: dict[int, Notes] = {}
+        self.channels: dict[int, dict[str, Handing]] = {}
+        """By the number of their stream, and their name."""
+        self.noted: dict[int, Notes] = {}
+        """Where the channels of a stream are noted."""
         self._consumed: dict[int, dict[int, Handing]] = {}
         """By connection and the number that the connection has given the channel."""
         self._joining: dict[Who, int] = {}
         """Who is about to consume a channel, and the number of the frame that said so."""
         self._burying = Burying(hub)
+        self._clients = Clients(hub)
+        self.outlets: dict[int, Outlet] = {}
+        """Of connections that are no clients: links to other nodes."""
+        self._taking: dict[tuple[Who, int], Callable[[int], None]] = {}
+        """What is taken here for somebody who takes elsewhere too."""
         self._alarms: list[tuple[float, int, Handing]] = []
         self._serial = count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.noting = 0
-        """Acknowledgements that are answered when they are noted."""
+        self.settling = Settling(hub)
+        self.standing = Standing(self)
 
     # Streams.
 
@@ -75,60 +86,79 @@ class Delivering:
         """A stream is there: its channels are where they were."""
         notes = stream.notes() or _NoNotes()
         states = await notes.start()
-        self._notes[stream.number] = notes
-        self._channels[stream.number] = {}
+        self.noted[stream.number] = notes
+        self.channels[stream.number] = {}
         for state in states.values():
             if state.config is None:
                 log.warning("channel %r of stream %r has lost its settings", state.channel, stream.config.name)
                 state.config = ChannelConfig()
-            self._wait_for_somebody(self._open(stream, state))
+            self.wait_for_somebody(self.open(stream, state))
 
     async def removed(self, stream: Stream) -> None:
         """A stream is gone, and its channels with it."""
-        for handing in list(self._channels.pop(stream.number, {}).values()):
-            self._end(handing, Code.NO_STREAM, f"the stream {stream.config.name!r} was removed")
-        if (notes := self._notes.pop(stream.number, None)) is not None:
+        for handing in list(self.channels.pop(stream.number, {}).values()):
+            self.end(handing, Code.NO_STREAM, f"the stream {stream.config.name!r} was removed")
+        if (notes := self.noted.pop(stream.number, None)) is not None:
             await notes.stop()
 
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-        for notes in self._notes.values():
+        for notes in self.noted.values():
             await notes.stop()
+
+    def kill(self) -> None:
+        """Let go of the files, without writing."""
+        for notes in self.noted.values():
+            if isinstance(notes, Journal):
+                notes.close()
 
     def changed(self, stream: Stream) -> None:
         """A stream has other settings: what its channels note is as safe as it promises."""
-        if isinstance(notes := self._notes.get(stream.number), Journal):
-            notes.safety = stream.config.safety
+        if isinstance(notes := self.noted.get(stream.number), Journal):
+            notes.safety = native(stream.config.safety)
+
+    def notes(self, stream: Stream) -> Notes | None:
+        """Where the channels of a stream are noted."""
+        return self.noted.get(stream.number)
 
     def stored(self, number: int) -> None:
         """More of a stream is safe."""
-        for handing in self._channels.get(number, {}).values():
+        for handing in self.channels.get(number, {}).values():
             if handing.consumers:
                 handing.catch_up()
 
     def trimmed(self, stream: Stream) -> None:
         """Old messages of a stream are gone."""
-        for handing in self._channels.get(stream.number, {}).values():
+        for handing in self.channels.get(stream.number, {}).values():
             handing.catch_up()
 
     def floor(self, stream: Stream, channel: str) -> int | None:
         """Everything below this offset is done by a channel; None: there is no such channel."""
-        handing = self._channels.get(stream.number, {}).get(channel)
+        handing = self.channels.get(stream.number, {}).get(channel)
         return None if handing is None else handing.machine.floor
 
     # Channels.
 
     def get(self, stream: str, channel: str) -> Handing:
         number = self._hub.streaming.get(stream).number
-        if (handing := self._channels.get(number, {}).get(channel)) is None:
+        if (handing := self.channels.get(number, {}).get(channel)) is None:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return handing
 
+    def found(self, stream: str, channel: str | None) -> list[Handing]:
+        """One channel of a stream, or all."""
+        if channel is not None:
+            return [self.get(stream, channel)]
+        return list(self.channels.get(self._hub.streaming.get(stream).number, {}).values())
+
     async def declare(self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
         """The channel with these settings; made if it is not there."""
-        found = self._hub.streaming.get(stream)
-        if (channels := self._channels.get(found.number)) is None:
+        return await self._declare(self._hub.streaming.get(stream), channel, settings, start)
+
+    async def _declare(self, found: Stream, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
+        stream = found.name
+        if (channels := self.channels.get(found.number)) is None:
             raise Rejected(f"the stream {stream!r} is being made or removed", code=Code.NO_STREAM)
         if (handing := channels.get(channel)) is not None:
             await self.configure(handing, settings)
@@ -138,14 +168,15 @@ class Delivering:
             raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
         config = frames.configured(ChannelConfig(), settings, stream, channel)
         floor = await self.place(found, start)
-        if self._channels.get(found.number) is not channels:
+        if self.channels.get(found.number) is not channels:
             raise Rejected(f"the stream {stream!r} was removed", code=Code.NO_STREAM)
         if (handing := channels.get(channel)) is not None:  # somebody else has made it meanwhile
             await self.configure(handing, settings)
             return handing
-        state = ChannelState(channel, config, time.time_ns() // 1000, floor)
-        told = self._notes[found.number].write([Created(channel, state.epoch, floor, config)])
-        handing = self._open(found, state)
+        state = ChannelState(channel, config, ambient.time_ns() // 1000, floor)
+        told = self.noted[found.number].write([Created(channel, state.epoch, floor, config)])
+        handing = self.open(found, state)
+        self._tell_nodes(handing, start)
         await told
         return handing
 
@@ -155,6 +186,7 @@ class Delivering:
         if config != machine.config:
             actions = machine.configure(config, handing.now)
             handing.configured()
+            self._tell_nodes(handing, None)
             if (told := handing.do(actions)) is not None:
                 await told
 
@@ -162,16 +194,35 @@ class Delivering:
         """Put a channel to another place; its offset."""
         offset = await self.place(handing.stream, start)
         handing.catch_up()
-        if (told := handing.do(handing.machine.seek(offset, handing.now))) is not None:
+        with self._windows(handing):
+            told = handing.do(handing.machine.seek(offset, handing.now))
+        self._hub.flush()
+        if told is not None:
             await told
         return offset
 
     async def remove(self, handing: Handing) -> None:
-        self._end(handing, Code.NO_CHANNEL, f"the channel {handing.name!r} was removed")
-        await handing.notes.write([Deleted(handing.name)])
+        told = self.forget_channel(handing)
+        if self._hub.nodes is not None and not handing.machine.config.delete_on_leave:
+            self._hub.nodes.channel(handing.stream.name, handing.name, None, None)
+        await told
+
+    def forget_channel(self, handing: Handing) -> "asyncio.Future[None]":
+        self.end(handing, Code.NO_CHANNEL, f"the channel {handing.name!r} was removed")
+        return handing.notes.write([Deleted(handing.name)])
+
+    def _tell_nodes(self, handing: Handing, start: tuple[str, Any] | None) -> None:
+        """The other nodes have it, too, unless it goes with its consumers, who bring it there themselves."""
+        config = handing.machine.config
+        if self._hub.nodes is not None and not config.delete_on_leave and not handing.stream.copied:
+            settings = msgspec.to_builtins(config, builtin_types=(bytes,))
+            self._hub.nodes.channel(handing.stream.name, handing.name, settings, start and elsewhere(start))
 
     async def place(self, stream: Stream, start: tuple[str, Any]) -> int:
-        """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), or (message, (offset, id))."""
+        """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)), or (message, (offset, id)).
+
+        A place in the part of another node is none here: there the channel begins at the first.
+        """
         kind, value = start
         try:
             if kind == "first":
@@ -181,14 +232,28 @@ class Delivering:
             if kind == "offset":
                 return _offset(stream, msgspec.convert(value, int))
             if kind == "message":
-                return await self._message(stream, *msgspec.convert(value, tuple[int, str]))
+                offset, id_, guid = msgspec.structs.astuple(msgspec.convert(value, frames.OneMessage))
+                if guid in {"", self._hub.guid}:
+                    return await self._message(stream, offset, id_)
+                return self._elsewhere(stream, kind, guid)
+            if kind in {"position", "near"}:
+                guid, offset = msgspec.convert(value, tuple[str, int])
+                if guid != self._hub.guid:
+                    return self._elsewhere(stream, kind, guid)
+                return _offset(stream, offset) if kind == "position" else min(max(offset, stream.first), stream.safe)
             moment = msgspec.convert(value, int)
         except msgspec.MsgspecError as error:
             raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
         if kind not in {"time", "ago"}:
             raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
-        when = moment if kind == "time" else time.time_ns() - moment
+        when = moment if kind == "time" else ambient.time_ns() - moment
         return await stream.find_time(min(max(when, 0), _LATEST))
+
+    def _elsewhere(self, stream: Stream, kind: str, guid: str) -> int:
+        """Where a channel begins here whose place is in the part of another node."""
+        if kind != "near" and (self._hub.nodes is None or not self._hub.nodes.knows(guid)):
+            raise OutOfRange(f"{kind}: the broker {guid}, whose place that is, is not known here")
+        return stream.first
 
     async def _message(self, stream: Stream, offset: int, id_: str) -> int:
         """An offset, if the message with this id is there."""
@@ -202,34 +267,50 @@ class Delivering:
 
     def figures(self, number: int) -> list[dict[str, Any]]:
         """Of the channels of a stream."""
-        return [handing.figures() for handing in self._channels.get(number, {}).values()]
+        return [handing.figures() for handing in self.channels.get(number, {}).values()]
 
-    def _open(self, stream: Stream, state: ChannelState) -> Handing:
+    def open(self, stream: Stream, state: ChannelState) -> Handing:
+        """Let a channel begin where it stands."""
         handing = Handing(
             self._hub,
             stream,
-            self._notes[stream.number],
+            self.noted[stream.number],
             state,
             bury=self._burying.bury,
-            deleted=lambda handing: self._end(handing, Code.NO_CHANNEL, "its last consumer has left"),
+            deleted=lambda handing: self.end(handing, Code.NO_CHANNEL, "its last consumer has left"),
             alarm=self._set_alarm,
         )
-        self._channels[stream.number][state.channel] = handing
-        handing.do(handing.machine.open(stream.first, stream.safe, handing.now))
+        self.channels[stream.number][state.channel] = handing
+        if self.standing.resting and not stream.copied:
+            handing.machine.rest()
+        handing.do(handing.machine.open(stream.first, stream.safe, handing.now, copy=bool(stream.copied)))
         return handing
 
-    def _wait_for_somebody(self, handing: Handing) -> None:
+    def wait_for_somebody(self, handing: Handing) -> None:
         """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
         handing.machine.alone(handing.now + self._hub.settings.grace)
         self._set_alarm(handing)
 
-    def _end(self, handing: Handing, code: Code, text: str) -> None:
+    def end(self, handing: Handing, code: Code, text: str) -> None:
+        """Nobody consumes it any more, and nobody can."""
         handing.end()
-        self._channels.get(handing.stream.number, {}).pop(handing.name, None)
+        self.channels.get(handing.stream.number, {}).pop(handing.name, None)
         for conn, number in list(handing.consumers):
             self._consumed.get(conn, {}).pop(number, None)
-            self._hub.engine.tell_ended(conn, number, code, text)
+            self.outlet((conn, number)).ended((conn, number), code, text)
+            if self._hub.nodes is not None and conn not in self.outlets:
+                self._hub.nodes.left((conn, number))
         handing.consumers.clear()
+
+    def outlet(self, who: Who) -> Outlet:
+        return self.outlets.get(who[0], self._clients)
+
+    def taken(self, who: Who, number: int, got: int) -> None:
+        """A take is over."""
+        if (told := self._taking.pop((who, number), None)) is not None:
+            told(got)
+        else:
+            self.outlet(who).result(who, number, Code.OK, got, "")
 
     # Frames.
 
@@ -242,18 +323,30 @@ class Delivering:
             if (handing := self._consumed.get(conn, {}).get(number)) is None:
                 if kind == frames.UNCHANNEL:  # it has ended meanwhile, or not begun yet
                     self._joining.pop((conn, number), None)
-                    self._hub.engine.result(conn, call, Code.OK, 0, "")
+                    self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
                     return
                 raise Rejected("this connection does not consume that channel", code=Code.NO_CHANNEL)
             if kind == frames.UNCHANNEL:
                 self._leave((conn, number), handing)
-                self._hub.engine.result(conn, call, Code.OK, 0, "")
+                self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
             elif kind == frames.TAKE:
                 self._take((conn, number), handing, call, frames.take_of(rest))
             else:
-                self._settle((conn, number), handing, call, list(frames.entries_of(rest)))
+                self._acked((conn, number), handing, call, rest)
         except BusError as error:
-            self._hub.engine.result(conn, call, error.code, 0, error.reason)
+            self.outlet((conn, number)).result((conn, number), call, error.code, 0, error.reason)
+
+    def _acked(self, who: Who, handing: Handing, call: int, rest: bytes) -> None:
+        """An ACK: of messages of this broker, or of another one of the cluster."""
+        guid, entries = frames.entries_of(rest)
+        if guid is None or guid == self._hub.guid:
+            self.settling.settle(who, handing, call, entries)
+            if self._hub.nodes is not None and who[0] not in self.outlets:
+                self._hub.nodes.settled_here(who)
+        elif self._hub.nodes is None or who[0] in self.outlets:
+            raise StoreFailed(f"the broker {guid}, which has stored it, is not known here; it may be handed out again")
+        else:
+            self._hub.nodes.settle(who, guid, call, rest[frames.GUID :])
 
     def _begin(self, who: Who, call: int, join: Join) -> None:
         conn, number = who
@@ -261,29 +354,28 @@ class Delivering:
             raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
         self._check_room(conn)
         self._joining[who] = call
-        self._spawn(self._join(self._hub.sessions[conn], who, call, join))
+        self._spawn(self._join(self._hub.sessions.get(conn), who, call, join))
 
     def _check_room(self, conn: int) -> None:
-        if len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
+        if conn not in self.outlets and len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
             raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
 
-    async def _join(self, session: "Session", who: Who, call: int, join: Join) -> None:
-        engine, conn = self._hub.engine, who[0]
+    async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
         handing: Handing | None = None
         try:
             handing = await self._joined(join)
-            if session.conn >= 0:
+            if session is None or session.conn >= 0:
                 self._enter(handing, who, call, join)
         except BusError as error:
-            if session.conn >= 0:
-                engine.result(conn, call, error.code, 0, error.reason)
+            if session is None or session.conn >= 0:
+                self.outlet(who).result(who, call, error.code, 0, error.reason)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             self._hub.unexpected(error, session, "a channel")
         finally:
             if self._joining.get(who) == call:
                 del self._joining[who]
             if handing is not None and not handing.consumers:
-                self._wait_for_somebody(handing)
+                self.wait_for_somebody(handing)
             self._hub.flush()
 
     def _enter(self, handing: Handing, who: Who, call: int, join: Join) -> None:
@@ -296,34 +388,55 @@ class Delivering:
         if self._stopping:
             handing.machine.stop(who)
         handing.consumers.add(who)
+        if conn in self.outlets:
+            handing.far.add(who)
         self._consumed.setdefault(conn, {})[number] = handing
-        self._hub.engine.follow_stream(handing.stream.number, yes=True)
-        self._hub.engine.result(conn, call, Code.OK, handing.machine.floor, "")
+        if not handing.stream.copied:
+            self._hub.engine.follow_stream(handing.stream.number, yes=True)
+        self.outlet(who).result(who, call, Code.OK, handing.machine.floor, "")
+        if self._hub.nodes is not None and conn not in self.outlets:
+            self._hub.nodes.joined(who, join, handing)
         handing.do(actions)
 
     async def _joined(self, join: Join) -> Handing:
         """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
-        found = self._channels.get(self._hub.streaming.get(join.stream).number, {}).get(join.channel)
+        stream = self._stream(join)
+        found = self.channels.get(stream.number, {}).get(join.channel)
         if found is not None and found.consumers:
             found.machine.check_free(exclusive=bool(join.settings.get("exclusive")))
         if join.again and found is not None:
             return found
         if join.create:
-            return await self.declare(join.stream, join.channel, join.settings, join.start)
-        handing = self.get(join.stream, join.channel)
-        await self.configure(handing, join.settings)
-        return handing
+            return await self._declare(stream, join.channel, join.settings, join.start)
+        if found is None:
+            raise Rejected(f"the stream {join.stream!r} has no channel {join.channel!r}", code=Code.NO_CHANNEL)
+        await self.configure(found, join.settings)
+        return found
+
+    def _stream(self, join: Join) -> Stream:
+        """That of this broker, or the copy of another one's for which this one stands in."""
+        if not join.part or join.part == self._hub.guid:
+            return self._hub.streaming.get(join.stream)
+        return self.standing.get(join.part, join.stream)
 
     def _leave(self, who: Who, handing: Handing, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
+        for key in [key for key in self._taking if key[0] == who]:
+            del self._taking[key]
+        if self._hub.nodes is not None and who[0] not in self.outlets:
+            self._hub.nodes.left(who)
         handing.left(who)
         handing.do(handing.machine.leave(who, handing.now, grace=grace))
         number = handing.stream.number
-        if not any(one.consumers for one in self._channels.get(number, {}).values()):
-            self._hub.engine.follow_stream(number, yes=False)
+        if not handing.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
+            self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
 
     def _take(self, who: Who, handing: Handing, call: int, take: "frames.Take | int") -> None:
         machine = handing.machine
+        if who[0] in self.outlets:
+            handing.far.add(who)
+        elif self._hub.nodes is not None and self._hub.nodes.take(who, call, take):
+            return
         if isinstance(take, int):
             handing.do(machine.cancel_take(who, take, handing.now))
         elif machine.takes(who) >= (most := self._hub.settings.pending):
@@ -331,61 +444,25 @@ class Delivering:
         else:
             handing.do(machine.take(who, call, take.most, take.timeout, handing.now, whole=take.whole))
 
-    def _settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
-        """An ACK: answered when it is noted as safely as the stream promises."""
-        good, left = 0, list[Span]()
-        told: asyncio.Future[None] | None = None
-        for actions in self._settled(who, handing, entries):
-            for action in actions:
-                if isinstance(action, Answer):
-                    good += action.good
-                    left += action.left
-            told = handing.do(actions) or told
-        if told is None or (told.done() and told.exception() is None):
-            self._answer(who[0], call, good, left)
-        else:
-            session = self._hub.sessions.get(who[0])
-            self.noting += 1
-            told.add_done_callback(lambda told: self._answer_later(session, call, good, left, told))
+    def take_here(self, who: Who, number: int, most: int, told: Callable[[int], None]) -> None:
+        """Hand out at once up to so many of this broker's own messages, for a take that others have a part in; how many is told."""
+        handing = self._consumed.get(who[0], {}).get(who[1])
+        if handing is None:
+            told(0)
+            return
+        self._taking[who, number] = told
+        handing.far.add(who)
+        handing.do(handing.machine.take(who, number, most, 0.0, handing.now))
 
-    def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Any:
-        machine, now = handing.machine, handing.now
-        at = 0
-        while at < len(entries):
-            what, _, _, delay = entries[at]
-            end = at
-            spans: list[Span] = []
-            while end < len(entries) and entries[end].what is what and entries[end].delay == delay:
-                spans.append((entries[end].start, entries[end].many))
-                end += 1
-            at = end
-            if what is What.ACK:
-                yield machine.ack(who, spans, now)
-            elif what is What.EXTEND:
-                yield machine.extend(who, spans, now)
-            else:
-                if what is What.RELEASE:
-                    machine.stop(who)  # it is about to leave, and must not be given the same again
-                yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
+    def in_flight(self, who: Who) -> int:
+        """How many a consumer has."""
+        handing = self._consumed.get(who[0], {}).get(who[1])
+        return 0 if handing is None else handing.machine.in_flight(who)
 
-    def _answer(self, conn: int, call: int, good: int, left: list[Span]) -> None:
-        if left:
-            self._hub.engine.result(conn, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode())
-        else:
-            self._hub.engine.result(conn, call, Code.OK, good, "")
-
-    def _answer_later(
-        self, session: "Session | None", call: int, good: int, left: list[Span], told: "asyncio.Future[None]"
-    ) -> None:
-        self.noting -= 1
-        if session is None or session.conn < 0:
-            return  # it is gone, and somebody else may have its number
-        error = None if told.cancelled() else told.exception()
-        if isinstance(error, BusError):
-            self._hub.engine.result(session.conn, call, error.code, 0, error.reason)
-        else:
-            self._answer(session.conn, call, good, left)
-        self._hub.flush()
+    def window(self, who: Who, window: int) -> None:
+        """So many of this broker's own messages a consumer may have."""
+        if (handing := self._consumed.get(who[0], {}).get(who[1])) is not None:
+            handing.do(handing.machine.join(who, window, handing.now))
 
     # Connections.
 
@@ -428,8 +505,20 @@ class Delivering:
         while (when := self.deadline()) is not None and when <= now:
             _, _, handing = heapq.heappop(self._alarms)
             handing.alarm_at = None
-            if not handing.over:
+            if handing.over:
+                continue
+            with self._windows(handing):
                 handing.do(handing.machine.expire(now))
+
+    @contextmanager
+    def _windows(self, handing: Handing) -> Iterator[None]:
+        """Consumers of other nodes hear if they have less in flight: those nodes keep their windows, and don't see a lease end."""
+        machine = handing.machine
+        had = {who: machine.in_flight(who) for who in handing.consumers if who[0] in self.outlets}
+        yield
+        for who, before in had.items():
+            if machine.in_flight(who) < before:
+                self.outlet(who).more(who)
 
     def _set_alarm(self, handing: Handing) -> None:
         when = handing.machine.deadline()
@@ -448,6 +537,20 @@ class Delivering:
     def own(self, ticket: int, code: int, text: str) -> None:
         """What became of a dead letter."""
         self._burying.told(ticket, code, text)
+
+
+def elsewhere(start: tuple[str, Any]) -> tuple[str, Any]:
+    """The same place in the parts of a stream that other nodes have, whenever it is looked for."""
+    kind, value = start
+    if kind == "new":
+        return "time", ambient.time_ns()
+    if kind == "ago" and isinstance(value, int):
+        return "time", ambient.time_ns() - value
+    if kind == "position":
+        return "near", value
+    if kind == "message" and isinstance(value, list | tuple) and len(value) > 2:
+        return "near", (value[2], value[0])
+    return start if kind in {"time", "near"} else ("first", None)
 
 
 def _offset(stream: Stream, offset: int) -> int:

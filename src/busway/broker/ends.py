@@ -4,12 +4,12 @@ So a place in a stream never means another message later, and whoever kept one m
 """
 
 import logging
-import time
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from busway import ambient
 from busway.broker.data import replace, sealed, unsealed
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
@@ -53,12 +53,15 @@ class Ends:
     def begin(self, config: StreamConfig) -> int:
         """The first offset of a stream that is made now."""
         if self._lost:
-            return time.time_ns() // _MICROSECOND
+            return ambient.time_ns() // _MICROSECOND
         begin = self._ends.get(config.name, 0)
         if config.store == "memory":
             # It ends with the broker, maybe at once: what it may give until then is never given again.
             self.ended(config.name, begin + _RESERVED)
         return begin
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ends
 
     def ended(self, name: str, end: int) -> None:
         """Remember where a stream ended that is removed, or that ends with the broker."""

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from busway.settings import Scope
+
 FIELDS: Final = 0x01
 """PUBLISH PUSH REQUEST REPLY DELIVER: the body begins with fields."""
 
@@ -27,3 +29,13 @@ END: Final = 0x10
 # SERVE
 SHARED: Final = 0x01
 ASKS: Final = 0x02
+# SUBSCRIBE and SERVE
+WAIT: Final = 0x40
+# REQUEST and SERVE
+LOCAL: Final = 0x04
+REMOTE: Final = 0x08
+
+
+def scope_of(flags: int) -> Scope:
+    """Whose services a REQUEST is for, or whose requests a service wants; both bits: as without."""
+    return {LOCAL: "local", REMOTE: "remote"}.get(flags & (LOCAL | REMOTE), "global")  # type: ignore[return-value]

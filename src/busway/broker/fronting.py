@@ -6,16 +6,16 @@ has no more is fetched from the database. While that is gone publishes are refus
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from busway import ambient
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.stores import Record
-from busway.broker.stream import BILLION, Block, Stream, patience
+from busway.broker.stream import BILLION, Block, Stream, native, patience
 from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
 from busway.settings import MiB
 from busway.streams import StreamConfig
@@ -31,6 +31,8 @@ log = logging.getLogger("busway.broker")
 T = TypeVar("T")
 
 FILE: Final = "stream.sqlite"
+_RUINED: Final = {11, 26}
+"""SQLite's codes for a file that is damaged, or no database."""
 _BATCH: Final = MiB
 """Bytes of records in one transaction."""
 _KEPT: Final = 16 * MiB
@@ -46,6 +48,10 @@ _DELAYS: Final = 0.05, 5.0
 """Seconds before something that can't be read is tried again: at first, and at most."""
 _ENDING: Final = 5.0
 """Seconds that closing waits for what is being stored."""
+
+
+class Ruined(DataFailed):
+    """The file of a stream is no database, or not a whole one: it won't be better the next time."""
 
 
 class Databases:
@@ -123,13 +129,13 @@ class DatabaseStream(Stream):
         try:
             database = await databases.use(url)
         except DataFailed as error:
-            raise DataFailed(f"stream {config.name!r} can't be opened: {error.reason}") from error
+            raise _kind(error)(f"stream {config.name!r} can't be opened: {error.reason}") from error
         try:
             from busway.broker.stores.database import DatabaseStore  # noqa: PLC0415, SQLAlchemy is an extra
 
-            store = DatabaseStore(database, config.name, safety=config.safety)
+            store = DatabaseStore(database, config.name, safety=native(config.safety))
             await store.open()
-            sent = await store.publishers(time.time_ns() - int(config.once * BILLION))
+            sent = await store.publishers(ambient.time_ns() - int(config.once * BILLION))
             front = Log.front(
                 name=config.name,
                 next=store.next or begin,
@@ -144,7 +150,7 @@ class DatabaseStream(Stream):
         except BaseException as error:
             await databases.leave(url)
             if isinstance(error, DataFailed | StoreFailed):
-                raise DataFailed(f"stream {config.name!r} can't be opened: {error.reason}") from error
+                raise _kind(error)(f"stream {config.name!r} can't be opened: {error.reason}") from error
             raise
         return cls(hub, number, config, front, folder, store=store, database=database, databases=databases)
 
@@ -170,7 +176,7 @@ class DatabaseStream(Stream):
 
     def change(self, config: StreamConfig) -> None:
         self.config = config
-        self.store.safety = config.safety
+        self.store.safety = native(config.safety)
         self.log.set(**patience(config))
 
     # Storing.
@@ -386,6 +392,16 @@ class DatabaseStream(Stream):
             "topic_count": self.store.topic_count,
             "gone": self._database.gone,
         }
+
+
+def _kind(error: BaseException) -> type[DataFailed]:
+    """What a stream that can't be opened fails with."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "sqlite_errorcode", 0) & 0xFF in _RUINED:
+            return Ruined
+        cause = cause.__cause__
+    return DataFailed
 
 
 def _address(config: StreamConfig, folder: Path | None) -> str | PathLike[str]:

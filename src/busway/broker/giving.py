@@ -9,7 +9,7 @@ from typing import Final
 
 from busway.broker.ahead import Ahead
 from busway.broker.channel_actions import Action, Dead, Deliver, Note, Read, TakeDone
-from busway.broker.consumers import Consumer, Consumers, Take
+from busway.broker.consumers import Consumer, Consumers, Take, Who
 from busway.broker.held import DYING, FLIGHT, Held, Run
 from busway.broker.progress import ChannelState, Delivered, Done, Span
 
@@ -37,6 +37,8 @@ class Giving:
         self._ahead = Ahead(state)
         self._brief: list[Take] = []
         self._alone = inf
+        self.resting = False
+        """Somebody else hands out."""
         self.redelivered = self.dead = self.late = self.refused = self.lost = 0
 
     @property
@@ -60,10 +62,25 @@ class Giving:
         first = self._held.first
         return self.cursor if first is None else first
 
+    @property
+    def more(self) -> bool:
+        """Whether there may be something to hand out."""
+        ahead = self._ahead
+        return not self._idle and bool(self._held.due or ahead.fresh or ahead.scanned < self._safe)
+
+    @property
+    def _idle(self) -> bool:
+        return self.config.paused or self.resting
+
+    def in_flight(self, who: Who) -> int:
+        """How many a consumer has."""
+        consumer = self._consumers.get(who)
+        return 0 if consumer is None else consumer.in_flight
+
     def _pump(self, now: float, out: list[Action]) -> list[Action]:
         """Hand out what can be, those that come again first, and look for more if somebody has room."""
         consumers, held, ahead = self._consumers, self._held, self._ahead
-        if not self.config.paused:
+        if not self._idle:
             while consumers.room:
                 available = held.due + (ahead.fresh if len(held) < self._ranges else 0)
                 if not available:
@@ -73,7 +90,7 @@ class Giving:
                 consumers.rate(consumer)
             if consumers.room and len(held) < self._ranges and ahead.look(self._safe):
                 out.append(Read(ahead.scanned, min(consumers.room, RANGES), ahead.looking))
-        if self._brief and (self.config.paused or not self._ahead.looking):
+        if self._brief and (self._idle or not self._ahead.looking):
             for take in self._brief:
                 self._end_take(take, out)
             self._brief.clear()

@@ -5,13 +5,13 @@ What it has to do waits in one queue and is done in order. A block that has to b
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from busway import ambient
 from busway._core import Block, Selection
 from busway.broker.channel_actions import (
     Action,
@@ -30,7 +30,7 @@ from busway.broker.channels import Channel
 from busway.broker.consumers import Who
 from busway.broker.progress import ChannelConfig, ChannelState, Entry, Span, States
 from busway.broker.stream import Stream
-from busway.errors import BusError, Code
+from busway.errors import BusError
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -78,6 +78,8 @@ class Handing:
         self.notes = notes
         self.machine = Channel(state)
         self.consumers: set[Who] = set()
+        self.far: set[Who] = set()
+        """Those of another node that have taken all there was, and want to hear when there is more."""
         self._bury = bury
         self._deleted = deleted
         self._alarm = alarm
@@ -120,7 +122,15 @@ class Handing:
         if not self._running:
             self._run()
         self._alarm(self)
+        if self.far and self.machine.more:
+            self._tell_more()
         return told
+
+    def _tell_more(self) -> None:
+        """Those who take for the clients of another node hear when it is worth to ask; once, until they have asked."""
+        far, self.far = self.far, set()
+        for who in far & self.consumers:
+            self._hub.delivering.outlet(who).more(who)
 
     def catch_up(self) -> None:
         """The stream may have more, and less: one in memory keeps its bounds by itself."""
@@ -129,9 +139,20 @@ class Handing:
             self.do(machine.trimmed(first, self.now))
         self.do(machine.appended(self.stream.safe, self.now))
 
+    def rest(self) -> None:
+        """Somebody else may hand out from now on: nothing goes out here, also not what was about to."""
+        self._todo = deque(action for action in self._todo if not isinstance(action, Deliver))
+        self.machine.rest()
+
+    def wake(self) -> None:
+        """Hand out again."""
+        self.catch_up()
+        self.do(self.machine.wake(self.now))
+
     def left(self, who: Who) -> None:
         """A consumer is gone, and somebody else may come to have its number."""
         self.consumers.discard(who)
+        self.far.discard(who)
         self._short.pop(who, None)
 
     def figures(self) -> dict[str, Any]:
@@ -190,7 +211,7 @@ class Handing:
         if isinstance(action, TakeDone):
             if action.consumer in self.consumers:
                 got = action.got - min(self._short.pop(action.consumer, 0), action.got)
-                self._hub.engine.result(action.consumer[0], action.number, Code.OK, got, "")
+                self._hub.delivering.taken(action.consumer, action.number, got)
         elif isinstance(action, Gone):
             self._tell_gone(action)
         elif isinstance(action, Rewound):
@@ -215,7 +236,7 @@ class Handing:
             return False
         _, following, block = found
         self._todo.popleft()
-        spans = block.find(begin, self._selection, self.dead_topic, time.time_ns())
+        spans = block.find(begin, self._selection, self.dead_topic, ambient.time_ns())
         if spans:
             self._turns = 0
         self._add(self.machine.found(read.ticket, spans, following, self.now))
@@ -224,7 +245,7 @@ class Handing:
     def _hand(self, action: Deliver) -> bool:
         """Hand records out, block by block."""
         who, spans, deliveries = action
-        engine, (conn, number) = self._hub.engine, who
+        outlet = self._hub.delivering.outlet(who)
         lost: list[Span] = []
         rest = deque(spans)
         while rest and who in self.consumers:
@@ -244,12 +265,12 @@ class Handing:
             if not parts:  # nothing is there, and never will be
                 lost += rest
                 break
-            lost += engine.hand_records(conn, number, self.stream.number, block, parts, deliveries)[1]
+            lost += outlet.hand(who, self.stream.number, block, parts, deliveries)
         self._todo.popleft()
         self._lose(who, lost)
-        if not engine.has_room(conn, number):
+        if not outlet.has_room(who):
             self.machine.stop(who)
-            engine.want_room(conn)
+            self._hub.engine.want_room(who[0])
         return True
 
     def _lose(self, who: Who, spans: list[Span]) -> None:
@@ -286,9 +307,10 @@ class Handing:
         name = self.stream.config.name
         log.warning("stream %r dropped %d messages that channel %r had not done", name, count, self.name)
         told = self.consumers if action.consumer is None else self.consumers & {action.consumer}
-        for conn, number in told:
+        for who in told:
+            outlet = self._hub.delivering.outlet(who)
             for start, many in action.spans:
-                self._hub.engine.tell_gap(conn, number, self.stream.number, start, start + many)
+                outlet.gap(who, self.stream.number, start, start + many)
 
     # Blocks.
 

@@ -6,24 +6,32 @@ through it: an unexpected error ends that client's connection, is logged with it
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from busway import _core
+from busway import _core, ambient
 from busway._core import Engine
 from busway.broker import admission, delivering, keeping, replaying, services, sharing, streaming
+from busway.broker.channel_frames import Join, Take
+from busway.broker.consumers import Who
 from busway.broker.delivering import Delivering
+from busway.broker.directory import Directory
+from busway.broker.events import Events as Happenings
+from busway.broker.far import Placements
 from busway.broker.fences import Fences
+from busway.broker.handing import Handing
 from busway.broker.keeping import Keeping
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
 from busway.broker.replaying import Replaying
+from busway.broker.retained import Kept, Key
 from busway.broker.services import Answering
 from busway.broker.sharing import Sharing
+from busway.broker.stream import Stream
 from busway.broker.streaming import Streaming
+from busway.broker.survey import Answer
 from busway.errors import Code
 from busway.settings import MiB, Settings
 from busway.transport.flow import HIGH_WATER
@@ -40,6 +48,137 @@ _POOL: Final = 2 * MiB
 connection costs no more than it says."""
 
 
+class Nodes(Protocol):
+    """What the hub tells of other brokers; the cluster stands on the broker, and not the other way round."""
+
+    @property
+    def name(self) -> str:
+        """The cluster's."""
+
+    def start(self, addresses: tuple[str, ...]) -> None:
+        """The broker listens there."""
+
+    async def stop(self) -> None:
+        """It is about to stop: no new links."""
+
+    def part(self) -> None:
+        """The clients have gone, and the links are about to end."""
+
+    async def end(self) -> None:
+        """All connections have ended."""
+
+    def kill(self) -> None:
+        """It lets go of everything, as a process does that is killed."""
+
+    def servers(self) -> list[list[str]]:
+        """Name and addresses of this broker, then of the others of its cluster."""
+
+    async def figures(self) -> dict[str, Any]:
+        """What is known of the cluster."""
+
+    def stats(self) -> dict[str, int]:
+        """Counters."""
+
+    def greeted(self, session: "Session", version: int, node: Any) -> None:
+        """HELLO of a node."""
+
+    def welcomed(self, conn: int, version: int, packed: bytes) -> None:
+        """WELCOME of a node that this broker has dialled."""
+
+    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
+        """A NODE frame."""
+
+    def beat(self) -> None:
+        """It is time to see whether links live."""
+
+    def synced(self, conn: int) -> None:
+        """A link has told all that its clients want."""
+
+    def conflict(self, conn: int, topic: str) -> None:
+        """A topic is served here and behind a link, and not to be shared."""
+
+    def kept(self, message: Kept) -> None:
+        """A client has posted or pinned something; or has come here with what it had posted elsewhere."""
+
+    def elsewhere(self, key: Key) -> bool:
+        """A client is gone; whether it is at another node now, so that this post of it stays."""
+
+    def unkept(self, gone: list[Kept], by: Kept | None) -> None:
+        """Some are kept no longer: taken back by this message, or their client has gone."""
+
+    def stream(self, stream: Stream, *, there: bool) -> None:
+        """A stream has come or was changed, or it is gone."""
+
+    def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
+        """A channel was made or changed, or it is gone; and where one begins that has to be made elsewhere, if that is new."""
+
+    async def settled(self, key: str) -> None:
+        """Return when a stream, or `stream/channel`, is on the other nodes as it is here."""
+
+    async def placed(
+        self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float
+    ) -> Placements:
+        """Where these nodes have stored messages of a client, of these numbers (each run is the first, and how many), as far as that is known in so many seconds."""
+
+    def knows(self, guid: str) -> bool:
+        """Whether a broker is a node of this cluster, there or not."""
+
+    async def survey(self, stream: str, channel: str | None) -> list[Answer]:
+        """How one channel, or all of a stream, stand at each other node."""
+
+    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
+        """Put a channel to another place at each other node, or at one alone; what each says."""
+
+    def joined(self, who: Who, join: Join, handing: Handing) -> None:
+        """A client consumes a channel: it gets the messages of other nodes, too."""
+
+    def left(self, who: Who) -> None:
+        """It does so no longer."""
+
+    def take(self, who: Who, call: int, take: Take | int) -> bool:
+        """It takes some, or calls a take off; whether that is done here."""
+
+    def settle(self, who: Who, guid: str, call: int, entries: bytes) -> None:
+        """It says what became of messages of another node."""
+
+    def settled_here(self, who: Who) -> None:
+        """It has said what became of messages of this one."""
+
+    def more_here(self, who: Who) -> None:
+        """There is more for one that takes."""
+
+    def room(self, conn: int) -> None:
+        """Little waits for a connection; of clients, too."""
+
+    def expire(self, now: float) -> None:
+        """Time has passed."""
+
+    def deadline(self) -> float | None:
+        """When expire() has something to do."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether another broker copies the streams of this one now."""
+
+    def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
+        """There is a copy of another node's stream here, or no longer."""
+
+    def stored(self, number: int) -> None:
+        """More of a stream is safe, of those that are watched."""
+
+    def known(self, done: Callable[[], None]) -> None:
+        """Call this when every linked node knows what clients want now."""
+
+    def pong(self, conn: int, token: int) -> None:
+        """The answer to a PING on a link."""
+
+    def closed(self, conn: int, code: int, text: str) -> None:
+        """CLOSE; of clients, too."""
+
+    def forget(self, conn: int) -> None:
+        """A connection has ended; of clients, too."""
+
+
 class Hub:
     """The engine and the sessions around it."""
 
@@ -53,11 +192,13 @@ class Hub:
         pins: Pins | None = None,
         found: Iterable[Pin] = (),
         folder: Path | None = None,
+        links: int = 0,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.name = name
         self.guid = guid
+        self.folder = folder
         self.engine = Engine(
             frame=settings.frame,
             topic=settings.topic,
@@ -70,13 +211,15 @@ class Hub:
             pending=settings.pending,
             patience_ms=int(settings.patience * 1000),
             stall_ms=int(settings.stall * 1000),
+            links=links,
             defaults=fields or None,
         )
         self.started = self.loop.time()
-        self.since = time.time_ns()
+        self.since = ambient.time_ns()
         self.addresses: tuple[str, ...] = ()
         self.sessions: dict[int, Session] = {}
-        self.everyone: set[Session] = set()
+        self.everyone: dict[Session, None] = {}
+        """In the order in which they came, so that they are told of the end in an order, too."""
         self.present: dict[int, Session] = {}
         """By the clients' own session numbers: the connection that each has now."""
         self.fences = Fences()
@@ -84,6 +227,8 @@ class Hub:
         self.refused = 0
         self.faults = 0
         self.errors = 0
+        self.doubtful = 0
+        """Messages that clients sent again here, and of which nobody could tell whether another broker has stored them."""
         self.empty = asyncio.Event()
         self.empty.set()
         self.pulse = Pulse(self)
@@ -93,6 +238,12 @@ class Hub:
         self.streaming = Streaming(self, folder)
         self.delivering = Delivering(self)
         self.answering = Answering(self)
+        self.directory = Directory(self)
+        self.events = Happenings(self)
+        self.nodes: Nodes | None = None
+        """The other brokers of its cluster, if it is in one."""
+        self.watched: set[int] = set()
+        """Streams of which it is to hear when more is safe, whether or not there are channels."""
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
@@ -101,7 +252,7 @@ class Hub:
             _core.EVENT_BEHIND: replaying.behind,
             _core.EVENT_ROOM: _room,
             _core.EVENT_LATER: streaming.later,
-            _core.EVENT_STORED: delivering.stored,
+            _core.EVENT_STORED: _stored,
             _core.EVENT_CHANNEL: delivering.frame,
             _core.EVENT_OWN: delivering.own,
             _core.EVENT_SERVE: admission.serve,
@@ -112,6 +263,13 @@ class Hub:
             _core.EVENT_ACCEPT: sharing.accept,
             _core.EVENT_ANSWER: sharing.answer,
             _core.EVENT_CALL: services.call,
+            _core.EVENT_WELCOME: _welcomed,
+            _core.EVENT_NODE: _node,
+            _core.EVENT_PONG: _pong,
+            _core.EVENT_SYNCED: _synced,
+            _core.EVENT_CONFLICT: _conflict,
+            _core.EVENT_PROVIDER: sharing.provider,
+            _core.EVENT_ASK: sharing.ask,
             _core.EVENT_CLOSE: _closed,
             _core.EVENT_FAIL: _failed,
             _core.EVENT_PAUSE: _paused,
@@ -153,7 +311,7 @@ class Hub:
 
     def joined(self, session: "Session") -> None:
         self.sessions[session.conn] = session
-        self.everyone.add(session)
+        self.everyone[session] = None
         self.empty.clear()
         if len(self.sessions) > self.settings.connections:
             self.refused += 1
@@ -168,6 +326,9 @@ class Hub:
         self.sharing.forget(conn)
         self.replaying.forget(conn)
         self.delivering.forget(conn)
+        self.events.forget(conn)
+        if self.nodes is not None:
+            self.nodes.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
             self.keeping.lost(session.session, self.loop.time())
@@ -179,8 +340,22 @@ class Hub:
         self.present[session.session] = session
         self.keeping.returned(session.session)
 
+    def answer_when_known(self, conn: int, number: int, value: int) -> None:
+        """The RESULT of a SUBSCRIBE or SERVE, when every node knows of it."""
+        session = self.sessions.get(conn)
+
+        def known() -> None:
+            # Meanwhile another client may have the number of a connection that has ended.
+            if session is not None and self.sessions.get(conn) is session:
+                self.engine.result(conn, number, Code.OK, value, "")
+
+        if self.nodes is None:
+            known()
+        else:
+            self.nodes.known(known)
+
     def left(self, session: "Session") -> None:
-        self.everyone.discard(session)
+        self.everyone.pop(session, None)
         if not self.everyone:
             self.empty.set()
 
@@ -198,6 +373,7 @@ class Hub:
 
 def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.replaying.end(*event[1:])
+    hub.events.end(*event[1:])
     return None
 
 
@@ -205,6 +381,8 @@ def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.keeping.room(event[1])
     hub.replaying.plan(event[1])
     hub.delivering.room(event[1])
+    if hub.nodes is not None:
+        hub.nodes.room(event[1])
     return None
 
 
@@ -215,7 +393,46 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
         if hub.present.get(session.session) is session:
             hub.keeping.left(session.session)
         hub.delivering.left(conn)
+        if hub.nodes is not None:
+            hub.nodes.closed(conn, code, text)
         session.end()
+    return None
+
+
+def _stored(hub: Hub, event: tuple[Any, ...]) -> Events:
+    delivering.stored(hub, event)
+    if hub.nodes is not None and event[1] in hub.watched:
+        hub.nodes.stored(event[1])
+    return None
+
+
+def _welcomed(hub: Hub, event: tuple[Any, ...]) -> Events:
+    if hub.nodes is not None:
+        hub.nodes.welcomed(*event[1:])
+    return None
+
+
+def _node(hub: Hub, event: tuple[Any, ...]) -> Events:
+    if hub.nodes is not None:
+        hub.nodes.heard(*event[1:])
+    return None
+
+
+def _pong(hub: Hub, event: tuple[Any, ...]) -> Events:
+    if hub.nodes is not None:
+        hub.nodes.pong(*event[1:])
+    return None
+
+
+def _synced(hub: Hub, event: tuple[Any, ...]) -> Events:
+    if hub.nodes is not None:
+        hub.nodes.synced(event[1])
+    return None
+
+
+def _conflict(hub: Hub, event: tuple[Any, ...]) -> Events:
+    if hub.nodes is not None:
+        hub.nodes.conflict(*event[1:])
     return None
 
 

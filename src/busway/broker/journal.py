@@ -10,14 +10,14 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway.broker import data, records
 from busway.broker.progress import Entry, States, apply
 from busway.broker.records import Damage
@@ -77,6 +77,9 @@ class Journal:
         self._stale = False
         self._slow_until = 0.0
         self._failing = 0
+        self._looking: list[Callable[[list[Entry]], object]] = []
+        self.watcher: Callable[[list[Entry]], asyncio.Future[None] | None] | None = None
+        """Hears of all entries when they are given to be written; may say when they are safe elsewhere, too."""
         self.damaged = 0
         self.damaged_bytes = 0
         self.failed = 0
@@ -96,7 +99,9 @@ class Journal:
         and a failure is only logged.
         """
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entries = list(entries)
         self._queue += entries
+        elsewhere = self.watcher(entries) if self.watcher is not None and entries else None
         if self.safety == "memory" and len(self._queue) <= _BEHIND:
             told.set_result(None)
         else:
@@ -106,7 +111,20 @@ class Journal:
         else:
             self._quiet.clear()
             self._write_next()
-        return told
+        return told if elsewhere is None else _both(told, elsewhere)
+
+    def look(self, then: Callable[[list[Entry]], object]) -> None:
+        """Give `then` the entries that make what was given to be written so far, now or soon; the watcher hears of what comes behind."""
+        self._looking.append(then)
+        if self._writing is None:
+            self._show()
+
+    def _show(self) -> None:
+        looking, self._looking = self._looking, []
+        if looking:
+            entries = [entry for state in self._states.values() for entry in state.entries()] + self._queue
+            for then in looking:
+                then(entries)
 
     async def stop(self) -> None:
         """Wait until everything is written, or was tried once more, and let go of the file."""
@@ -131,18 +149,18 @@ class Journal:
     def _may_write_here(self) -> bool:
         """Whether a write needs nothing but a copy, and the last ones were quick."""
         plain = self.safety == "written" and not self._stale and self._fd >= 0 and self._end < self._next_look
-        return plain and monotonic() >= self._slow_until
+        return plain and ambient.monotonic() >= self._slow_until
 
     def _write_here(self) -> None:
         batch, self._queue = self._queue, []
         waiting, self._waiting = self._waiting, []
-        begin = monotonic()
+        begin = ambient.monotonic()
         error: Exception | None
         try:
             error = self.append(batch)
         except Exception as unexpected:  # noqa: BLE001, told and logged as one of the thread is
             self._log_unexpected(error := unexpected)
-        if (end := monotonic()) - begin > _QUICK:
+        if (end := ambient.monotonic()) - begin > _QUICK:
             self._slow_until = end + _RESTING
         self._tell(waiting, error)
 
@@ -162,6 +180,7 @@ class Journal:
         if (unexpected := future.exception()) is not None:
             self._log_unexpected(unexpected)
         self._tell(waiting, unexpected or future.result())
+        self._show()
         self._write_next()
 
     def _log_unexpected(self, error: BaseException) -> None:
@@ -308,6 +327,24 @@ class Journal:
         self.damaged += 1
         self.damaged_bytes += damage.size
         log.warning("%s: %s", self.file, damage)
+
+
+def _both(one: "asyncio.Future[None]", two: "asyncio.Future[None]") -> "asyncio.Future[None]":
+    """Done when both are; the first failure is its own."""
+    both: asyncio.Future[None] = one.get_loop().create_future()
+
+    def look(told: "asyncio.Future[None]") -> None:
+        error = None if told.cancelled() else told.exception()  # asked for, so that it counts as heard
+        if both.done():
+            return
+        if error is not None:
+            both.set_exception(error)
+        elif one.done() and two.done():
+            both.set_result(None)
+
+    for told in (one, two):
+        told.add_done_callback(look)
+    return both
 
 
 def _reason(error: BaseException) -> str:

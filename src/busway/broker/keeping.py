@@ -4,6 +4,7 @@ Drives `retained` and `pins` for one hub. A pin of a broker with a data folder i
 disk, and nothing of that happens if it can't get there. Its connection waits meanwhile, so what it sends stays in order.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway import _core
-from busway.broker.flags import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, SINCE, UNKEEP, WATCH, WITHDRAWN
+from busway.broker.flags import (
+    CONFIRM,
+    FIELDS,
+    KEPT,
+    NO_ECHO,
+    PIN,
+    POST,
+    SINCE,
+    UNKEEP,
+    WAIT,
+    WATCH,
+    WITHDRAWN,
+    scope_of,
+)
 from busway.broker.pinlog import Pin, Unpin
 from busway.broker.pins import Pins
-from busway.broker.retained import Kept, Retained
+from busway.broker.retained import Kept, Key, Retained, Version
 from busway.errors import BusError, Code, LimitExceeded
 from busway.settings import KiB
 
@@ -23,6 +37,10 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
     from busway.broker.session import Session
 
+log = logging.getLogger("busway.broker")
+
+_SCOPE: Final = 6
+"""Where its scope is."""
 _BODY: Final = 16
 """Where the body of a PUBLISH begins."""
 _PORTION: Final = 256 * KiB
@@ -85,7 +103,7 @@ class Keeping:
             self._hub.replaying.check(since, group)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
-        handed = self.box.select(pattern, rules, without=without) if self.box else []
+        handed = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
         if sum(kept.size for kept in handed) > _PORTION:
             self._handing[conn] = _Handing(event, session, without)
             self.room(conn)
@@ -96,6 +114,8 @@ class Keeping:
         _, conn, sub, number, flags, policy, pattern, group, rules, since = event
         kept = [_parts(one, KEPT) for one in handed] or None
         code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
+        if code == Code.OK and flags & WAIT:
+            self._hub.answer_when_known(conn, number, len(handed))
         if code == Code.OK and flags & SINCE:
             self._hub.replaying.begin(conn, sub, pattern, rules, since)
 
@@ -111,6 +131,7 @@ class Keeping:
             return
         sub, pattern, rules = handing.event[2], handing.event[6], handing.event[8]
         left = self.box.select(pattern, rules, without=handing.without, after=handing.after)
+        left = _within(handing.event[4], left)
         room, portion = _PORTION, list[Kept]()
         for kept in left:
             if portion and room < kept.size:
@@ -134,6 +155,9 @@ class Keeping:
         session, engine = self._hub.sessions.get(conn), self._hub.engine
         if session is None:
             return
+        if frame[_SCOPE] & 3:
+            engine.refuse(conn, number, Code.INVALID_SETTING, "a kept message is for everybody, so it takes no scope")
+            return
         kind = flags & (POST | PIN | FIELDS)
         message = Kept(session.client, session.session, session.name, kind, topic, frame[_BODY:])
         message.dress(self.fields)
@@ -144,13 +168,13 @@ class Keeping:
         if flags & UNKEEP:
             there = message.key in self.box
             if there and pins is not None:
-                name, topic, fields = message.key
-                pins.store(
-                    Unpin(str(name), topic, fields), partial(self._stored, session, conn, number, flags, message, b"")
-                )
+                done = partial(self._stored, session, conn, number, flags, message, b"")
+                pins.store(self._unpin(message.key, message.version), done)
             else:
                 self._take_back(conn, number, flags, message)
         elif self.box.same(message):
+            if self._hub.nodes is not None and flags & POST:
+                self._hub.nodes.kept(message)
             self._done(conn, number, flags, 0)
         elif reason := self.box.refusal(message):
             engine.refuse(conn, number, Code.TOO_MANY_KEPT, reason)
@@ -188,6 +212,8 @@ class Keeping:
 
     def _keep(self, conn: int | None, number: int, flags: int, message: Kept, frame: bytes) -> None:
         self.box.put(message)
+        if self._hub.nodes is not None:
+            self._hub.nodes.kept(message)
         if conn is not None:
             flags_byte = bytes([frame[5] & ~FIELDS | message.shown_flags])
             shown = frame[:5] + flags_byte + frame[6:_BODY] + message.shown
@@ -196,7 +222,7 @@ class Keeping:
     def _take_back(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
         gone = self.box.take(message.key)
         if gone is not None:
-            self._tell([gone])
+            self._tell([gone], message)
         if conn is not None:
             self._done(conn, number, flags, int(gone is not None))
 
@@ -212,20 +238,23 @@ class Keeping:
 
     def left(self, session: int) -> None:
         """A client said that it goes."""
-        self._tell(self.box.left(session))
+        self._tell(self.box.left(session, self._elsewhere))
 
     def lost(self, session: int, now: float) -> None:
         """A client went without a word, and may come back."""
-        self._tell(self.box.lost(session, now))
+        self._tell(self.box.lost(session, now, self._elsewhere))
 
     def forget(self, conn: int) -> None:
         self._handing.pop(conn, None)
 
     def expire(self, now: float) -> None:
-        self._tell(self.box.expire(now))
+        self._tell(self.box.expire(now, self._elsewhere))
 
     def deadline(self) -> float | None:
         return self.box.deadline()
+
+    def _elsewhere(self, key: Key) -> bool:
+        return self._hub.nodes is not None and self._hub.nodes.elsewhere(key)
 
     def figures(self) -> dict[str, Any]:
         """For `$bus/info`."""
@@ -239,10 +268,48 @@ class Keeping:
             "store": None if self._pins is None else self._pins.figures(),
         }
 
-    def _tell(self, gone: list[Kept]) -> None:
+    # What other nodes keep.
+
+    def put_far(self, message: Kept) -> None:
+        """Another node keeps it; who subscribed to it there and here has it already."""
+        message.far = True
+        self.box.put(message)
+        if message.flags & PIN and self._pins is not None:
+            self._pins.store(Pin.of(message), _written)
+
+    def take_far(self, key: Key, *, tell: bool) -> None:
+        """Another node keeps it no longer; tell those who watch here, or they know it."""
+        gone = self.box.take(key)
+        if tell and gone is not None:
+            self._withdraw([gone], local=True)
+
+    def mark_far(self, key: Key, version: Version) -> None:
+        """Another node knows of a pin that it was taken back, whether it is here or not."""
+        if self._pins is not None:
+            self._pins.store(self._unpin(key, version), _written)
+
+    def _unpin(self, key: Key, version: Version) -> Unpin:
+        """What is written of a pin that was taken back; alone, a broker needs not remember it."""
+        name, topic, fields = key
+        old = self.box.get(key)
+        since = version if old is None else max(version, old.version)
+        return Unpin(str(name), topic, fields, since if self._hub.nodes is not None else (0, 0, 0))
+
+    @property
+    def marks(self) -> dict[Key, Version]:
+        """Pins that were taken back before the broker was started, and since when."""
+        return {} if self._pins is None else self._pins.marks
+
+    def _tell(self, gone: list[Kept], by: Kept | None = None) -> None:
+        """Some are kept no longer, taken back by a message or because their client is gone."""
+        if gone and self._hub.nodes is not None:
+            self._hub.nodes.unkept(gone, by)
+        self._withdraw(gone, local=False)
+
+    def _withdraw(self, gone: list[Kept], *, local: bool) -> None:
         """Tell those who watch."""
         for kept in gone:
-            self._hub.engine.withdraw(_parts(kept, 0))
+            self._hub.engine.withdraw(_parts(kept, 0), local)
             for conn, handing in self._handing.items():
                 if handing.saw(kept):
                     self._hub.engine.hand(conn, [handing.event[2]], _parts(kept, WITHDRAWN))
@@ -258,6 +325,17 @@ class Keeping:
         except BusError as error:
             return error
         return None
+
+
+def _within(flags: int, kept: list[Kept]) -> list[Kept]:
+    """Those that a SUBSCRIBE with such flags wants by its scope, which is two bits above that of a SERVE."""
+    scope = scope_of(flags >> 2)
+    return kept if scope == "global" else [one for one in kept if one.far is (scope == "remote")]
+
+
+def _written(error: OSError | None) -> None:
+    if error is not None:
+        log.warning("a pin of another node can't be written: %s", error.strerror or error)
 
 
 def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:

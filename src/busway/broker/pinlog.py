@@ -14,8 +14,10 @@ from typing import Final, TypeAlias
 import msgspec
 
 from busway.broker.flags import FIELDS, PIN
-from busway.broker.retained import Kept, Key, body_of, normal
+from busway.broker.retained import Kept, Key, Version, body_of, normal
 
+MARKS: Final = 65_536
+"""Pins that were taken back, of which that is remembered."""
 MAGIC: Final = b"\xc1BWP"
 _HEAD: Final = struct.Struct("<4sII")
 _LENGTH: Final = struct.Struct("<I")
@@ -51,11 +53,12 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
 
 
 class Unpin(msgspec.Struct, frozen=True, array_like=True, tag="unpin"):
-    """The pin with this key was taken back."""
+    """The pin with this key was taken back; with a version it is remembered, so that no other node brings an older one back."""
 
     name: str
     topic: str
     fields: bytes
+    version: Version = (0, 0, 0)
 
     @property
     def key(self) -> Key:

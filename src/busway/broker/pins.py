@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from busway.broker import data, pinlog
-from busway.broker.pinlog import Damage, Entry, Found, Pin
-from busway.broker.retained import Key
+from busway.broker.pinlog import Damage, Entry, Found, Pin, Unpin
+from busway.broker.retained import Key, Version
 from busway.errors import DataFailed
 from busway.settings import MiB
 
@@ -43,6 +43,8 @@ class Pins:
         self._fd = -1
         self._end = 0
         self._places: dict[Key, tuple[int, int]] = {}
+        self.marks: dict[Key, Version] = {}
+        """Pins that were taken back, and since when; the oldest ones first."""
         self._live = 0
         self._next_look = _WORTH
         self.damaged = 0
@@ -223,11 +225,19 @@ class Pins:
 
     def _indexed(self, found: Found) -> None:
         key = found.entry.key
-        if old := self._places.pop(key, None):
-            self._live -= old[1]
-        if isinstance(found.entry, Pin):
+        self._forget(key)
+        if isinstance(found.entry, Pin) or any(found.entry.version):
             self._places[key] = found.offset, found.size
             self._live += found.size
+        if isinstance(found.entry, Unpin) and any(found.entry.version):
+            self.marks[key] = found.entry.version
+            while len(self.marks) > pinlog.MARKS:
+                self._forget(next(iter(self.marks)))
+
+    def _forget(self, key: Key) -> None:
+        self.marks.pop(key, None)
+        if old := self._places.pop(key, None):
+            self._live -= old[1]
 
     def _told(self, damage: Damage) -> None:
         self.damaged += 1

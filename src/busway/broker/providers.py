@@ -1,12 +1,14 @@
 """Who shares a service: how busy each one is, and which ones are set aside because they fail.
 
 A machine for `asking`, without a clock. The least busy one comes first. After three failures in a row a provider is set
-aside for ten seconds, then one request tries it again.
+aside for ten seconds, then one request tries it again. Those behind a link count as one: their node chooses among them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from busway.settings import Scope
 
 FAILURES: Final = 3
 ASIDE: Final = 10.0
@@ -14,7 +16,7 @@ ASIDE: Final = 10.0
 
 @dataclass(slots=True, eq=False)
 class Provider:
-    """One client's share in a service."""
+    """One client's share in a service, or that of all clients of another node."""
 
     conn: int
     service: int
@@ -33,6 +35,12 @@ class Provider:
     """The attempt that shows whether it works again, while one is under way."""
     gone: bool = False
     attempts: set[int] = field(default_factory=set)
+    far: bool = False
+    """It is another node, which asks and calls its own clients."""
+    scope: Scope = "global"
+    """Whose requests it wants."""
+    entries: dict[int, bool] = field(default_factory=dict)
+    """Of another node: how it names the service, and whether who serves it there wants to be asked first."""
 
     def load(self, now: float) -> tuple[float, int]:
         """How busy it is. What is under way counts as long as it takes, and at least as long as its work took until now."""
@@ -82,39 +90,55 @@ class Providers:
 
     def __init__(self) -> None:
         self._topics: dict[str, list[Provider]] = {}
-        self._conns: dict[int, list[Provider]] = {}
+        self._conns: dict[int, dict[Provider, None]] = {}
+        self._named: dict[tuple[int, int], Provider] = {}
+        """Those that have not left, by their connection and what that calls the service."""
+        self._nodes: dict[tuple[int, str], Provider] = {}
+        """Other nodes, by connection and topic."""
 
-    def join(self, conn: int, service: int, topic: str, name: str, *, asks: bool) -> Provider:
-        others = self._topics.setdefault(topic, [])
-        # A new one would get every request until it has worked as long as the others did in all their life.
-        provider = Provider(conn, service, topic, name, asks, min((one.busy for one in others), default=0.0))
-        others.append(provider)
-        self._conns.setdefault(conn, []).append(provider)
+    def join(self, conn: int, service: int, topic: str, name: str, *, asks: bool, scope: Scope = "global") -> Provider:
+        return self._add(Provider(conn, service, topic, name, asks, 0.0, scope=scope))
+
+    def join_far(self, conn: int, service: int, topic: str, name: str, *, asks: bool) -> Provider:
+        """Another node has clients that share in the service; those that are asked first and those that are not, it tells apart."""
+        provider = self._nodes.get((conn, topic))
+        if provider is None:
+            provider = self._add(Provider(conn, service, topic, name, asks, 0.0, far=True))
+            self._nodes[conn, topic] = provider
+        self._named[conn, service] = provider
+        provider.entries[service] = asks
+        provider.asks = all(provider.entries.values())
         return provider
 
     def leave(self, conn: int, service: int) -> Provider | None:
         """It takes no more; what it has under way it may finish."""
-        for provider in self._conns.get(conn, ()):
-            if provider.service == service and not provider.gone:
-                provider.gone = True
-                self._drop(provider)
-                self.tidy(provider)
-                return provider
-        return None
+        provider = self._named.pop((conn, service), None)
+        if provider is None:
+            return None
+        if provider.far:
+            del provider.entries[service]
+            if provider.entries:
+                provider.service = next(iter(provider.entries))
+                provider.asks = all(provider.entries.values())
+                return None
+        self._drop(provider)
+        self.tidy(provider)
+        return provider
 
     def gone(self, conn: int) -> list[Provider]:
         """Those of a connection that ended, also the ones that had left and were still at work."""
-        lost = self._conns.pop(conn, [])
+        lost = list(self._conns.pop(conn, ()))
         for provider in lost:
             if not provider.gone:
-                provider.gone = True
+                for service in provider.entries or (provider.service,):
+                    del self._named[conn, service]
                 self._drop(provider)
         return lost
 
     def tidy(self, provider: Provider) -> None:
         """Forget one that has left and has nothing under way any more."""
-        if provider.gone and not provider.attempts and provider in (rest := self._conns.get(provider.conn, [])):
-            rest.remove(provider)
+        if provider.gone and not provider.attempts and provider in (rest := self._conns.get(provider.conn, {})):
+            del rest[provider]
             if not rest:
                 del self._conns[provider.conn]
 
@@ -128,6 +152,7 @@ class Providers:
                     "topic": topic,
                     "provider": one.name,
                     "asks": one.asks,
+                    "far": one.far,
                     "busy": round(one.load(now)[0], 6),
                     "running": one.running,
                     "calls": one.calls,
@@ -135,7 +160,19 @@ class Providers:
                     "state": one.state(now),
                 }
 
+    def _add(self, provider: Provider) -> Provider:
+        others = self._topics.setdefault(provider.topic, [])
+        # A new one would get every request until it has worked as long as the others did in all their life.
+        provider.busy = min((one.busy for one in others), default=0.0)
+        others.append(provider)
+        self._conns.setdefault(provider.conn, {})[provider] = None
+        self._named[provider.conn, provider.service] = provider
+        return provider
+
     def _drop(self, provider: Provider) -> None:
+        provider.gone = True
+        if provider.far:
+            del self._nodes[provider.conn, provider.topic]
         others = self._topics[provider.topic]
         others.remove(provider)
         if not others:

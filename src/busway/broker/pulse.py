@@ -1,7 +1,7 @@
 """The broker's clock: signs of life, a tick while somebody slow makes publishers wait, an alarm for what is due."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from busway.errors import Code
 
@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 
 BEATS: Final = 3
 """Beats in one heartbeat; a client is pinged after one heartbeat of silence and closed after three."""
+LINKS: Final = 1.0
+"""Seconds between two beats of a broker in a cluster, whose links are to be missed soon."""
 TICK: Final = 0.02
+
+
+class Timed(Protocol):
+    """Something that has a time when it wants to be looked at."""
+
+    def deadline(self) -> float | None: ...
 
 
 class Pulse:
@@ -22,10 +30,14 @@ class Pulse:
         self._tick: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
+        self._beats = BEATS
         self._stopped = False
 
     def start(self) -> None:
-        self._beat = self._hub.loop.call_later(self._hub.settings.heartbeat / BEATS, self._on_beat)
+        heartbeat = self._hub.settings.heartbeat
+        seconds = heartbeat / BEATS if self._hub.nodes is None else min(heartbeat / BEATS, LINKS)
+        self._beats = max(round(heartbeat / seconds), 1)
+        self._beat = self._hub.loop.call_later(seconds, self._on_beat)
 
     def stop(self) -> None:
         for timer in (self._beat, self._tick, self._alarm):
@@ -37,7 +49,9 @@ class Pulse:
     def arm(self) -> None:
         """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
         hub = self._hub
-        parts = (hub.keeping, hub.sharing, hub.streaming, hub.delivering)
+        parts: list[Timed] = [hub.keeping, hub.sharing, hub.streaming, hub.delivering]
+        if hub.nodes is not None:
+            parts.append(hub.nodes)
         due = [when for part in parts if (when := part.deadline()) is not None]
         if not due or self._stopped:
             return
@@ -67,6 +81,8 @@ class Pulse:
             self._hub.sharing.expire(now)
             self._hub.streaming.expire(now)
             self._hub.delivering.expire(now)
+            if self._hub.nodes is not None:
+                self._hub.nodes.expire(now)
             self._hub.flush()
         finally:
             self.arm()
@@ -75,17 +91,19 @@ class Pulse:
         hub = self._hub
         self.start()
         hub.engine.beat()
-        for conn in hub.engine.idle(BEATS * 3):
+        for conn in hub.engine.idle(self._beats * 3):
             session = hub.sessions.get(conn)
             # One that is paused is silent because nobody reads it; the handshake has a deadline of its own.
             if session is not None and session.accepted and not session.paused:
                 session.close(Code.IDLE, f"nothing heard for {hub.settings.heartbeat * 3:g} s")
         for conn in hub.engine.waiting():  # its own PING waits with what it published
             hub.engine.ping(conn, 0)
-        for conn in hub.engine.idle(BEATS):
+        for conn in hub.engine.idle(self._beats):
             session = hub.sessions.get(conn)
             if session is not None and session.accepted and not session.closing:
                 hub.engine.ping(conn, 0)
+        if hub.nodes is not None:
+            hub.nodes.beat()
         hub.handle(self._pass_time())
         hub.flush()
 

@@ -5,17 +5,18 @@ from the log then, never more at once than lets live messages through, until the
 """
 
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway._core import Selection
+from busway.broker.far import Far, Reader
 from busway.broker.stream import Stream, takes
-from busway.errors import BusError, Code, InvalidRule
+from busway.errors import BusError, Code, InvalidRule, OutOfRange
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ log = logging.getLogger("busway.broker")
 _BLOCK: Final = 256 << 10
 _MOST: Final = 2**63 - 1
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Place: TypeAlias = tuple[str, str, _Offset]
 _Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
 _RETRY: Final = 1.0
 _TURN: Final = 4
@@ -33,13 +35,27 @@ _TURN: Final = 4
 
 
 @dataclass(slots=True, eq=False)
+class _Asked:
+    """What a subscription asks for."""
+
+    pattern: str
+    selection: Selection
+    rules: bytes
+    since: "_Since"
+    far: set[int] = field(default_factory=set)
+    """The streams of other nodes of which it misses nothing."""
+
+
+@dataclass(slots=True, eq=False)
 class _Cursor:
     conn: int
     sub: int
-    stream: Stream
+    stream: Stream | Far
     selection: Selection
     next: int | None
     """None: it is not known yet where it begins."""
+    reader: Reader | None = None
+    """Of what another node has."""
     held: bytes | None = None
     """The record that may be the last of the backlog."""
     again: Callable[[], object] = field(init=False)
@@ -51,27 +67,37 @@ class Replaying:
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._selections: dict[int, dict[int, tuple[str, Selection]]] = {}
-        """What each subscription asks for: its pattern, and that with its rules."""
+        self._asked: dict[int, dict[int, _Asked]] = {}
+        """What each subscription of each connection asks for."""
         self._behind: dict[int, dict[tuple[int, int], _Cursor]] = {}
+        self._far: dict[int, Far] = {}
+        """The streams of other nodes, by their numbers."""
         self._planned: set[int] = set()
 
     def begin(self, conn: int, sub: int, pattern: str, rules: bytes, since: bytes) -> None:
         """A SUBSCRIBE with SINCE was let through: it gets all from there on. Raises if it can't be understood."""
         where = _Since(since)
         selection = Selection(pattern, rules)
-        self._selections.setdefault(conn, {})[sub] = pattern, selection
+        asked = self._asked.setdefault(conn, {})[sub] = _Asked(pattern, selection, rules, where)
         for stream in self._hub.streaming.streams.values():
             if stream.takes(pattern):
                 cursor = _Cursor(conn, sub, stream, selection, None)
                 cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
                 self._add(cursor)
+        for far in self._far.values():
+            self._follow_far(conn, sub, asked, far, late=False)
 
     def check(self, since: bytes, group: str) -> None:
         """Raises if this can't be understood, or can't be done."""
         if group:
             raise InvalidRule("since: a group shares messages as they come; who shares stored ones uses a channel")
-        _Since(since)
+        for (guid, name), offset in _Since(since).begins.items():
+            stream = self._hub.streaming.streams.get(name)
+            if guid == self._hub.guid and stream is not None and offset > stream.safe:
+                raise OutOfRange(
+                    f"since: the stream {name!r} has the offsets {stream.first} to {stream.safe - 1}, and none before {offset}: "
+                    "it has lost its end, or that is a position of another one"
+                )
 
     def _add(self, cursor: _Cursor) -> None:
         stream = cursor.stream
@@ -106,29 +132,49 @@ class Replaying:
         self._follow(stream, lambda pattern: takes(before, pattern) or not stream.takes(pattern), stream.safe)
 
     def _follow(self, stream: Stream, leave: Callable[[str], bool], begin: int) -> None:
-        for conn, selections in self._selections.items():
-            for sub, (pattern, selection) in selections.items():
-                if not leave(pattern):
-                    self._add(_Cursor(conn, sub, stream, selection, begin))
+        for conn, all_asked in self._asked.items():
+            for sub, asked in all_asked.items():
+                if not leave(asked.pattern):
+                    self._add(_Cursor(conn, sub, stream, asked.selection, begin))
+
+    def found_far(self, far: Far) -> None:
+        """A stream of another node, or other topics of one: who misses nothing misses nothing of it either."""
+        self._far[far.number] = far
+        for conn, all_asked in self._asked.items():
+            for sub, asked in all_asked.items():
+                self._follow_far(conn, sub, asked, far, late=True)
+
+    def _follow_far(self, conn: int, sub: int, asked: _Asked, far: Far, *, late: bool) -> None:
+        if far.number in asked.far or not far.takes(asked.pattern):
+            return
+        asked.far.add(far.number)
+        cursor = _Cursor(conn, sub, far, asked.selection, None, far.reader(asked.pattern, asked.rules))
+        self._add(cursor)
+        far.locate(*asked.since.far(far, late=late), partial(self._begins, cursor))
 
     def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
         """The engine had no room for a live record."""
         stream = next((one for one in self._hub.streaming.streams.values() if one.number == number), None)
-        asked = self._selections.get(conn, {}).get(sub)
-        if stream is not None and asked is not None:
-            self._behind_by(_Cursor(conn, sub, stream, asked[1], offset))
-            self.plan(conn)
+        far = self._far.get(number)
+        if (asked := self._asked.get(conn, {}).get(sub)) is None:
+            return
+        if far is not None:
+            reader = far.reader(asked.pattern, asked.rules)
+            self._behind_by(_Cursor(conn, sub, far, asked.selection, offset, reader))
+        elif stream is not None:
+            self._behind_by(_Cursor(conn, sub, stream, asked.selection, offset))
+        self.plan(conn)
 
     def end(self, conn: int, sub: int) -> None:
         """A subscription is over."""
-        self._selections.get(conn, {}).pop(sub, None)
+        self._asked.get(conn, {}).pop(sub, None)
         behind = self._behind.get(conn, {})
         for key in [key for key in behind if key[0] == sub]:
             del behind[key]
 
     def forget(self, conn: int) -> None:
         """A connection is over."""
-        self._selections.pop(conn, None)
+        self._asked.pop(conn, None)
         self._behind.pop(conn, None)
 
     def removed(self, stream: Stream) -> int:
@@ -158,7 +204,7 @@ class Replaying:
             try:
                 more |= self._read(key, cursor)
             except BusError as error:
-                name = cursor.stream.config.name
+                name = cursor.stream.name
                 log.error("stream %r can't be read, and is tried again: %s", name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
                 self._hub.loop.call_later(_RETRY, self.plan, conn)
         self._hub.flush()
@@ -171,19 +217,31 @@ class Replaying:
         for _ in range(_TURN):
             if cursor.next is None or not engine.has_room(cursor.conn, sub):
                 return False
-            found = cursor.stream.read(cursor.next, _BLOCK, cursor.again)
+            found = self._fetch(cursor, cursor.next)
             if found is None:
                 return False
-            first, behind, block = found
-            if first > cursor.next:
-                engine.tell_gap(cursor.conn, sub, number, cursor.next, first)
+            gone, first, behind, block, end = found
+            if first > gone:
+                engine.tell_gap(cursor.conn, sub, number, gone, first)
             cursor.next, cursor.held, live = engine.replay(
-                cursor.conn, sub, number, block, behind, cursor.selection, cursor.held
+                cursor.conn, sub, number, block, behind, cursor.selection, cursor.held, end
             )
             if live:
                 self._behind.get(cursor.conn, {}).pop(key, None)
                 return False
+            if end and cursor.reader is not None and behind <= gone:
+                # Who answers for another node may have less than came from that node itself.
+                self._hub.loop.call_later(_RETRY, self.plan, cursor.conn)
+                return False
         return True
+
+    def _fetch(self, cursor: _Cursor, offset: int) -> tuple[int, int, int, bytes, bool] | None:
+        """What is gone from where, to where; where to read on, the records, and whether that is all."""
+        if cursor.reader is not None:
+            return cursor.reader.read(offset, _BLOCK, cursor.again)
+        assert isinstance(cursor.stream, Stream)
+        found = cursor.stream.read(offset, _BLOCK, cursor.again)
+        return found and (offset, *found, True)
 
 
 def offset_of(record: bytes) -> int:
@@ -192,31 +250,54 @@ def offset_of(record: bytes) -> int:
 
 
 class _Since:
-    """From where stored messages are wanted: `["all"]`, `["new"]`, `["time", ns]`, `["ago", ns]` or `["at", [[guid, stream, next]]]`."""
+    """From where stored messages are wanted: `["all"]`, `["new"]`, `["time", ns]`, `["ago", ns]` or `["at", [[guid, stream, next]]]`.
+
+    Who comes back says `["back", [places, kind, value]]`: places as of `at`, and one of the others for streams that they don't name.
+    """
 
     def __init__(self, packed: bytes) -> None:
         try:
             self._kind, self._value = msgspec.msgpack.decode(packed, type=tuple[str, Any])
-            if self._kind == "at":
-                places = msgspec.convert(self._value, list[tuple[str, str, _Offset]])
-                self._places = {(broker, stream): offset for broker, stream, offset in places}
-            elif self._kind in {"time", "ago"}:
+            self._places: dict[tuple[str, str], int] = {}
+            self.begins: Mapping[tuple[str, str], int] = {}
+            """Places that somebody has chosen who is not coming back."""
+            places = []
+            begins = self._kind == "at"
+            if begins:
+                places, self._kind = msgspec.convert(self._value, list[_Place]), "all"
+            elif self._kind == "back":
+                places, self._kind, self._value = msgspec.convert(self._value, tuple[list[_Place], str, Any])
+            self._places = {(broker, stream): offset for broker, stream, offset in places}
+            self.begins = self._places if begins else {}
+            if self._kind in {"time", "ago"}:
                 self._value = msgspec.convert(self._value, _Nanoseconds)
             elif self._kind not in {"all", "new"}:
                 raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
         except msgspec.MsgspecError as error:
             raise InvalidRule(f"since: {error}") from error
+        self._begun = ambient.time_ns()
+
+    def far(self, far: Far, *, late: bool) -> tuple[str, int]:
+        """The same for a stream of another node, whoever has it: a kind of place, and its value."""
+        if (place := self._places.get((far.guid, far.name))) is not None:
+            return "offset", place
+        if self._kind == "all":
+            return "offset", 0
+        if self._kind == "new":
+            # One that is found later may have had messages before this began.
+            return ("time", self._begun) if late else ("new", 0)
+        moment = self._value if self._kind == "time" else self._begun - self._value
+        return "time", min(max(moment, 0), _MOST)
 
     def offset(self, stream: Stream, guid: str, found: Callable[[int], object]) -> int | None:
         """None: it has to be looked for, and `found` is called with it."""
+        if (place := self._places.get((guid, stream.config.name))) is not None:
+            return place if stream.awaited else min(place, stream.safe)
         if self._kind == "all":
             return stream.first
         if self._kind == "new":
             return stream.safe
-        if self._kind == "at":
-            # A stream that it does not name is one that came later.
-            return min(self._places.get((guid, stream.config.name), stream.first), stream.safe)
-        moment = self._value if self._kind == "time" else time.time_ns() - self._value
+        moment = self._value if self._kind == "time" else ambient.time_ns() - self._value
         return stream.begin_at(min(max(moment, 0), _MOST), found)
 
 

@@ -18,6 +18,9 @@ from busway.broker.flags import FIELDS, PIN, POST
 Key: TypeAlias = tuple[int | str, str, bytes]
 """Whose it is (a post: the session, a pin: the sender's name), its topic and its fields in normal form."""
 
+Version: TypeAlias = tuple[int, int, int]
+"""Time, session and number of a message: of two with one key the higher one counts."""
+
 _HEAD: Final = struct.Struct("<qQ")
 _LENGTH: Final = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder(order="sorted")
@@ -36,6 +39,14 @@ class Matcher(Protocol):
 
 Compile: TypeAlias = Callable[[str, bytes], Matcher]
 """Makes a matcher of a pattern and rules, or raises as the broker would refuse them."""
+
+
+Spared: TypeAlias = Callable[[Key], bool]
+"""Says of the posts of a client that is gone which ones stay."""
+
+
+def _nothing(_key: Key) -> bool:
+    return False
 
 
 def normal(fields: bytes) -> bytes:
@@ -76,6 +87,8 @@ class Kept:
     told: bool = True
     """Whether it was published; one whose sender vanished before that is published when it comes again."""
     order: int = 0
+    far: bool = False
+    """A client of another node has sent it."""
     key: Key = field(init=False)
     shown: bytes = field(init=False)
     """Its body with the server's fields."""
@@ -104,6 +117,10 @@ class Kept:
     @property
     def number(self) -> int:
         return int(_HEAD.unpack_from(self.body)[1])
+
+    @property
+    def version(self) -> Version:
+        return self.time, self.session, self.number
 
     @property
     def fields(self) -> bytes:
@@ -176,6 +193,9 @@ class Retained:
     def __iter__(self) -> Iterator[Kept]:
         return iter(self._kept.values())
 
+    def get(self, key: Key) -> Kept | None:
+        return self._kept.get(key)
+
     # What comes and is taken back.
 
     def same(self, message: Kept) -> bool:
@@ -243,12 +263,12 @@ class Retained:
 
     # How long posts live.
 
-    def lost(self, session: int, now: float) -> list[Kept]:
+    def lost(self, session: int, now: float, spared: Spared = _nothing) -> list[Kept]:
         """The connection of a session is gone; what that ends at once, which is all if there is no grace."""
         if session not in self._posts:
             return []
         if self._grace <= 0:
-            return self.left(session)
+            return self.left(session, spared)
         # Taken out first: those who were lost last stand last, so that expire() need not look at them all.
         self._lost.pop(session, None)
         self._lost[session] = now + self._grace
@@ -257,22 +277,22 @@ class Retained:
     def returned(self, session: int) -> None:
         self._lost.pop(session, None)
 
-    def left(self, session: int) -> list[Kept]:
-        """The client said that it goes: its posts are withdrawn."""
+    def left(self, session: int, spared: Spared = _nothing) -> list[Kept]:
+        """The client said that it goes: its posts are withdrawn, but for some."""
         self._lost.pop(session, None)
-        gone = list(self._posts.get(session, {}).values())
+        gone = [one for one in self._posts.get(session, {}).values() if not spared(one.key)]
         for one in gone:
             self.take(one.key)
         return gone
 
-    def expire(self, now: float) -> list[Kept]:
+    def expire(self, now: float, spared: Spared = _nothing) -> list[Kept]:
         """Withdraw the posts of those whose grace is over."""
         over = []
         for session, end in self._lost.items():
             if end > now:
                 break
             over.append(session)
-        return sorted((kept for session in over for kept in self.left(session)), key=_order)
+        return sorted((kept for session in over for kept in self.left(session, spared)), key=_order)
 
     def deadline(self) -> float | None:
         """When expire() has something to do."""

@@ -3,17 +3,17 @@
 import asyncio
 import logging
 import math
-import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType, TracebackType
 from typing import Any, Final, Self
 
+from busway import ambient
 from busway.broker import services
 from busway.broker.data import DataFolder
-from busway.broker.hub import Hub
+from busway.broker.hub import Hub, Nodes
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.session import Session
@@ -28,6 +28,8 @@ log = logging.getLogger("busway.broker")
 
 _LOOK: Final = 0.01
 """Seconds between two looks at the outboxes while draining."""
+_GOODBYE: Final = 1.0
+"""Seconds that connections have to end when CLOSE was said."""
 _STORING: Final = 1.0
 """Seconds of draining that messages have to be stored, so that their publishers hear so now rather than when they are back."""
 
@@ -43,6 +45,7 @@ class Server:
         tls: TLS | None = None,
         fields: Fields | None = None,
         data: str | PathLike[str] | None = None,
+        nodes: Callable[[Hub], Nodes] | None = None,
     ) -> None:
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
@@ -53,7 +56,7 @@ class Server:
         self._data = None if data is None else DataFolder(data)
         self._pins: Pins | None = None
         # Known before the start, so that clients of this process can be made.
-        self.guid = (self._data and self._data.guid()) or secrets.token_hex(16)
+        self.guid = (self._data and self._data.guid()) or f"{ambient.randbits(128):032x}"
         self.name = name or socket.gethostname()
         self.settings = settings or Settings()
         if len(self._fields) > self.settings.fields:
@@ -61,6 +64,7 @@ class Server:
                 f"fields of {len(self._fields)} bytes, but messages may have {self.settings.fields} (setting fields)"
             )
         self._tls = tls
+        self._nodes = nodes
         self._asked: list[Address] = [parse(address) for address in addresses]
         for server in self.settings.servers:
             parse(server)  # a wrong one is found here, not by every client
@@ -86,9 +90,14 @@ class Server:
                 pins=self._pins,
                 found=found,
                 folder=None if self._data is None else self._data.path,
+                links=0 if self._nodes is None else self.settings.interest,
             )
             self._hub = hub
             await hub.streaming.open()
+            if self._nodes is not None:
+                hub.nodes = self._nodes(hub)
+            else:
+                hub.streaming.without_mirror()
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -97,11 +106,16 @@ class Server:
             self._close_listeners()
             if self._hub is not None:
                 self._hub.pulse.stop()
+                if self._hub.nodes is not None:
+                    await self._hub.nodes.stop()
+                    await self._hub.nodes.end()
             await self._close_data()
             raise
         hub.addresses = self.addresses
         hub.pulse.start()
         hub.pulse.arm()
+        if hub.nodes is not None:
+            hub.nodes.start(tuple(str(one.bound) for one in self._listeners if one.address.scheme != "memory"))
         log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(self.addresses) or "memory")
         return self
 
@@ -137,6 +151,7 @@ class Server:
             drain=drain,
             on_error=on_error,
             identity=identity,
+            learn=False,  # it is a client of this server
         )
 
     def stats(self) -> dict[str, Any]:
@@ -165,23 +180,51 @@ class Server:
             self._stopping = asyncio.create_task(self._stop(self._hub), name="busway stop")
         await asyncio.shield(self._stopping)
 
+    def _kill(self) -> None:
+        """Let go of everything as a process does that is killed: nothing is said, nothing is written. For simulations."""
+        self._close_listeners()
+        if self._hub is not None:
+            self._hub.pulse.stop()
+            self._hub.directory.stop()
+            self._hub.delivering.kill()
+            if self._hub.nodes is not None:
+                self._hub.nodes.kill()
+            for conn in self._hub.sessions:  # the engine holds what it writes to
+                self._hub.engine.disconnect(conn)
+        if self._pins is not None:
+            self._pins.close()
+        if self._data is not None:
+            self._data.close()
+
     async def _stop(self, hub: Hub) -> None:
         try:
             self._close_listeners()
+            if hub.nodes is not None:
+                await hub.nodes.stop()
+            hub.directory.leave()
             hub.engine.away()
             hub.delivering.hand_no_more()
             hub.flush()
             await self._flow_out(hub)
-            for session in list(hub.everyone):
-                session.close(Code.GOING_AWAY, "the broker stops")
-            hub.flush()
-            await self._wait_until_empty(hub, min(1.0, max(self._deadline - hub.loop.time(), 0.1)))
+            # Clients first: what they have sent still has to cross the links.
+            _part(hub, links=False)
+            await self._wait_for_clients(hub)
+            if any(session.node for session in hub.everyone):
+                await self._flow_out(hub, links=True)
+            if hub.nodes is not None:
+                hub.nodes.part()
+                hub.flush()
+            _part(hub, links=True)
+            await self._wait_until_empty(hub, min(_GOODBYE, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
             hub.pulse.stop()
+            hub.directory.stop()
             hub.answering.stop()
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
+            if hub.nodes is not None:
+                await hub.nodes.end()
             await self._close_data()
             self._stopped.set()
 
@@ -206,20 +249,32 @@ class Server:
         if self._data is not None:
             self._data.close()
 
-    async def _flow_out(self, hub: Hub) -> None:
-        """Wait until nothing arrives any more, nothing is in flight or about to be stored, and nothing waits to be written."""
-        arrived = -1
+    async def _flow_out(self, hub: Hub, *, links: bool = False) -> None:
+        """Wait until nothing arrives any more, nothing is in flight or about to be stored, and nothing waits to be written.
+
+        Other nodes go on sending as long as clients are here, so what they send counts only if it is about the `links`.
+        """
+        before = -1
         patience = hub.loop.time() + _STORING
         while hub.sessions:
             stats = hub.engine.stats()
-            quiet, arrived = arrived == stats["received_bytes"], stats["received_bytes"]
+            arrived = stats["received_bytes"] - (0 if links else _from_links(hub))
+            quiet, before = arrived == before, arrived
             still = stats["pending"] or stats["aside_bytes"] or hub.sharing.asking.pending
             if not still and hub.loop.time() < patience:
-                still = hub.streaming.storing or hub.delivering.noting
+                still = hub.streaming.storing or hub.delivering.settling.noting
             if quiet and not still and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:
                 log.warning("not everything flowed out in time")
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _wait_for_clients(self, hub: Hub) -> None:
+        """Wait until only links are left, or the time is over."""
+        patience = min(self._deadline, hub.loop.time() + _GOODBYE)
+        while hub.loop.time() < patience:
+            if all(session.node for session in hub.everyone):
                 return
             await asyncio.sleep(_LOOK)
 
@@ -248,30 +303,22 @@ class Server:
         await self.stop()
 
 
+def _part(hub: Hub, *, links: bool) -> None:
+    """Say CLOSE to the clients, or to all."""
+    for session in list(hub.everyone):
+        if links or not session.node:
+            session.close(Code.GOING_AWAY, "the broker stops")
+    hub.flush()
+
+
+def _from_links(hub: Hub) -> int:
+    """Bytes that came from other nodes."""
+    return sum(hub.engine.connection(conn)["received_bytes"] for conn, one in hub.sessions.items() if one.node)
+
+
 def _written(hub: Hub) -> bool:
     """Whether nothing waits in an outbox or a transport, and nobody is held up with more."""
     return all(
         hub.engine.pending(conn) == 0 and session.transport.get_write_buffer_size() == 0 and not session.paused
         for conn, session in hub.sessions.items()
     )
-
-
-def serve(
-    *addresses: str,
-    name: str = "",
-    settings: Settings | None = None,
-    tls: TLS | None = None,
-    fields: Fields | None = None,
-    data: str | PathLike[str] | None = None,
-) -> Server:
-    """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
-
-    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
-    broker: streams, channels, pins and its guid.
-
-    ::
-
-        async with busway.serve("tcp://127.0.0.1:7420") as server:
-            await server.serve_forever()
-    """
-    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)

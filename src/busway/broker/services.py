@@ -2,16 +2,17 @@
 
 import asyncio
 import base64
-import time
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from busway import ambient
 from busway._core import PROTOCOL, Engine, Message
 from busway.broker import channel_services, stream_services
 from busway.broker.admission import AGENT, limits
+from busway.broker.events import CLUSTER
 from busway.broker.flags import PIN
 from busway.broker.retained import Kept
 from busway.errors import BusError, Code
@@ -43,7 +44,7 @@ class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def register(engine: Engine) -> None:
     """Have the engine hand over the requests on these topics."""
-    for topic in (*_SERVICES, *_LATER):
+    for topic in (*_SERVICES, *_LATER, *_OWN):
         engine.internal(topic)
 
 
@@ -52,6 +53,10 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number, message = event
     if (later := _LATER.get(message.topic)) is not None:
         hub.answering.begin(conn, number, message, later)
+        return
+    if (own := _OWN.get(message.topic)) is not None:
+        session = hub.sessions[conn].session
+        hub.answering.begin(conn, number, message, lambda hub, message: own(hub, message, session))
         return
     try:
         payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
@@ -111,9 +116,10 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
         "guid": hub.guid,
         "version": AGENT.partition("/")[2],
         "protocol": PROTOCOL,
-        "time": time.time(),
+        "time": ambient.time_ns() / 1e9,
         "uptime": hub.loop.time() - hub.started,
         "addresses": hub.addresses,
+        "cluster": "" if hub.nodes is None else hub.nodes.name,
         "servers": hub.settings.servers,
         "limits": limits(hub.settings),
         "stats": stats(hub),
@@ -190,6 +196,8 @@ def stats(hub: "Hub") -> dict[str, Any]:
         "refused": hub.refused,
         "faults": hub.faults,
         "errors": hub.errors,
+        "doubtful": hub.doubtful,
+        **(hub.nodes.stats() if hub.nodes is not None else {}),
     }
 
 
@@ -210,4 +218,13 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
 
 
 _SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}
-_LATER: Final = stream_services.SERVICES | channel_services.SERVICES
+
+
+async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - there is nothing to ask for
+    """What `busway cluster` shows."""
+    return {"cluster": None} if hub.nodes is None else await hub.nodes.figures()
+
+
+_LATER: Final = stream_services.SERVICES | channel_services.SERVICES | {CLUSTER: cluster}
+_OWN: Final = {"$bus/stored": stream_services.stored}
+"""Those that are about who asks, by its session."""

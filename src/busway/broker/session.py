@@ -6,6 +6,7 @@ slots, no dictionary, and no buffer of its own.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from busway.errors import Code
@@ -33,6 +34,7 @@ class Session(asyncio.BufferedProtocol):
         "closing",
         "conn",
         "name",
+        "node",
         "paused",
         "scheme",
         "session",
@@ -50,6 +52,8 @@ class Session(asyncio.BufferedProtocol):
         self.client = 0
         self.session = 0
         self.name = ""
+        self.node = False
+        """Another broker is at the other end."""
         self.accepted = False
         self.closing = False
         self.paused = False
@@ -60,7 +64,7 @@ class Session(asyncio.BufferedProtocol):
         self.transport = cast("asyncio.Transport", transport)
         tune(self.transport)
         hub = self._hub
-        self.conn = hub.engine.connect(self.transport.write)
+        self.conn = self._enter(self.transport.write)
         self._timer = hub.loop.call_later(hub.settings.handshake, self._silent)
         hub.joined(self)
 
@@ -100,6 +104,10 @@ class Session(asyncio.BufferedProtocol):
             self._timer = None
         self._leave()
         self._hub.left(self)
+
+    def _enter(self, write: Callable[[memoryview], object]) -> int:
+        """The engine's number of this connection; others begin otherwise."""
+        return self._hub.engine.connect(write)
 
     # The hub calls these.
 

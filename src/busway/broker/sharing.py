@@ -1,16 +1,29 @@
-"""Requests on shared services on their way: from the engine's events to `asking`, and what that wants done back to the engine."""
+"""Requests on shared services on their way: from the engine's events to `asking`, and what that wants done back to the engine.
+
+What nodes tell each other about them besides frames of messages goes by `nodes`, which the cluster puts here.
+"""
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from busway.broker.asking import Asking
-from busway.broker.attempts import Action, Answer, Ask
-from busway.broker.flags import ASKS, GATHER
+from busway.broker.attempts import Action, Answer, Ask, Call, Moved, Off, Terms, Willing
+from busway.broker.flags import ASKS, GATHER, scope_of
 from busway.errors import Code
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+
+
+class Words(Protocol):
+    """What nodes say about requests of each other's clients."""
+
+    def terms(self, conn: int, call: int, each: float) -> None:
+        """So long may each provider take, of what this side has asked or called for."""
+
+    def moved(self, conn: int, number: int) -> None:
+        """A request of the other side has gone on to the next."""
 
 
 class Sharing:
@@ -19,14 +32,19 @@ class Sharing:
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self.asking = Asking(each=hub.settings.provider_timeout, size=hub.settings.outbox)
+        self.nodes: Words | None = None
 
     def join(self, conn: int, service: int, topic: str, flags: int) -> None:
-        """The engine let a client share in a service."""
+        """The engine let a client share in a service, or another node has some who do."""
         session = self._hub.sessions.get(conn)
         if session is None:
             return
         name = session.name or f"{session.session:016x}"
-        self.asking.providers.join(conn, service, topic.removeprefix("/"), name, asks=bool(flags & ASKS))
+        topic, asks, providers = topic.removeprefix("/"), bool(flags & ASKS), self.asking.providers
+        if session.node:
+            providers.join_far(conn, service, topic, name, asks=asks)
+        else:
+            providers.join(conn, service, topic, name, asks=asks, scope=scope_of(flags))
 
     def forget(self, conn: int) -> None:
         self.do(self.asking.gone(conn, self._hub.loop.time()))
@@ -46,10 +64,21 @@ class Sharing:
         engine, waiting = self._hub.engine, deque(actions)
         while waiting:
             action = waiting.popleft()
-            if isinstance(action, Answer):
-                engine.answer(*action)
-            elif not (engine.ask if isinstance(action, Ask) else engine.call)(*action):
-                waiting.extend(self.asking.undeliverable(action.call, self._hub.loop.time()))
+            match action:
+                case Answer():
+                    engine.answer(*action)
+                case Ask() | Call():
+                    if not (engine.ask if isinstance(action, Ask) else engine.call)(*action):
+                        waiting.extend(self.asking.undeliverable(action.call, self._hub.loop.time()))
+                case Willing():
+                    engine.willing(*action)
+                case Off():
+                    engine.call_off(*action)
+                case Terms() if self.nodes is not None:
+                    self.nodes.terms(*action)
+                case Moved() if self.nodes is not None:
+                    self.nodes.moved(*action)
+            waiting.extend(self.asking.take_offs())
         self._hub.pulse.arm()
 
 
@@ -58,7 +87,7 @@ class Sharing:
 
 def request(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number, flags, topic, each_ms, limit_ms, frame = event
-    sharing = hub.sharing
+    sharing, session = hub.sharing, hub.sessions.get(conn)
     sharing.do(
         sharing.asking.request(
             conn,
@@ -69,6 +98,8 @@ def request(hub: "Hub", event: tuple[Any, ...]) -> None:
             gather=bool(flags & GATHER),
             each=each_ms / 1000,
             limit=limit_ms / 1000,
+            scope=scope_of(flags),
+            far=session is not None and session.node,
         )
     )
 
@@ -76,6 +107,7 @@ def request(hub: "Hub", event: tuple[Any, ...]) -> None:
 def cancel(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number = event
     hub.sharing.asking.cancel(conn, number, hub.loop.time())
+    hub.sharing.do(hub.sharing.asking.take_offs())
 
 
 def accept(hub: "Hub", event: tuple[Any, ...]) -> None:
@@ -91,3 +123,15 @@ def answer(hub: "Hub", event: tuple[Any, ...]) -> None:
 def unserve(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, service, _ = event
     hub.sharing.do(hub.sharing.asking.leave(conn, service, hub.loop.time()))
+
+
+def provider(hub: "Hub", event: tuple[Any, ...]) -> None:
+    """Behind a link there is somebody who shares in a service."""
+    _, conn, service, topic, flags = event
+    hub.sharing.join(conn, service, topic, flags)
+
+
+def ask(hub: "Hub", event: tuple[Any, ...]) -> None:
+    """Another node asks whether somebody here would take a request."""
+    _, conn, number, topic, frame = event
+    hub.sharing.do(hub.sharing.asking.ask(conn, number, topic, frame, hub.loop.time()))

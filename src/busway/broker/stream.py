@@ -5,17 +5,17 @@ A stream that is kept elsewhere (`fronting`) answers the same questions, some of
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway._core import Log, Selection, matches
 from busway.broker.journal import Journal
 from busway.errors import BusError
-from busway.streams import DEFAULT, StreamConfig
+from busway.streams import DEFAULT, Safety, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.handing import Notes
@@ -43,6 +43,18 @@ class Stream:
         self._dropped = 0
         self._waits_for_nobody = False
         self._held_since: float | None = None
+        self.watcher: Callable[[], object] | None = None
+        """Hears when more of it may be written."""
+        self.awaited = False
+        """It may have lost its end, which may come back from a mirror."""
+        self.copied = ""
+        """The guid of the broker of whose stream it is a copy."""
+        self.mirrored: bool | None = None
+        """Of one that asks for it: whether acknowledgements wait for a mirror."""
+
+    @property
+    def name(self) -> str:
+        return self.config.name
 
     # From start to stop.
 
@@ -81,6 +93,8 @@ class Stream:
             else:
                 log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
+        if self.watcher is not None:
+            self.watcher()
 
     def _commit(self) -> None:
         self._hub.handle(self._hub.engine.commit(self.number))
@@ -153,7 +167,7 @@ class Stream:
 
     def notes(self) -> "Notes | None":
         """Where its channels are noted; None: they end with the broker."""
-        return None if self.folder is None else Journal(self.folder, self.config.safety)
+        return None if self.folder is None else Journal(self.folder, native(self.config.safety))
 
     # Time.
 
@@ -191,7 +205,7 @@ class Stream:
                 log.info("stream %r holds nothing beyond its limits any more", self.config.name)
             self._held_since = None
         elif self._held_since is None:
-            self._held_since = time.time()
+            self._held_since = ambient.time_ns() / 1e9
             log.warning(
                 "stream %r is beyond its limits: %d messages stay until its channel %r has done them",
                 self.config.name,
@@ -234,6 +248,7 @@ class Stream:
             "held_since": self._held_since,
             "damage": len(self.log.damage),
             "stuck": stuck and _stuck(*stuck),
+            "mirrored": self.mirrored,
             "topic_count": self.log.topic_count,
             "channels": self._hub.delivering.figures(self.number),
         }
@@ -255,10 +270,15 @@ def patience(config: StreamConfig) -> dict[str, Any]:
     return {"once_age": int(config.once * BILLION), "max_delay": int((config.max_age or 0) * BILLION)}
 
 
+def native(safety: Safety) -> Literal["memory", "written", "synced"]:
+    """What the disk of this broker does for it."""
+    return "written" if safety == "mirrored" else safety
+
+
 def settings(config: StreamConfig) -> dict[str, Any]:
     """What a native log is told."""
     return {
-        "safety": config.safety,
+        "safety": native(config.safety),
         "max_age": int((config.max_age or 0) * BILLION),
         "max_bytes": config.max_bytes or 0,
         "max_count": config.max_count or 0,

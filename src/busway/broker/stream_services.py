@@ -6,12 +6,12 @@ task of its own, since a store may take time.
 
 import asyncio
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway._core import Message, Selection, select_records
 from busway.broker.stream import Stream
 from busway.errors import BusError, Code, Rejected
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
 Service: TypeAlias = Callable[["Hub", Message], Awaitable[bytes | dict[str, Any]]]
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Guid: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 _HEAD: Final = struct.Struct("<QQ")
 _END: Final = (1 << 64) - 1
 _BLOCK: Final = MiB
 _TOPICS: Final = 10_000
+_NUMBERS: Final = 1024
+_BROKERS: Final = 64
 
 
 class ListQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,19 +78,37 @@ class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expired: bool = False
 
 
+class StoredQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/stored`: numbers of the asking client's own messages, as runs of the first and how many."""
+
+    brokers: Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=_BROKERS)]
+    numbers: Annotated[tuple[tuple[_Natural, _Natural], ...], msgspec.Meta(max_length=_NUMBERS)]
+    within: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
+    """Seconds that others have to answer."""
+
+
 async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/create`: a stream of these settings; where it is stored the broker may choose."""
     name, given = _settings(message)
     if given.get("store") is None:
         given["store"] = hub.streaming.best if given.get("url") is None else "db"
-    return shown(hub, await hub.streaming.create(_checked(lambda: StreamConfig.make(name, **given))))
+    config = _checked(lambda: StreamConfig.make(name, **given))
+    if name not in hub.streaming.streams:
+        hub.streaming.check_mirror(config)
+    stream = await hub.streaming.create(config)
+    await _everywhere(hub, name)
+    return shown(hub, stream)
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/update`: other settings; those that aren't named stay."""
     name, given = _settings(message)
     config = hub.streaming.get(name).config
-    return shown(hub, await hub.streaming.update(_checked(lambda: config.changed(**given))))
+    if given.get("safety", config.safety) != config.safety:
+        hub.streaming.check_mirror(_checked(lambda: config.changed(**given)))
+    stream = await hub.streaming.update(_checked(lambda: config.changed(**given)))
+    await _everywhere(hub, name)
+    return shown(hub, stream)
 
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -95,7 +116,14 @@ async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     name = msgspec.json.decode(message.payload, type=NameQuestion).name
     was = shown(hub, hub.streaming.get(name))
     await hub.streaming.remove(name)
+    await _everywhere(hub, name)
     return was
+
+
+async def _everywhere(hub: "Hub", key: str) -> None:
+    """Wait for the other nodes: who publishes at one of them next means this stream."""
+    if hub.nodes is not None:
+        await hub.nodes.settled(key)
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -136,7 +164,7 @@ async def find(hub: "Hub", message: Message) -> dict[str, Any]:
         raise Rejected("give one of time, ago and topic", code=Code.INVALID_SETTING)
     if question.topic is not None:
         return {"offset": await stream.find(question.topic, question.sequence)}
-    moment = time.time_ns() - question.ago if question.ago is not None else question.time or 0
+    moment = ambient.time_ns() - question.ago if question.ago is not None else question.time or 0
     return {"offset": await stream.find_time(min(max(moment, -_END >> 1), _END >> 1))}
 
 
@@ -166,9 +194,25 @@ async def read(hub: "Hub", message: Message) -> bytes:
         raise
     lost += min(first, end) - start
     if not everything or behind > end:
-        now = 0 if question.expired else time.time_ns()
+        now = 0 if question.expired else ambient.time_ns()
         block = select_records(block, None if everything else selection, start, end, now)
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
+
+
+async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
+    """`$bus/stored`: where other brokers have stored messages of the client that asks, and for which of them nobody could tell."""
+    question = msgspec.json.decode(message.payload, type=StoredQuestion)
+    count = sum(many for _, many in question.numbers)
+    if count > _NUMBERS:
+        raise Rejected(f"{count} numbers, the limit is {_NUMBERS}", code=Code.INVALID_SETTING)
+    brokers = [guid for guid in question.brokers if guid != hub.guid]
+    known, runs = set[str](), list[Any]()
+    if hub.nodes is not None and brokers:
+        known, runs = await hub.nodes.placed(session, brokers, question.numbers, question.within)
+    if unknown := [guid for guid in brokers if guid not in known]:
+        found = {number + more for _, _, number, many, _, _ in runs for more in range(many)}
+        hub.doubtful += max(count - len(found), 0)
+    return {"stored": runs, "unknown": unknown}
 
 
 def shown(hub: "Hub", stream: Stream) -> dict[str, Any]:

@@ -8,17 +8,17 @@ import asyncio
 import heapq
 import logging
 import shutil
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from busway._core import Log, matches
+from busway import ambient
+from busway._core import matches
 from busway.broker.ends import Ends
 from busway.broker.folder import CONFIG, COPY, LOG, copy_config, discard, handles, read, write
-from busway.broker.fronting import Databases, DatabaseStream
+from busway.broker.fronting import Databases, DatabaseStream, Ruined
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
 from busway.streams import DEFAULT, Store, StreamConfig
@@ -72,7 +72,12 @@ class Streaming:
                     self._check(config)
                 except Rejected as error:
                     raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
-                await self._add(config)
+                try:
+                    await self._add(config)
+                except Ruined as error:
+                    if config.name == DEFAULT:
+                        raise
+                    self.damaged[config.name] = error.reason
         for reason in self.damaged.values():
             log.error(
                 "%s; the broker goes on without it, what is published on its topics goes to other streams", reason
@@ -138,6 +143,7 @@ class Streaming:
             stream = await self._add(config, new=True)
             # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
             self._hub.replaying.added(stream)
+            self._tell_nodes(stream)
             return stream
 
     async def update(self, config: StreamConfig) -> Stream:
@@ -158,7 +164,8 @@ class Streaming:
             stream.change(config)
             self._lend(stream)
             self._hub.replaying.widened(stream, before)
-            stream.trim(time.time_ns())
+            self._tell_nodes(stream)
+            stream.trim(ambient.time_ns())
             # What was sealed just now can go when that is written.
             self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
             self._hub.pulse.arm()
@@ -180,6 +187,7 @@ class Streaming:
                 self._lend(stream)
                 raise
             del self.streams[name]
+            self._tell_nodes(stream, there=False)
             if behind := self._hub.replaying.removed(stream):
                 log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
             await self._hub.delivering.removed(stream)
@@ -191,6 +199,11 @@ class Streaming:
             if stream.folder is not None:
                 gone = discard(stream.folder)
                 await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # what stays goes at the next start
+
+    def _tell_nodes(self, stream: Stream, *, there: bool = True) -> None:
+        if self._hub.nodes is not None:
+            self._hub.nodes.stream(stream, there=there)
+            self._hub.flush()
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:
@@ -211,6 +224,30 @@ class Streaming:
                 f"{used} of {most} file handles are in use, and a stream needs some; raise the limit (ulimit -n) or remove streams",
                 code=Code.TOO_MANY_STREAMS,
             )
+
+    def check_mirror(self, config: StreamConfig) -> None:
+        """Refuse what no message could wait for. For streams that somebody asks for here: other nodes may have a mirror."""
+        if config.safety == "mirrored" and (self._hub.nodes is None or not self._hub.nodes.mirrored):
+            raise Rejected(
+                "nobody mirrors this broker, so no message can wait for that: start another one with --mirror-of first",
+                code=Code.INVALID_SETTING,
+            )
+
+    def without_mirror(self) -> None:
+        """The broker is in no cluster, so nobody mirrors it."""
+        for stream in self.streams.values():
+            if stream.config.safety == "mirrored":
+                stream.mirrored = False
+                log.warning("stream %r is to be mirrored, and this broker is in no cluster", stream.config.name)
+
+    def has_ended(self, name: str) -> bool:
+        """Whether there was a stream of this name that was removed."""
+        return name in self._ends
+
+    def number(self) -> int:
+        """A number that no other stream has."""
+        self._numbers += 1
+        return self._numbers - 1
 
     def _check(self, config: StreamConfig) -> None:
         if config.store == "disk" and self._folder is None:
@@ -269,14 +306,13 @@ class Streaming:
         return stream
 
     async def _open(self, config: StreamConfig, folder: Path | None) -> Stream:
-        number = self._numbers
-        self._numbers += 1
+        number = self.number()
         if config.store == "db":
             return await DatabaseStream.open(
                 self._hub, number, config, folder, self._databases, self._ends.begin(config)
             )
         place = folder / LOG if folder else None
-        native = Log.open(place, name=config.name, begin=self._ends.begin(config), **settings(config))
+        native = ambient.open_log(place, name=config.name, begin=self._ends.begin(config), **settings(config))
         stream = Stream(self._hub, number, config, native, folder)
         stream.tell_damage()
         return stream
@@ -296,12 +332,12 @@ class Streaming:
         """When expire() is to be called next, by the loop's clock."""
         ahead = self._trimmed + _TRIM
         if self._due:
-            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - time.time_ns(), 0) / BILLION)
+            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - ambient.time_ns(), 0) / BILLION)
         return ahead
 
     def expire(self, now: float) -> None:
         """Release what is due, remove what is old."""
-        clock = time.time_ns()
+        clock = ambient.time_ns()
         by_number = {stream.number: stream for stream in self.streams.values()}
         while self._due and self._due[0][0] <= clock:
             _, number, offset = heapq.heappop(self._due)
@@ -317,7 +353,7 @@ class Streaming:
             found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
             log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
-            self.later(stream.number, time.time_ns() + _AGAIN, offset)
+            self.later(stream.number, ambient.time_ns() + _AGAIN, offset)
             return
         if found is None:
             return
@@ -325,7 +361,7 @@ class Streaming:
             if stream.first <= offset:  # or it went with old messages, which was told
                 log.error("stream %r: the message at offset %d was due, and is damaged", stream.config.name, offset)
         elif not self._hub.engine.release(stream.number, found[2]):
-            self.later(stream.number, time.time_ns() + _AGAIN, offset)
+            self.later(stream.number, ambient.time_ns() + _AGAIN, offset)
 
     def _release_fetched(self, stream: Stream, offset: int) -> None:
         if self.streams.get(stream.config.name) is stream:

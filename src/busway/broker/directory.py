@@ -1,0 +1,64 @@
+"""The servers that clients are told of, at their WELCOME and whenever others are there: see "Servers" in docs/protocol.md."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+MOST: Final = 64
+"""Servers that a client is told of: it needs some that are there, not all."""
+_CALM: Final = 0.05
+"""Seconds in which changes are gathered, since each is told to every client."""
+
+
+class Directory:
+    """Tells the clients of one hub."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._timer: asyncio.TimerHandle | None = None
+        self._told: list[list[str]] = []
+        self._mixed = False
+        """Some client was told something else at its WELCOME."""
+        self._leaving = False
+
+    def welcome(self) -> list[list[str]]:
+        """For a client that comes now."""
+        now = self.listing()
+        self._mixed |= now != self._told
+        return now
+
+    def listing(self) -> list[list[str]]:
+        """Name and addresses of each server, this one first; none, if there is no other."""
+        hub = self._hub
+        nodes = hub.nodes.servers() if hub.nodes is not None else [[hub.name, *hub.addresses]]
+        others = [*nodes[1:], *(["", address] for address in hub.settings.servers)]
+        own = [] if self._leaving else nodes[:1]
+        return [*own, *others][:MOST] if others else []
+
+    def changed(self) -> None:
+        """Others are there, or some are gone."""
+        if self._timer is None and not self._leaving:
+            self._timer = self._hub.loop.call_later(_CALM, self._tell)
+
+    def leave(self) -> None:
+        """This server stops: its clients hear of the others, for the last time."""
+        self._leaving = True
+        self.stop()
+        if others := self.listing():
+            self._hub.engine.tell_servers(msgspec.msgpack.encode(others))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self) -> None:
+        self._timer = None
+        if (now := self.listing()) != self._told or self._mixed:
+            self._told, self._mixed = now, False
+            self._hub.engine.tell_servers(msgspec.msgpack.encode(now))
+            self._hub.flush()

@@ -1,0 +1,91 @@
+"""What consumers say of their messages: done, not done, still at work. Told to the channel, and answered when it is noted."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from busway.broker.channel_actions import Answer
+from busway.broker.channel_frames import Entry, What
+from busway.broker.consumers import Who
+from busway.broker.handing import Handing
+from busway.broker.progress import Span
+from busway.errors import BusError, Code, StoreFailed
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+    from busway.broker.session import Session
+
+
+class Settling:
+    """The acknowledgements of one hub."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self.noting = 0
+        """Acknowledgements that are answered when they are noted."""
+
+    def settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
+        """An ACK: answered when it is noted as safely as the stream promises."""
+        if handing.machine.resting or not self._hub.delivering.standing.is_sure(handing.stream.copied):
+            text = "the mirror of this broker may hand it out now; it may be handed out again"
+            raise StoreFailed(f"channel {handing.name!r}: {text}")
+        good, left = 0, list[Span]()
+        told: asyncio.Future[None] | None = None
+        for actions in self._settled(who, handing, entries):
+            for action in actions:
+                if isinstance(action, Answer):
+                    good += action.good
+                    left += action.left
+            told = handing.do(actions) or told
+        if told is None or (told.done() and told.exception() is None):
+            self._answer(who, call, good, left)
+        else:
+            session = self._hub.sessions.get(who[0])
+            self.noting += 1
+            told.add_done_callback(lambda told: self._answer_later(session, who, call, good, left, told))
+
+    def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Any:
+        machine, now = handing.machine, handing.now
+        at = 0
+        while at < len(entries):
+            what, _, _, delay = entries[at]
+            end = at
+            spans: list[Span] = []
+            while end < len(entries) and entries[end].what is what and entries[end].delay == delay:
+                spans.append((entries[end].start, entries[end].many))
+                end += 1
+            at = end
+            if what is What.ACK:
+                yield machine.ack(who, spans, now)
+            elif what is What.EXTEND:
+                yield machine.extend(who, spans, now)
+            else:
+                if what is What.RELEASE:
+                    machine.stop(who)  # it is about to leave, and must not be given the same again
+                yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
+
+    def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:
+        if left:
+            self._hub.delivering.outlet(who).result(who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode())
+        else:
+            self._hub.delivering.outlet(who).result(who, call, Code.OK, good, "")
+
+    def _answer_later(
+        self,
+        session: "Session | None",
+        who: Who,
+        call: int,
+        good: int,
+        left: list[Span],
+        told: "asyncio.Future[None]",
+    ) -> None:
+        self.noting -= 1
+        if session is not None and session.conn < 0:
+            return  # it is gone, and somebody else may have its number
+        error = None if told.cancelled() else told.exception()
+        if isinstance(error, BusError):
+            self._hub.delivering.outlet(who).result(who, call, error.code, 0, error.reason)
+        else:
+            self._answer(who, call, good, left)
+        self._hub.flush()

@@ -1,0 +1,97 @@
+"""Who hands out of channels: this broker of its own, unless a mirror may do so; and of those of a broker that is gone, if it is its mirror."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from busway.broker.handing import Handing, Notes
+from busway.broker.progress import ChannelConfig, States
+from busway.broker.stream import Stream
+from busway.errors import Code, Rejected
+
+if TYPE_CHECKING:
+    from busway.broker.delivering import Delivering
+
+_AWAY: Final = "its own broker hands it out again"
+
+
+class Standing:
+    """A part of `delivering`."""
+
+    def __init__(self, delivering: "Delivering") -> None:
+        self._delivering = delivering
+        self._adopted: dict[tuple[str, str], Stream] = {}
+        self.resting = False
+        """Another broker may hand out of the channels of this one."""
+        self.is_sure: Callable[[str], bool] = lambda _: True
+        """Whether nobody else can have begun meanwhile to hand out of what is this broker's own, or of what it has of the one with this guid."""
+
+    # Of its own.
+
+    def rest(self) -> None:
+        """Hand out nothing of this broker's own."""
+        self.resting = True
+        for handing in self._own():
+            handing.rest()
+
+    def wake(self) -> None:
+        """Hand out again."""
+        self.resting = False
+        for handing in self._own():
+            handing.wake()
+
+    def absorb(
+        self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str]
+    ) -> "list[asyncio.Future[None]]":
+        """What became of the channels of a stream while another broker handed out; some were made there, some removed. What to wait for until that is noted."""
+        delivering = self._delivering
+        channels = delivering.channels.get(stream.number)
+        if channels is None:
+            return []
+        told: list[asyncio.Future[None] | None]
+        told = [delivering.forget_channel(channels[name]) for name in gone if name in channels]
+        for name, state in states.items():
+            if (handing := channels.get(name)) is not None:
+                told.append(handing.do(handing.machine.absorb(state, handing.now)))
+            elif name in made:
+                state.config = state.config or ChannelConfig()
+                told.append(delivering.noted[stream.number].write(list(state.entries())))
+                delivering.wait_for_somebody(delivering.open(stream, state))
+        return [one for one in told if one is not None]
+
+    # Of others.
+
+    def get(self, guid: str, name: str) -> Stream:
+        if (stream := self._adopted.get((guid, name))) is None:
+            raise Rejected(f"nobody here hands out of the stream {name!r} of {guid}", code=Code.NO_STREAM)
+        return stream
+
+    def found(self, guid: str, stream: str, channel: str | None) -> list[Handing]:
+        """One channel of such a stream, or all."""
+        channels = self._delivering.channels.get(self.get(guid, stream).number, {})
+        if channel is not None and channel not in channels:
+            raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
+        return list(channels.values()) if channel is None else [channels[channel]]
+
+    def adopt(self, guid: str, stream: Stream, notes: Notes, states: States) -> None:
+        """Hand out of the copy of a stream, whose channels stand there."""
+        delivering = self._delivering
+        self._adopted[guid, stream.name] = stream
+        delivering.noted[stream.number] = notes
+        delivering.channels[stream.number] = {}
+        for state in states.values():
+            state.config = state.config or ChannelConfig()
+            delivering.wait_for_somebody(delivering.open(stream, state))
+
+    def release(self, guid: str) -> None:
+        """Do so no longer, of all streams of that broker."""
+        delivering = self._delivering
+        for key in [key for key in self._adopted if key[0] == guid]:
+            stream = self._adopted.pop(key)
+            for handing in list(delivering.channels.pop(stream.number, {}).values()):
+                delivering.end(handing, Code.NO_STREAM, _AWAY)
+            delivering.noted.pop(stream.number, None)
+
+    def _own(self) -> list[Handing]:
+        every = (handing for channels in self._delivering.channels.values() for handing in channels.values())
+        return [handing for handing in every if not handing.stream.copied]

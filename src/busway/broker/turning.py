@@ -1,0 +1,71 @@
+"""A channel that somebody else hands out for a while: it rests, and hears what was done meanwhile.
+
+A part of the machine in `channels`. Two that hand out of one channel would give a message to two consumers; so whoever is not sure to be the
+only one rests, and whoever goes on first takes in what the other has done.
+"""
+
+from itertools import chain
+from math import inf
+
+from busway.broker.channel_actions import Action, Note
+from busway.broker.giving import Giving
+from busway.broker.held import AGAIN, FLIGHT, Held
+from busway.broker.progress import ChannelState, Delivered, Done, Sought
+
+
+class Turning(Giving):
+    """Rests, and goes on."""
+
+    def rest(self) -> None:
+        """Hand nothing out until wake(). What is in flight is so no longer: the other may hand it out."""
+        self.resting = True
+        for run in [run for run in self._held if run.phase is FLIGHT]:
+            if run.holder is not None:
+                self._landed(run.holder, run.end - run.start)
+            self._held.again(run)
+
+    def wake(self, now: float) -> list[Action]:
+        """Hand out again."""
+        self.resting = False
+        return self._pump(now, [])
+
+    def absorb(self, state: ChannelState, now: float) -> list[Action]:
+        """What became of the channel elsewhere, on top of what it is here. While it rests."""
+        if state.epoch < self._epoch:
+            return []  # it went to another place since, which the other did not hear of
+        out: list[Action] = []
+        past = self._ahead.past
+        if state.epoch > self._epoch:
+            self._begin_anew()
+            self._epoch = state.epoch
+            past.move(state.epoch, state.floor)
+            self._ahead.again(state.floor)
+            out.append(Note(Sought(self.name, state.epoch, state.floor)))
+        cut = (self._held.cut_out(start, end) for start, end, _ in state.done)
+        for run in chain(self._held.cut_below(state.floor), *cut):
+            if run.holder is not None:
+                self._landed(run.holder, run.end - run.start)
+        cursor = max(self.cursor, state.floor)
+        self._ahead.again(cursor)
+        past.raise_floor(cursor)
+        for start, end, _ in state.done:
+            if end > cursor:
+                past.done.put(max(start, cursor), end)
+        for start, end, count in state.deliveries:
+            if end > cursor:
+                past.deliveries.put(max(start, cursor), end, count)
+            for run in self._held.pick(start, end, AGAIN, None)[0]:
+                run.deliveries = max(run.deliveries, count)
+        out += (Note(one) for one in state.entries() if isinstance(one, Done | Delivered))
+        out.append(Note(Done(self.name, state.epoch, state.floor)))
+        return self._pump(now, out)
+
+    def _begin_anew(self) -> None:
+        """Nothing is held, and nobody has anything."""
+        self._held = held = Held()
+        for one in self._consumers:
+            one.in_flight = 0
+            self._consumers.rate(one)
+            for take in one.takes:
+                if take.alarm != inf:
+                    held.wake(take)
