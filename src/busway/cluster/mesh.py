@@ -1,0 +1,255 @@
+"""A broker as a node of its cluster: all matters that are spoken of over its links, and what its hub tells and asks.
+
+A driver, which hands everything on to who deals with it; `linking` has the links themselves.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway.broker.channel_frames import Join, Take
+from busway.broker.consumers import Who
+from busway.broker.far import Placements
+from busway.broker.handing import Handing
+from busway.broker.retained import Kept, Key
+from busway.broker.stream import Stream
+from busway.broker.survey import Answer
+from busway.cluster.actions import Notice
+from busway.cluster.agreeing import Agreeing
+from busway.cluster.config import Cluster
+from busway.cluster.hosting import Hosting
+from busway.cluster.keeping import Keeping
+from busway.cluster.keepsakes import version
+from busway.cluster.lending import Lending
+from busway.cluster.linking import Linking
+from busway.cluster.mirroring import Mirroring
+from busway.cluster.parts import FarParts
+from busway.cluster.placing import Placing
+from busway.cluster.rounds import Rounds
+from busway.cluster.seats import Seats
+from busway.cluster.seeing import TRIP, Seeing
+from busway.cluster.services import Services
+from busway.cluster.surveying import Surveying
+from busway.cluster.turns import Turns
+from busway.cluster.words import Place
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.cluster")
+
+_LOUD: Final = {"up": logging.INFO, "down": logging.WARNING, "forgotten": logging.INFO}
+
+
+class Mesh(Linking):
+    """The cluster for one hub."""
+
+    def __init__(self, hub: "Hub", cluster: Cluster) -> None:
+        super().__init__(hub, cluster)
+        self._keeping = Keeping(hub)
+        self._rounds = Rounds(hub.engine.ping)
+        self._agreeing = Agreeing(hub)
+        self.mirroring = Mirroring(hub, cluster)
+        parts = FarParts(hub)
+        self._lending = Lending(hub, lambda: self.mirroring.copies, parts.heard_here)
+        parts.ask_here = self._lending.ask_here
+        self._seats = Seats(hub, parts)
+        self._placing = Placing(hub, lambda: self.mirroring.copies)
+        hosting = Hosting(hub, self._seats.heard)
+        self._seats.host = hosting.heard_here
+        self.turns = Turns(hub, cluster, self.mirroring, self.mirroring.send)
+        self.turns.turned = parts.turned
+        parts.hander = self.turns.hander
+        self.mirroring.leaving = self._left.__contains__
+        self._surveying = Surveying(hub)
+        self.say(
+            self._keeping,
+            self._agreeing,
+            self._seats,
+            parts,
+            self._lending,
+            self._placing,
+            hosting,
+            self.mirroring,
+            self.turns,  # behind the mirroring, which gives back what it has before somebody says who hands out
+            Services(hub),
+            self._surveying,
+            self._rounds,
+        )
+        self.seeing = Seeing(hub, self, cluster.name)
+        self.mirroring.notice = self.seeing.mirror
+        self.turns.notice = lambda kind, guid, text: self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
+        self.refused = 0
+        self.conflicts = 0
+
+    @property
+    def name(self) -> str:
+        return self._cluster.name
+
+    # From start to stop.
+
+    def start(self, addresses: tuple[str, ...]) -> None:
+        self._lending.start()
+        super().start(addresses)
+
+    async def stop(self) -> None:
+        self._seats.stop()
+        await super().stop()
+
+    def part(self) -> None:
+        """The clients have gone, and the links are about to end."""
+        self.turns.stop()
+
+    async def end(self) -> None:
+        """The links have ended."""
+        self.turns.stop()
+        await self._agreeing.stop()
+        await self._surveying.stop()
+        await self.mirroring.stop()
+
+    def kill(self) -> None:
+        """Let go of files, without writing."""
+        self.mirroring.kill()
+
+    def _name_of(self, guid: str) -> str:
+        nodes = (self.members.me, *self.members.known)
+        return next((node.name for node in nodes if node.guid == guid), "")
+
+    async def figures(self) -> dict[str, Any]:
+        return {"cluster": None} if self._members is None else await self.seeing.figures()
+
+    def stats(self) -> dict[str, int]:
+        return {} if self._members is None else self.seeing.stats()
+
+    def servers(self) -> list[list[str]]:
+        """Where clients may go: this node, those that are linked, and those that were lost without a word."""
+        if (members := self._members) is None:  # it does not listen everywhere yet
+            return [[self._hub.name]]
+        linked = members.linked
+        known = sorted(members.known, key=lambda node: node.guid not in linked)
+        there = [node for node in known if node.guid not in self._left and node.addresses]
+        return [[node.name, *node.addresses] for node in (members.me, *there)]
+
+    def knows(self, guid: str) -> bool:
+        return self._members is not None and any(node.guid == guid for node in self._members.known)
+
+    # Events of the hub.
+
+    def beat(self) -> None:
+        super().beat()
+        self.turns.beat()
+
+    def pong(self, conn: int, token: int) -> None:
+        super().pong(conn, token)
+        if token == TRIP:
+            self.seeing.pong(conn)
+
+    def kept(self, message: Kept) -> None:
+        self._keeping.kept(message)
+
+    def elsewhere(self, key: Key) -> bool:
+        return self._keeping.elsewhere(key)
+
+    def unkept(self, gone: list[Kept], by: Kept | None) -> None:
+        self._keeping.unkept(gone, None if by is None else version(by))
+
+    def stream(self, stream: Stream, *, there: bool) -> None:
+        self._lending.changed(stream, there=there)
+        self._agreeing.stream(stream, there=there)
+        self.mirroring.stream(stream, there=there)
+
+    def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
+        self._agreeing.channel(stream, name, settings, start)
+
+    async def settled(self, key: str) -> None:
+        await self._agreeing.settled(key)
+
+    async def placed(
+        self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float
+    ) -> Placements:
+        found = await self._placing.find(Place(session, tuple(guids), tuple(runs)), within)
+        return set(found.guids), [msgspec.structs.astuple(run) for run in found.runs]
+
+    async def survey(self, stream: str, channel: str | None) -> list[Answer]:
+        return [] if self._members is None else await self._surveying.listed(stream, channel, self._members)
+
+    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
+        members = self._members
+        return [] if members is None else await self._surveying.sought(stream, channel, start, members, guid)
+
+    def joined(self, who: Who, join: Join, handing: Handing) -> None:
+        self._seats.joined(who, join, handing)
+
+    def left(self, who: Who) -> None:
+        self._seats.left(who)
+
+    def take(self, who: Who, call: int, take: Take | int) -> bool:
+        return self._seats.take(who, call, take)
+
+    def settle(self, who: Who, guid: str, call: int, entries: bytes) -> None:
+        self._seats.settle(who, guid, call, entries)
+
+    def settled_here(self, who: Who) -> None:
+        self._seats.settled_here(who)
+
+    def more_here(self, who: Who) -> None:
+        self._seats.more_here(who)
+
+    def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
+        self._lending.copied(guid, stream, there=there)
+
+    @property
+    def mirrored(self) -> bool:
+        return self.mirroring.mirrored
+
+    def stored(self, number: int) -> None:  # noqa: ARG002, it looks at all of them
+        self.mirroring.stored()
+
+    def room(self, conn: int) -> None:
+        for talk in self.talks:
+            talk.room(conn)
+
+    def expire(self, now: float) -> None:
+        for talk in self.talks:
+            talk.expire(now)
+
+    def deadline(self) -> float | None:
+        return min((due for talk in self.talks if (due := talk.deadline()) is not None), default=None)
+
+    def known(self, done: Callable[[], None]) -> None:
+        self._rounds.wait(done)
+
+    def conflict(self, conn: int, topic: str) -> None:
+        """Two began to serve a topic at the same time; each is asked by the clients of its own node."""
+        self.conflicts += 1
+        peer = self._peers.get(conn)
+        node = peer.node if peer is not None else None
+        log.warning("cluster %s: %r is served here and at %s", self._cluster.name, topic, node)
+        text = f"{topic!r} is served here and at {node}"
+        self.seeing.tell("conflict", text, node=node.name if node else "", guid=node.guid if node else "", topic=topic)
+
+    # Inside.
+
+    def _notice(self, notice: Notice) -> None:
+        if notice.kind in {"up", "down", "forgotten"}:
+            self._hub.directory.changed()
+        if notice.kind == "forgotten":
+            self._left.discard(notice.guid)
+            self.turns.forgotten(notice.guid)
+        self.refused += notice.kind == "refused"
+        self.conflicts += notice.kind == "conflict"
+        self.seeing.notice(notice)
+        level = logging.DEBUG if self._stopped else _LOUD.get(notice.kind, logging.WARNING)
+        who = (
+            f"{notice.name or 'a node'} ({notice.guid[:8]})" if len(notice.guid) == len(self._hub.guid) else notice.guid
+        )
+        log.log(
+            level,
+            "cluster %s: %s is %s%s",
+            self._cluster.name,
+            who,
+            notice.kind,
+            f": {notice.text}" * bool(notice.text),
+        )

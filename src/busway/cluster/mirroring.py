@@ -1,0 +1,420 @@
+"""A node and its mirrors: sends them what is stored here, and has acknowledgements wait for them where a stream asks for that.
+
+A driver over mirror.py and promise.py; what this node has of another one is `copying`'s.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from busway.broker.stream import Stream
+from busway.cluster.config import Cluster
+from busway.cluster.copying import Copying
+from busway.cluster.mirror import Origin, Sending
+from busway.cluster.mirror_words import (
+    Ask,
+    Back,
+    Changed,
+    Checked,
+    Gone,
+    Got,
+    Heard,
+    Tail,
+    Took,
+    Trouble,
+    Word,
+    pack,
+    read,
+)
+from busway.cluster.node import Node
+from busway.cluster.noting import Noting
+from busway.cluster.promise import Promise, furthest
+from busway.cluster.remembered import Remembered
+from busway.cluster.talk import MIRROR, Talk
+from busway.errors import BusError
+from busway.settings import MiB
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.cluster")
+
+_AHEAD: Final = 4 * MiB
+"""Bytes that may wait for a link before it gets more."""
+_LOOK: Final = 5.0
+"""Seconds between two looks whether something was removed, or can be read again."""
+
+
+class Mirroring(Talk):
+    """The mirrors of one broker, and what it mirrors itself."""
+
+    kinds = frozenset({MIRROR})
+
+    def __init__(self, hub: "Hub", cluster: Cluster) -> None:
+        self._hub = hub
+        self._wait = cluster.mirror_wait
+        self._numbers = count(1)
+        self._linked: dict[int, Node] = {}
+        self._origins: dict[int, Origin] = {}
+        """By the links to mirrors of this node."""
+        self._promises: dict[str, Promise] = {}
+        self._resting: dict[str, float] = {}
+        """Streams that take nothing new before a mirror was heard, and until when."""
+        self._commits: set[Stream] = set()
+        self._next_look: float | None = None
+        self.alone = 0
+        """How often a stream went on without its mirror."""
+        self.notice: Callable[[str, dict[str, Any]], object] = _nobody
+        """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirrored`, `unmirrored`, and about what."""
+        self.known = Remembered(hub.folder)
+        self.noting = Noting(hub, self.send, cluster.patience)
+        self.leaving: Callable[[str], bool] = lambda _: False
+        """Whether a node has said that it stops."""
+        self.first: Callable[[int, Node, Callable[[], None]], object] = lambda _conn, _node, then: then()
+        """Does what is to be done before another node is asked for anything."""
+        self.back: Callable[[int, Back | Took], object] = _nobody
+        """Hears what a mirror has done with the channels of this node, and that another node has that."""
+        self.asked: Callable[[], object] = _nobody
+        """Hears that there is a mirror."""
+        self.copying = None if hub.folder is None else Copying(hub, cluster.mirror_of, hub.folder, self.send)
+        for stream in hub.streaming.streams.values():
+            self._adopt(stream, hopeful=bool(self.known.guids))
+            if self.known.guids and stream.config.store == "disk":
+                stream.awaited = True
+                stream.log.rest(True)
+                self._resting[stream.config.name] = self._now + self._wait
+
+    async def stop(self) -> None:
+        """Let go of the copies."""
+        if self.copying is not None:
+            await self.copying.stop()
+
+    def kill(self) -> None:
+        """The same as a process does that is killed."""
+        if self.copying is not None:
+            self.copying.kill()
+
+    @property
+    def copies(self) -> dict[tuple[str, str], Stream]:
+        """What is here of other nodes, by their guid and the name of the stream; to be read only."""
+        return {} if self.copying is None else self.copying.copies
+
+    @property
+    def mirrored(self) -> bool:
+        return bool(self._origins)
+
+    # Streams.
+
+    def _adopt(self, stream: Stream, *, hopeful: bool = False) -> None:
+        name = stream.config.name
+        if stream.config.safety != "mirrored":
+            if self._promises.pop(name, None) is not None:
+                stream.log.confirm(None)
+                self._commit_soon(stream)
+            stream.mirrored = None
+        elif name not in self._promises:
+            self._promises[name] = Promise(self._wait, self._now, hopeful=hopeful)
+            stream.mirrored = hopeful
+            if hopeful:
+                stream.log.confirm(stream.log.written)
+            elif not self._origins:
+                log.warning("stream %r is to be mirrored, and nobody does that: it goes on without", name)
+            self._look(stream)
+
+    def stream(self, stream: Stream, *, there: bool) -> None:
+        """It was made or has other settings, or was removed."""
+        if not there:
+            self._removed(stream)
+            return
+        self._adopt(stream)
+        self.noting.changed(stream)
+        for conn, origin in self._origins.items():
+            if (sending := origin.streams.get(stream.config.name)) is None:
+                self._offer(conn, stream, None)
+            else:
+                sending.config = stream.config
+                self.send(conn, Changed(sending.number, stream.config))
+            self._pump(conn)
+        self._look(stream)
+
+    def _removed(self, stream: Stream) -> None:
+        name = stream.config.name
+        self._promises.pop(name, None)
+        self._resting.pop(name, None)
+        self.noting.ended(name)
+        self._hub.watched.discard(stream.number)
+        stream.watcher = None
+        for conn, origin in self._origins.items():
+            if name in origin.streams:
+                origin.drop(name)
+                self.send(conn, Gone(name, removed=True))
+
+    # Links.
+
+    def opened(self, conn: int, node: Node) -> None:
+        self._linked[conn] = node
+        if self.copying is not None:
+            # What this one did for that node comes before what it wants to hear from it.
+            self.first(conn, node, partial(self._follow, conn, node))
+
+    def _follow(self, conn: int, node: Node) -> None:
+        if self.copying is not None and self._linked.get(conn) is node:
+            self.copying.opened(conn, node)
+
+    def closed(self, conn: int, now: float) -> None:  # noqa: ARG002, by the hub's clock
+        node = self._linked.pop(conn, None)
+        if self.copying is not None:
+            self.copying.closed(conn)
+        if self._origins.pop(conn, None) is not None and node is not None:
+            log.warning("%s is gone, which was a mirror of this node", node)
+            self.notice("mirror_gone", {"name": node.name, "guid": node.guid})
+            self.noting.closed(conn, node.guid, ends=self.leaving(node.guid))
+            self._look_all()
+
+    def room(self, conn: int) -> None:
+        if conn in self._origins:
+            self._pump(conn)
+
+    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002, one kind, no numbers
+        word = read(body)
+        match word:
+            case Ask():
+                self._asked(conn, word)
+            case Got() | Trouble() | Checked() | Tail():
+                self._answered(conn, word)
+            case Heard():
+                if (origin := self._origins.get(conn)) and (sending := origin.find(word.number)):
+                    self.noting.heard(conn, word, sending.config.name)
+            case Back() | Took():
+                self.back(conn, word)
+            case _ if self.copying is not None:
+                self.copying.heard(conn, word)
+
+    def _asked(self, conn: int, ask: Ask) -> None:
+        """A mirror is here, or wants some streams once more."""
+        node, streams = self._linked[conn], self._hub.streaming.streams
+        if ask.all:
+            log.info("%s is a mirror of this node", node)
+            self.notice("mirror", {"name": node.name, "guid": node.guid})
+            self._origins[conn] = Origin(self._numbers)
+            self.known.add(node.guid)
+            self._next_look = self._now + _LOOK
+            self.asked()
+        elif conn not in self._origins:
+            return
+        for name in [*streams] if ask.all else [*ask.have]:
+            if (stream := streams.get(name)) is not None and stream.config.store != "db":
+                self._offer(conn, stream, ask.have.get(name))
+        for name in ask.have:
+            if name not in streams:
+                self.send(conn, Gone(name, removed=self._hub.streaming.has_ended(name)))
+        self._look_all()
+        self._pump(conn)
+
+    def _offer(self, conn: int, stream: Stream, have: Any) -> None:
+        if stream.config.store == "db":
+            log.info("stream %r is in a database, and not mirrored: that is its own matter", stream.config.name)
+            return
+        origin = self._origins[conn]
+        try:
+            offer = origin.offer(stream.config, stream.log, have)
+        except BusError as error:
+            log.warning("stream %r can't be mirrored: %s", stream.config.name, error)
+            return
+        self.send(conn, offer)
+        self._watch(stream)
+        self._rest(conn, origin.streams[stream.config.name])
+        self.noting.begin(conn, self._linked[conn].guid, stream, offer.number)
+
+    def _watch(self, stream: Stream) -> None:
+        stream.watcher = partial(self._written, stream)
+        if stream.log.fileno() is None:  # no thread writes it
+            self._hub.watched.add(stream.number)
+            self._hub.engine.follow_stream(stream.number, yes=True)
+
+    def _answered(self, conn: int, word: Got | Trouble | Checked | Tail) -> None:
+        if (origin := self._origins.get(conn)) is None or (sending := origin.find(word.number)) is None:
+            return
+        stream = self._hub.streaming.streams.get(sending.config.name)
+        try:
+            answer = origin.heard(word)
+        except BusError as error:
+            log.error("stream %r can't get back what it lost: %s", sending.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            origin.drop(sending.config.name)
+            self._release(sending.config.name)
+            return
+        if isinstance(word, Tail) and stream is not None:
+            self._hub.engine.recovered(stream.number, stream.log.next, whole=False)
+        if isinstance(word, Trouble):
+            node, name = self._linked[conn], sending.config.name
+            log.warning("%s can't copy stream %r: %s", node, name, word.text)
+            self.notice("mirror_trouble", {"name": node.name, "guid": node.guid, "stream": name, "text": word.text})
+        if answer is not None:
+            self.send(conn, answer)
+        if (now := origin.streams.get(sending.config.name)) is not None:
+            self._rest(conn, now)
+        if stream is not None:
+            self._look(stream)
+        self._pump(conn)
+
+    # What it sends.
+
+    def send(self, conn: int, word: Word) -> None:
+        self._hub.engine.node(conn, MIRROR, 0, pack(word))
+
+    def _written(self, stream: Stream) -> None:
+        """More of a stream may be written."""
+        for conn in self._origins:
+            self._pump(conn)
+        self._look(stream)
+        self._hub.flush()
+
+    def stored(self) -> None:
+        """More of a stream is safe that nobody writes elsewhere."""
+        for conn in self._origins:
+            self._pump(conn)
+
+    def _pump(self, conn: int) -> None:
+        origin, engine = self._origins[conn], self._hub.engine
+        while engine.pending(conn) < _AHEAD:
+            if (part := origin.part()) is None:
+                return
+            self.send(conn, part)
+        engine.want_room(conn)
+
+    # What waits for a mirror.
+
+    def _look_all(self) -> None:
+        for stream in list(self._hub.streaming.streams.values()):
+            self._look(stream)
+
+    def _look(self, stream: Stream) -> None:
+        name = stream.config.name
+        if (promise := self._promises.get(name)) is None:
+            return
+        mirrored = furthest(self._origins.values(), name)
+        changed = promise.look(self._now, stream.log.written, mirrored)
+        stream.mirrored = promise.kept
+        if promise.kept and mirrored is not None:
+            stream.log.confirm(mirrored)
+            self._commit_soon(stream)
+        elif changed:
+            stream.log.confirm(None)
+            self._commit_soon(stream)
+        if changed:
+            self.notice("mirrored" if promise.kept else "unmirrored", {"stream": name})
+        if changed and promise.kept:
+            log.info("stream %r is mirrored: acknowledgements wait for that", name)
+        elif changed:
+            self.alone += 1
+            log.warning(
+                "stream %r has waited %g s for its mirror: messages are acknowledged without it until it has all of them",
+                name,
+                self._wait,
+            )
+        if promise.deadline() is not None:
+            self._hub.pulse.arm()
+
+    def _commit_soon(self, stream: Stream) -> None:
+        """Have what is safe now delivered and answered; not at once, since an event may be in the middle of it."""
+        if not self._commits:
+            self._hub.loop.call_soon(self._commit)
+        self._commits.add(stream)
+
+    def _commit(self) -> None:
+        streams, self._commits = self._commits, set()
+        for stream in streams:
+            self._hub.handle(self._hub.engine.commit(stream.number))
+
+    # What a node does when it comes back.
+
+    def _rest(self, conn: int, sending: Sending) -> None:
+        """Nothing new is taken while it is seen whether something old comes back.
+
+        And nothing that was sent again: of a stream that is to be mirrored that would be acknowledged before the mirror has it.
+        """
+        name = sending.config.name
+        behind = name in self._promises and name in self._resting and sending.have < sending.log.written
+        if sending.state in {"check", "back"} or (sending.open and behind):
+            if name not in self._resting:
+                self._stream_rests(name, yes=True)
+            self._resting[name] = self._now + self._wait
+            self._hub.pulse.arm()
+        elif name in self._resting and self._linked[conn].guid in self.known.guids:
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        if self._resting.pop(name, None) is not None:
+            self._stream_rests(name, yes=False)
+
+    def _stream_rests(self, name: str, *, yes: bool) -> None:
+        if (stream := self._hub.streaming.streams.get(name)) is not None:
+            stream.awaited = yes
+            if not yes:
+                self._hub.engine.recovered(stream.number, stream.log.next, whole=True)
+            stream.log.rest(yes)
+            self._commit_soon(stream)
+
+    # Time.
+
+    @property
+    def _now(self) -> float:
+        return self._hub.loop.time()
+
+    def deadline(self) -> float | None:
+        due = [promise.deadline() for promise in self._promises.values()]
+        due += [*self._resting.values(), self._next_look if self._origins else None]
+        due.append(self.noting.deadline())
+        due.append(None if self.copying is None else self.copying.deadline())
+        return min((one for one in due if one is not None), default=None)
+
+    def expire(self, now: float) -> None:
+        late = [name for name, until in self._resting.items() if now >= until]
+        if late:
+            log.warning(
+                "no mirror has come within %g s: %s go on without; what only a mirror has is not taken back",
+                self._wait,
+                ", ".join(late),
+            )
+            for name in late:
+                self._release(name)
+            self.known.keep(node.guid for conn, node in self._linked.items() if conn in self._origins)
+        self.noting.expire(now)
+        self._look_all()
+        if self._next_look is not None and now >= self._next_look:
+            self._next_look = now + _LOOK
+            for conn, origin in self._origins.items():
+                origin.again()
+                self._pump(conn)
+        if self.copying is not None:
+            self.copying.expire(now)
+
+    # What it is.
+
+    def figures(self) -> dict[str, Any]:
+        """The mirrors of this node, and what it mirrors itself."""
+        return {
+            "mirrors": [self._shown(self._linked[conn], origin) for conn, origin in self._origins.items()],
+            "mirrored": {name: promise.kept for name, promise in self._promises.items()},
+            "alone": self.alone,
+            "mirror_of": None if self.copying is None else self.copying.figures(),
+        }
+
+    def _shown(self, node: Node, origin: Origin) -> dict[str, Any]:
+        streams = {
+            name: {
+                "state": one.state,
+                "have": one.have,
+                "behind": max(one.log.written - one.have, 0),
+                "trouble": one.why or None,
+            }
+            for name, one in origin.streams.items()
+        }
+        behind = sum(max(one.log.written - one.have, 0) for one in origin.streams.values())
+        return {"name": node.name, "guid": node.guid, "behind": behind, "flying": origin.flying, "streams": streams}
+
+
+def _nobody(*_: object) -> None:
+    """Nobody listens yet."""

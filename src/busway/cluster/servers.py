@@ -1,0 +1,172 @@
+"""The list of a cluster's servers: given as an argument, on the command line or in a file `servers.json`.
+
+Values only. The argument counts before the command line, and that before the file; the list may name the server itself.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from busway.checks import check_type
+from busway.settings import DEFAULT_PORT
+from busway.transport.address import parse
+
+FILE: Final = "servers.json"
+RECONNECT: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to reach a server; the last one repeats."""
+TIMEOUT: Final = 5.0
+
+_SPAN: Final = re.compile(r"^(?:(\d+)D)?(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?$")
+_SECONDS: Final = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)?$")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One server of the list."""
+
+    address: str
+    name: str = ""
+    reconnect: tuple[float, ...] = RECONNECT
+    timeout: float = TIMEOUT
+    fields: Mapping[str, Any] | None = None
+    """The address fields of the server with this name: it adds them to each message."""
+
+
+class ServersError(ValueError):
+    """A list of servers that can't be understood, with where it is wrong."""
+
+
+class _Connection(msgspec.Struct, rename={"reconnect": "reconnectSchedule"}):
+    port: int | None = None
+    host: str = "127.0.0.1"
+    url: str | None = None
+    reconnect: Any = None
+    timeout: Any = None
+
+
+class _Entry(msgspec.Struct):
+    connection: _Connection
+    name: str = ""
+    enabled: bool = True
+    address: dict[str, Any] = {}
+
+
+def listed(servers: str | Sequence[str | Listed] | None, *, port: int = DEFAULT_PORT) -> list[Listed]:
+    """The servers of an argument: texts such as `tcp://HOST:PORT`, `HOST:PORT`, `PORT`, or the same with commas between them."""
+    if servers is None:
+        return []
+    given: list[str | Listed] = []
+    for one in servers.split(",") if isinstance(servers, str) else servers:
+        if isinstance(one, Listed):
+            given.append(one)
+        else:
+            check_type("a server", one, str, "a text such as HOST:PORT")
+            given.extend(part.strip() for part in one.split(",") if part.strip())
+    found: dict[str, Listed] = {}
+    for one in given:
+        server = one if isinstance(one, Listed) else Listed(address_of(one, port=port))
+        found.setdefault(server.address, server)
+    return list(found.values())
+
+
+def address_of(text: str, *, port: int = DEFAULT_PORT) -> str:
+    """The address that `tcp://HOST:PORT`, `unix:PATH`, `HOST:PORT`, `HOST` or `PORT` mean."""
+    try:
+        return str(parse(_whole(text, port)))
+    except ValueError as error:
+        raise ServersError(
+            f"not a server: {text!r} (write HOST:PORT, PORT, tcp://HOST:PORT or unix:PATH): {error}"
+        ) from error
+
+
+def _whole(text: str, port: int) -> str:
+    """The same with scheme, host and port."""
+    if text.startswith("memory:"):
+        raise ValueError("other processes can't reach it")
+    if "://" in text or text.startswith("unix:"):
+        return text
+    if text.isdecimal():
+        return f"tcp://127.0.0.1:{text}"
+    if text.count(":") > 1 and not text.startswith("["):
+        return f"tcp://[{text}]:{port}"
+    has_port = text.rpartition("]")[2].startswith(":") if text.startswith("[") else ":" in text
+    return f"tcp://{text}" if has_port else f"tcp://{text}:{port}"
+
+
+def read_file(path: str | PathLike[str]) -> list[Listed]:
+    """The servers of a file in the format of servers.json that are enabled. Raises ServersError."""
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServersError(f"{path} can't be read: {error}") from error
+    try:
+        entries = msgspec.convert(json.loads(text), list[_Entry])
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ServersError(f"{path}: {error}") from error
+    found: dict[str, Listed] = {}
+    for number, entry in enumerate(entries):
+        where = f"{path}, entry {number + 1}" + (f" ({entry.name})" if entry.name else "")
+        if not entry.enabled:
+            continue
+        try:
+            server = _server(entry)
+        except ValueError as error:
+            raise ServersError(f"{where}: {error}") from error
+        if server.address in found:
+            raise ServersError(f"{where}: {server.address} is in the list twice")
+        found[server.address] = server
+    return list(found.values())
+
+
+def _server(entry: _Entry) -> Listed:
+    connection = entry.connection
+    if connection.url is not None:
+        address = str(parse(connection.url))
+    elif connection.port is None:
+        raise ValueError("connection: a port (or a url) is needed")
+    else:
+        if not 0 < connection.port < 1 << 16:
+            raise ValueError(f"connection: {connection.port} is no port")
+        address = address_of(f"{connection.host}:{connection.port}")
+    delays = connection.reconnect
+    schedule = (
+        RECONNECT if delays is None else tuple(span(one) for one in (delays if isinstance(delays, list) else [delays]))
+    )
+    if not schedule:
+        raise ValueError("reconnectSchedule: at least one delay is needed")
+    timeout = TIMEOUT if connection.timeout is None else span(connection.timeout)
+    return Listed(address, entry.name, schedule, timeout or TIMEOUT, entry.address)
+
+
+def span(given: object) -> float:
+    """Seconds: a number, `10s`, `500ms`, or a span as kdb+ writes it (`0D00:01` is a minute)."""
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        raise ValueError(f"not a time span: {given!r}")  # noqa: TRY004 - it is the file's fault, not a caller's
+    if not isinstance(given, str):
+        if not 0 <= given < float("inf"):
+            raise ValueError(f"not a time span: {given!r}")
+        return float(given)
+    if found := _SPAN.match(given):
+        days, hours, minutes, seconds, parts = found.groups()
+        return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0) + float(parts or 0)
+    if found := _SECONDS.match(given):
+        return float(found[1]) * _UNITS[found[2]]
+    raise ValueError(f"not a time span: {given!r} (write seconds, 10s, 500ms or 0D00:01)")
+
+
+def chosen(
+    argument: str | Sequence[str | Listed] | None, line: str | None, file: str | PathLike[str] | None
+) -> list[Listed]:
+    """By priority: the argument, the command line, the file; the first that is given counts, even if it is empty."""
+    for given in (argument, line):
+        if given is not None:
+            return listed(given)
+    return [] if file is None else read_file(file)

@@ -1,0 +1,45 @@
+"""Requests on shared services between nodes: what is said of them besides asks, calls and replies."""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from busway.cluster.node import Stranger
+from busway.cluster.talk import MOVED, TERMS, Talk
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+_DRIVEN: Final = 1 << 63
+"""The bit that the engine adds to the numbers of what it asks and calls for."""
+
+_seconds: Final = msgspec.msgpack.Decoder(float)
+
+
+class Services(Talk):
+    """The words of one hub's shared services."""
+
+    kinds = frozenset({TERMS, MOVED})
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        hub.sharing.nodes = self
+
+    def terms(self, conn: int, call: int, each: float) -> None:
+        self._hub.engine.node(conn, TERMS, call | _DRIVEN, msgspec.msgpack.encode(each))
+
+    def moved(self, conn: int, number: int) -> None:
+        self._hub.engine.node(conn, MOVED, number, b"")
+
+    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
+        """Raises Stranger."""
+        asking, now = self._hub.sharing.asking, self._hub.loop.time()
+        if kind == MOVED:
+            asking.moved(conn, number & ~_DRIVEN, now)
+            return
+        try:
+            each = _seconds.decode(body)
+        except msgspec.MsgspecError as error:
+            raise Stranger(f"no time for providers: {error}") from error
+        asking.terms(conn, number, each, now)
+        self._hub.pulse.arm()

@@ -1,0 +1,71 @@
+"""`busway.serve`: a broker, alone or as a node of a cluster."""
+
+import socket
+from collections.abc import Sequence
+from functools import partial
+from os import PathLike
+from types import NoneType
+
+from busway.broker.server import Server
+from busway.checks import check_type
+from busway.cluster.config import DEFAULT, Cluster
+from busway.cluster.mesh import Mesh
+from busway.cluster.servers import Listed, listed
+from busway.fields import Fields
+from busway.settings import TLS, Settings
+
+
+def serve(
+    *addresses: str,
+    name: str = "",
+    settings: Settings | None = None,
+    tls: TLS | None = None,
+    fields: Fields | None = None,
+    data: str | PathLike[str] | None = None,
+    cluster: str | Cluster | None = None,
+    servers: str | Sequence[str | Listed] | None = None,
+    key: str | bytes | None = None,
+) -> Server:
+    """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
+
+    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
+    broker: streams, channels, pins and its guid.
+
+    With `cluster` (a name, or a `busway.Cluster` for more) or `servers` (some of the others: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) it
+    is one of the nodes of a cluster, which know each other by the same name and `key`. If the list has address fields of the server with
+    this `name`, they are added to each message, too.
+
+    ::
+
+        async with busway.serve("tcp://127.0.0.1:7420") as server:
+            await server.serve_forever()
+    """
+    place = _place(cluster, servers, key)
+    if place is not None and place.mirror_of is not None and data is None:
+        raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
+    nodes = None if place is None else partial(Mesh, cluster=place)
+    if place is not None and (own := _own_fields(place, name or socket.gethostname())):
+        fields = {**own, **(fields or {})}
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, nodes=nodes)
+
+
+def _own_fields(place: Cluster, name: str) -> Fields:
+    """The address fields that the list has of the server with this name."""
+    return {
+        key: value for one in listed(place.servers) if one.name == name for key, value in (one.fields or {}).items()
+    }
+
+
+def _place(
+    cluster: str | Cluster | None, servers: str | Sequence[str | Listed] | None, key: str | bytes | None
+) -> Cluster | None:
+    check_type("cluster", cluster, (str, Cluster, NoneType), "a name, a busway.Cluster or None")
+    if isinstance(cluster, Cluster):
+        if servers is not None or key is not None:
+            raise ValueError("servers and key are part of the busway.Cluster")
+        return cluster
+    if cluster is None and servers is None:
+        if key is not None:
+            raise ValueError("a key, but neither cluster nor servers")
+        return None
+    return Cluster(name=DEFAULT if cluster is None else cluster, servers=listed(servers), key=key or b"")
