@@ -5,11 +5,13 @@ from collections.abc import Coroutine as _Coroutine
 from typing import Any as _Any, TypeVar as _TypeVar
 
 from busway._core import __version__, matches
-from busway.broker import Server, serve
+from busway.broker import Server
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
 from busway.client.channel import Channel
 from busway.client.streams import Stream
 from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
+from busway.cluster.config import Cluster
+from busway.cluster.serving import serve
 from busway.errors import (
     AckLate,
     BusError,
@@ -44,8 +46,8 @@ from busway.errors import (
 from busway.fields import ANY, Expr, expr
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
-from busway.settings import TLS, Buffer, Caller, Offline, Policy, Settings
-from busway.streams import ChannelInfo, StoredTopic, StreamConfig, StreamInfo
+from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings
+from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo
 
 _T = _TypeVar("_T")
 
@@ -59,7 +61,9 @@ __all__ = [
     "Caller",
     "Channel",
     "ChannelInfo",
+    "ChannelPart",
     "Closed",
+    "Cluster",
     "ConnectFailed",
     "DataFailed",
     "Disconnected",
@@ -95,6 +99,7 @@ __all__ = [
     "RemoteProtocolError",
     "Replies",
     "Request",
+    "Scope",
     "Server",
     "Service",
     "ServiceError",

@@ -12,13 +12,16 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
-from busway.broker import Server as AsyncServer, serve as _serve
+from busway.broker import Server as AsyncServer
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
 from busway.client.sync_channels import Channel
 from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
 from busway.client.sync_streams import Stream
+from busway.cluster.config import Cluster
+from busway.cluster.servers import Listed
+from busway.cluster.serving import serve as _serve
 from busway.fields import Fields
 from busway.settings import TLS, Identity, Offline, Settings
 
@@ -49,11 +52,15 @@ class Server:
         tls: TLS | None,
         fields: Fields | None,
         data: str | PathLike[str] | None,
+        cluster: str | Cluster | None,
+        servers: str | Sequence[str | Listed] | None,
+        key: str | bytes | None,
     ) -> None:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)
+            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key}
+            server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
             return await server.start()
 
         try:
@@ -155,9 +162,13 @@ def serve(
     tls: TLS | None = None,
     fields: Fields | None = None,
     data: str | PathLike[str] | None = None,
+    cluster: str | Cluster | None = None,
+    servers: str | Sequence[str | Listed] | None = None,
+    key: str | bytes | None = None,
 ) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data)
+    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key}
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
 
 
 def connect(
@@ -173,6 +184,7 @@ def connect(
     drain: float = 5.0,
     on_error: ErrorHook | None = None,
     identity: Identity | None = None,
+    learn: bool = True,
 ) -> Bus:
     """A connected client of the bus at the first of these addresses that answers; as busway.connect().
 
@@ -192,5 +204,6 @@ def connect(
             drain=drain,
             on_error=on_error,
             identity=identity,
+            learn=learn,
         )
     )

@@ -7,10 +7,11 @@ from busway._core import Message
 from busway.checks import check_timeout
 from busway.client.core import Core
 from busway.client.replies import Gathering
-from busway.client.sending import PUSH, REQUEST, Sender, limits
+from busway.client.sending import PUSH, REQUEST, Sender, limits, scope_flags
 from busway.client.typed import Protocol, Received, kind_of, outgoing
 from busway.fields import Fields
 from busway.message import Replies
+from busway.settings import Scope, check_scope
 
 Plain: TypeAlias = (
     bytes | bytearray | memoryview | str | int | float | list[Any] | tuple[Any, ...] | dict[str, Any] | None
@@ -27,14 +28,24 @@ class Asking:
     _sender: Sender
 
     async def push(
-        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: float | None = 5.0
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        scope: Scope = "global",
     ) -> None:
-        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        """Hand a message to exactly one consumer; NoConsumers if nobody takes it.
+
+        In a cluster clients of the same node come first; `scope` is for "local" or "remote" ones alone.
+        """
         check_timeout("timeout", timeout)
+        far = check_scope(scope)
         packed = self._core.pack(fields)
         if type(payload) is not bytes and type(payload) is not str:
             topic, payload = outgoing(topic, payload)
-        await self._sender.ask(PUSH, topic, payload, timeout, fields=packed)
+        await self._sender.ask(PUSH, topic, payload, timeout, each=far, fields=packed)
 
     @overload
     async def request(
@@ -45,6 +56,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Message: ...
 
     @overload
@@ -56,6 +68,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> R: ...
 
     @overload
@@ -67,6 +80,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Any: ...
 
     async def request(
@@ -77,22 +91,29 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Any:
         """Ask the service of a topic and return its reply: a Message, or for a typed request what its protocol says.
 
         Of several shared services the first willing one answers; one that fails, or takes longer than `each` seconds, is
         followed by the next. Of several replies this is the last. Raises NoResponders, ServiceGone, HandlerError with
         the handler's text, or Timeout.
+
+        In a cluster services of the same node come first, then those of the others; `scope` is for "local" or "remote" ones
+        alone.
         """
         check_timeout("timeout", timeout)
         aux, most = limits(timeout, each)
+        flags = scope_flags(scope)
         packed = self._core.pack(fields)
         if type(payload) is bytes or type(payload) is str:
-            return await self._sender.ask(REQUEST, topic, payload, timeout, aux=aux, each=most, fields=packed)
+            return await self._sender.ask(
+                REQUEST, topic, payload, timeout, flags=flags, aux=aux, each=most, fields=packed
+            )
         kind = kind_of(payload)
         codec = None if kind is None else kind.reply_codec()
         topic, data = outgoing(topic, payload)
-        reply = await self._sender.ask(REQUEST, topic, data, timeout, aux=aux, each=most, fields=packed)
+        reply = await self._sender.ask(REQUEST, topic, data, timeout, flags=flags, aux=aux, each=most, fields=packed)
         return reply if codec is None else codec.decode(topic, reply.payload)
 
     @overload
@@ -104,6 +125,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Message]: ...
 
     @overload
@@ -115,6 +137,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Received[R]]: ...
 
     @overload
@@ -126,6 +149,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Any]: ...
 
     async def request_all(
@@ -136,13 +160,16 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Any]:
         """The replies of all shared services that are willing; `failed` of the list tells of those that gave none.
 
         When the timeout is over, those that have not replied have failed. Raises NoResponders if nobody is willing, and
         Timeout if nobody was heard of. Replies to a typed request are Received, with the reply as their value.
         """
-        asked: Gathering[Any] = self.request_many(topic, payload, fields=fields, timeout=timeout, each=each)
+        asked: Gathering[Any] = self.request_many(
+            topic, payload, fields=fields, timeout=timeout, each=each, scope=scope
+        )
         return await asked.all()
 
     @overload
@@ -154,6 +181,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Message]: ...
 
     @overload
@@ -165,6 +193,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Received[R]]: ...
 
     @overload
@@ -176,6 +205,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Any]: ...
 
     def request_many(
@@ -186,6 +216,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Any]:
         """As request_all(), but an async iterator that gives each reply as it comes.
 
@@ -204,7 +235,7 @@ class Asking:
             read = kind.receive_reply
         topic, data = outgoing(topic, payload)
         packed = self._core.pack(fields)
-        return Gathering(self._core, topic, data, packed, read, timeout=timeout, each=each)
+        return Gathering(self._core, topic, data, packed, read, timeout=timeout, each=each, scope=scope)
 
 
 def _itself(message: Message) -> Message:

@@ -16,6 +16,7 @@ from busway.checks import check_callable, check_seconds, check_timeout
 from busway.client.asking import Asking
 from busway.client.channels import Channels
 from busway.client.core import Core, ErrorHook, State
+from busway.client.directory import Known
 from busway.client.events import EventStream
 from busway.client.feeding import Feed
 from busway.client.keeping import Keeping, Posts
@@ -29,7 +30,7 @@ from busway.client.typed import outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed
-from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, check_offline
+from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, Scope, check_offline, check_scope
 
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
@@ -37,6 +38,7 @@ RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Delays before the attempts to reconnect; the last one repeats."""
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
+_FOR_ALL: Final = "a stored message is for everybody: durable=True takes no scope"
 _FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: give durable=True too"
 
 
@@ -58,6 +60,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         drain: float = 5.0,
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
+        learn: bool = True,
     ) -> None:
         check_seconds("drain", drain)
         check_callable("on_error", on_error)
@@ -74,6 +77,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             jitter=jitter,
             tls=tls,
             credentials=credentials,
+            learn=learn,
         )
         self._sender = Sender(self._core, offline)
         self._unstored = self._core.unstored = Unstored(self._core)
@@ -103,6 +107,11 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         return self._life.server
 
     @property
+    def servers(self) -> tuple[Known, ...]:
+        """The servers that the broker told of, itself among them, with the addresses that this client may use."""
+        return self._life.directory.servers
+
+    @property
     def errors(self) -> int:
         """How often a handler raised, or something else went wrong where nobody waited for it."""
         return self._core.errors
@@ -127,10 +136,12 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        scope: Scope = "global",
     ) -> Coroutine[Any, Any, Any]:
         """What publish() can't do at once: other payloads, an answer to wait for, no room, no connection."""
         if offline is not None:
             check_offline(offline)
+        far = check_scope(scope)
         if type(payload) is bytes or type(payload) is str:
             data: bytes | str = payload
         else:
@@ -141,14 +152,17 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             times = (0, 0)
             if timed:
                 times = times_of(expires, delay, deliver_at)
+            if far:
+                raise ValueError(_FOR_ALL)
             if confirm or offline is not None:
                 raise ValueError("a durable publish is always answered; leave confirm and offline out")
             return self._unstored.one(topic, data, packed, times)
         if timed:
             raise ValueError(_FOR_STORED)
         if confirm:
-            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, fields=packed)
-        return self._core.session.publish(topic, data, packed) or self._sender.publish(topic, data, offline, packed)
+            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, each=far, fields=packed)
+        sent = self._core.session.publish(topic, data, packed, far)
+        return sent or self._sender.publish(topic, data, offline, packed, far)
 
     @overload
     async def publish_many(
@@ -159,6 +173,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         *,
         fields: Fields | None = None,
         durable: Literal[False] = False,
+        scope: Scope = "global",
     ) -> int: ...
 
     @overload
@@ -176,7 +191,9 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
     ) -> Placed: ...
 
     @overload
-    async def publish_many(self, messages: _Pairs, /, *, fields: Fields | None = None) -> int: ...
+    async def publish_many(
+        self, messages: _Pairs, /, *, fields: Fields | None = None, scope: Scope = "global"
+    ) -> int: ...
 
     async def publish_many(
         self,
@@ -189,24 +206,28 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        scope: Scope = "global",
     ) -> int | Placed:
-        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields and scope; how many.
 
         With `durable` they are stored, and their positions are returned when all are as safe as their stream promises.
         """
         if not durable and (expires is not None or delay is not None or deliver_at is not None):
             raise ValueError(_FOR_STORED)
+        far = check_scope(scope)
+        if durable and far:
+            raise ValueError(_FOR_ALL)
         if isinstance(topic, str):
             packed = self._core.pack(fields)
             if durable:
                 times = times_of(expires, delay, deliver_at)
                 return await self._unstored.many(topic, payloads, packed, times)
-            return await self._sender.publish_many(topic, payloads, packed)
+            return await self._sender.publish_many(topic, payloads, packed, far)
         if durable:
             raise TypeError("publish_many(durable=True) takes one topic and many payloads")
         count = 0
         for one, payload in topic:
-            await self.publish(one, payload, fields=fields)
+            await self.publish(one, payload, fields=fields, scope=scope)
             count += 1
         return count
 
@@ -292,6 +313,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             )
         finally:
             self._life.end()
+            await self._life.restored()  # attempts that were under way let go of their sockets
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.open().__await__()
@@ -321,6 +343,7 @@ def connect(
     drain: float = 5.0,
     on_error: ErrorHook | None = None,
     identity: Identity | None = None,
+    learn: bool = True,
 ) -> Bus:
     """A client of the bus at the first of these addresses that answers.
 
@@ -329,6 +352,8 @@ def connect(
     delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
     `jitter` of itself. `on_error` is called with what handlers raise. `identity` (a busway.settings.Identity) is for a
     publisher that has to be the same one after its process was started again; without it each client is another one.
+    A server of a cluster tells of the others (`bus.servers`), and when it is gone the client goes to one of those if none of the
+    addresses given answers; with `learn=False` it does not.
 
     ::
 
@@ -350,4 +375,5 @@ def connect(
         drain=drain,
         on_error=on_error,
         identity=identity,
+        learn=learn,
     )

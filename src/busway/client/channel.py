@@ -7,11 +7,11 @@ What is not acknowledged is handed out again: to another consumer, or to this on
 import asyncio
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
-from datetime import datetime
 from inspect import isawaitable
+from itertools import islice
 from typing import Any, Final, Self, TypeAlias
 
 import msgspec
@@ -21,7 +21,9 @@ from busway.checks import check_count, check_timeout
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
-from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Settled, Settling
+from busway.client.ghosts import Ghosts, Sifted
+from busway.client.places import Start, info_of, start_of
+from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Settled, Settling
 from busway.client.taking import Handler, Taking
 from busway.errors import (
     BusError,
@@ -30,15 +32,11 @@ from busway.errors import (
     Disconnected,
     LocalProtocolError,
     Rejected,
-    RemoteProtocolError,
     Timeout,
 )
 from busway.positions import Position
-from busway.since import moment
 from busway.streams import ChannelInfo, seconds
 
-Start: TypeAlias = str | float | datetime | Position | Message
-"""Where a channel begins: first, new, an offset, a position, a message, a time, or a length of time back."""
 Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 _CHANNEL: Final = 0x30
@@ -49,38 +47,8 @@ _CANCEL: Final = struct.Struct("<IQ")
 _WHOLE: Final = 0x80000000
 _EVER: Final = (1 << 32) - 1
 _MOST: Final = 65_536
-_BILLION: Final = 10**9
 _LATE: Final = 5.0
 """Seconds that the answer of the broker may be late when a take's time is over."""
-
-
-def start_of(start: Start | None, stream: str) -> tuple[str, Any]:
-    """As the broker is told where a channel of this stream begins."""
-    if start is None or (isinstance(start, str) and start == "first"):
-        return "first", None
-    if isinstance(start, str) and start == "new":
-        return "new", None
-    if isinstance(start, Message | Position) and start.stream != stream:
-        raise ValueError(f"start: that place is in the stream {start.stream!r}, not in {stream!r}")
-    if isinstance(start, Message):
-        return "message", (start.offset, start.id)
-    if isinstance(start, Position):
-        return "offset", start.offset
-    if isinstance(start, datetime):
-        return "time", moment("start", start)
-    if isinstance(start, int) and not isinstance(start, bool):
-        if start < 0:
-            raise ValueError(f"start: {start} is no offset")
-        return "offset", start
-    return "ago", int(seconds("start", start) * _BILLION)
-
-
-def info_of(answer: Any) -> ChannelInfo:
-    """The broker's answer about a channel."""
-    try:
-        return msgspec.convert(answer, ChannelInfo)
-    except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"the broker's answer is no channel: {error}") from error
 
 
 class Channel(Taking):
@@ -116,9 +84,9 @@ class Channel(Taking):
         self._call = call
         self._settings = settings
         self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
-        self._settling = Settling(core, self.label, self._check, lambda: self._joined)
+        self._settling = Settling(core, self.label, self._check, lambda: self._joined, self._acked)
         self._closing = False
-        self._done: set[int] = set()
+        self._done: set[tuple[str, int]] = set()
         """What a handler's function has settled by itself."""
         self._takes: dict[int, asyncio.Future[int]] = {}
         """Answers that somebody waits for, by the numbers of their frames."""
@@ -128,6 +96,11 @@ class Channel(Taking):
         """What the blocking face has taken out and nobody was given yet."""
         self._known: Connection | None = None
         """Over which the broker was told of it."""
+        self._ghosts = Ghosts()
+        self._sifting = False
+        """Something may be here once more."""
+        self._renewed = False
+        """It has lost a connection: what was handed out over that may be here once more."""
 
     # Receiving.
 
@@ -162,7 +135,7 @@ class Channel(Taking):
                 break
             except BaseException:
                 if batch:  # somebody else gets it
-                    self._ready = iter([*batch, *self._ready])
+                    self._ready = self._laid_out([*batch, *self._ready])
                     self._wake()
                 raise
             batch += self._batch(most - len(batch))
@@ -268,20 +241,64 @@ class Channel(Taking):
         return self.nack(message, delay)
 
     def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
-        runs = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
-        if runs is None:
+        places = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
+        if places is None:
             raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
-        if not runs:
+        if not places:
             raise ValueError("no message is given")
         if self.handled and what != EXTEND:
-            self._done.update(offset for first, count in runs for offset in range(first, first + count))
-        return self._settling.add(what, runs, delay)
+            self._done.update(
+                (broker, offset)
+                for (broker, _), runs in places
+                for first, count in runs
+                for offset in range(first, first + count)
+            )
+        return self._settling.add(what, places, delay)
+
+    def _acked(self, broker: str, runs: list[Run], late: list[Run]) -> None:
+        """These are done, but for some. What was handed out again after a lost connection, and was done by then, is not given to anybody.
+
+        That may be one between two brokers, of which nothing is seen here.
+
+        It has arrived before this answer, for the broker hands out nothing that is done.
+        """
+        if not (self._renewed or broker != self._core.broker) or not (self.pending or self.ahead):
+            return
+        done = {offset for first, many in runs for offset in range(first, first + many)}
+        done.difference_update(offset for first, many in late for offset in range(first, first + many))
+        if not done:
+            return
+        if not self._sifting:
+            self._sifting = True
+            self._ready = self._laid_out(list(self._ready))
+        if self.pending:
+            self._ghosts.add(broker, done, self._inbox.received)
+        for message in [one for one in self.ahead if one.offset in done and one.broker == broker]:  # these are few
+            with suppress(ValueError):  # another thread was quicker
+                self.ahead.remove(message)
+
+    def _laid_out(self, batch: list[Message]) -> Iterator[Message]:
+        if not self._sifting:
+            return iter(batch)
+        # They are the last that were taken out.
+        return Sifted(batch, self._inbox.received - len(self._inbox) - len(batch), self._ghosts)
+
+    def _batch(self, most: int) -> list[Message]:
+        if not self._ghosts:
+            return super()._batch(most)
+        batch = list(islice(self._ready, most))
+        while len(batch) < most and (more := self._take(most - len(batch))):
+            batch += self._laid_out(more)
+            self._core.taken()
+        return batch
 
     # The channel itself.
 
     async def seek(self, start: Start) -> int:
         """Go to an offset, a position, a time, a length of time back, first or new, for all consumers; the offset.
 
+        In a cluster a position or a message moves the part of the node that has stored it, an offset that of the node one is
+        connected to, anything else all parts: StoreFailed tells if some could not be reached, the others have moved then.
         A Message is checked: OutOfRange if another one is at its offset. What was in flight may come again.
         """
         answer = await self._ask("seek", start=start_of(start, self.stream))
@@ -296,7 +313,7 @@ class Channel(Taking):
         await self._ask("update", settings={"paused": False})
 
     async def info(self) -> ChannelInfo:
-        """Its settings, where it stands, how many messages are in flight and how many are still to come."""
+        """Its settings, where it stands, how many messages are in flight and how many are still to come, over all nodes."""
         return info_of((await self._ask("list"))["channels"][0])
 
     async def _ask(self, verb: str, **more: Any) -> Any:
@@ -321,6 +338,7 @@ class Channel(Taking):
     def restored(self) -> None:
         """There is a new connection, and the broker knows the channel."""
         self._known = self._core.connection
+        self._renewed = True
         self._wake()
 
     def ended(self, error: BusError | None) -> None:
@@ -342,7 +360,8 @@ class Channel(Taking):
         left += self._ready
         self._ready = iter(())
         while batch := self._inbox.take(_MOST):
-            left += batch
+            left += self._laid_out(batch)
+        self._ghosts.clear()
         return left
 
     def _check(self) -> None:
@@ -393,7 +412,7 @@ class Channel(Taking):
 
     async def _handle(self, handler: Handler, message: Message) -> None:
         """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""
-        offset = message.offset or 0
+        place = message.broker or "", message.offset or 0
         try:
             result = handler(message)
             if isawaitable(result):
@@ -405,11 +424,11 @@ class Channel(Taking):
         except Exception as error:  # noqa: BLE001, reported
             self._failed(message, error)
         else:
-            if offset not in self._done:
+            if place not in self._done:
                 self._ack(message)
-        self._done.discard(offset)
+        self._done.discard(place)
 
     def _failed(self, message: Message, error: BaseException) -> None:
         self._core.report(error, "the handler", self.label)
-        if (message.offset or 0) not in self._done:
+        if (message.broker or "", message.offset or 0) not in self._done:
             self.nack(message)

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from busway._core import check_pattern, check_topic
 from busway.checks import check_callable, check_type
-from busway.client.channel import Channel, Start, info_of, start_of
+from busway.client.channel import Channel
 from busway.client.core import Core
+from busway.client.places import Start, info_of, start_of
 from busway.client.reading import ask
 from busway.client.sending import Sender
 from busway.client.taking import Handler
@@ -108,7 +109,7 @@ class Channels:
         return await self._manage_channel("update", stream, name, settings=_wire(settings))
 
     async def seek_channel(self, stream: str, name: str, start: Start) -> int:
-        """Put a channel to another place, for all its consumers; the offset."""
+        """Put a channel to another place, for all its consumers, as seek() of a channel does; the offset."""
         question = {**_named(stream, name), "start": start_of(start, stream)}
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
@@ -117,8 +118,13 @@ class Channels:
         """Remove a channel; what it was. The messages stay in the stream; its consumers get an error."""
         return await self._manage_channel("remove", stream, name)
 
+    async def channel_info(self, stream: str, name: str) -> ChannelInfo:
+        """One channel: its settings and figures, over all nodes of a cluster and of each."""
+        answer = await self._ask_channel("$bus/channel/list", _named(stream, name))
+        return info_of(answer["channels"][0])
+
     async def channels(self, stream: str) -> list[ChannelInfo]:
-        """The channels of a stream, by name."""
+        """The channels of a stream, by name; with sums over all nodes of a cluster."""
         answer = await self._ask_channel("$bus/channel/list", {"stream": check_name("stream", stream)})
         return sorted((info_of(one) for one in answer["channels"]), key=lambda one: one.name)
 

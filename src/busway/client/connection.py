@@ -8,7 +8,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
-from busway.errors import BusError, Code, Disconnected
+from busway.errors import BusError, Code, Disconnected, RemoteProtocolError
+from busway.settings import KiB
 from busway.transport import client_buffer, tune
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ log = logging.getLogger("busway.client")
 
 _BEATS: Final = 3
 """Beats in one heartbeat."""
+_EARLY: Final = 64 * KiB
+"""Bytes that a server may say before it is greeted: why it does not want to be."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -43,10 +46,15 @@ class Connection(asyncio.BufferedProtocol):
         self._inside = False
         self._scheduled = False
         self._heard = False
+        self._news = False
+        self._said = False
         self._quiet = 0
+        self._mute = 0
         self._heartbeat = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._early: bytearray | None = bytearray()
+        """What came before begin()."""
 
     # The transport calls these.
 
@@ -60,11 +68,19 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.over:
             return
+        if self._early is not None:
+            self._early += self._buffer[:nbytes]
+            if len(self._early) > _EARLY:
+                self.fail(RemoteProtocolError("much was said before the greeting"))
+            return
+        self._feed(self._buffer, nbytes)
+
+    def _feed(self, data: memoryview | bytearray, nbytes: int) -> None:
         session = self._session
-        self._heard = True
+        self._heard = self._news = True
         self._inside = True
         try:
-            if events := session.feed(self._buffer, nbytes):
+            if events := session.feed(data, nbytes):
                 self._core.handle(events)
         except BusError as error:  # the broker broke the rules
             self.fail(error)
@@ -103,10 +119,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # The client calls these.
 
+    def begin(self) -> None:
+        """It is the one that is greeted: the session hears what comes over it, and what the other side has said by itself."""
+        early, self._early = self._early, None
+        if early:
+            self._feed(early, len(early))
+
     def flush(self) -> None:
         """Write what waits, now."""
         self._scheduled = False
         if not self.over and (view := self._session.take()) is not None:
+            self._said = True
             self.transport.write(view)
             self.unwritten = self.transport.get_write_buffer_size()
 
@@ -135,6 +158,11 @@ class Connection(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_result(None)
 
+    def heard(self) -> bool:
+        """Whether something came since this was asked last."""
+        news, self._news = self._news, False
+        return news
+
     def keep_alive(self, heartbeat: float) -> None:
         """Begin with the heartbeat."""
         self._heartbeat = heartbeat
@@ -142,6 +170,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_beat(self) -> None:
         self._timer = self._loop.call_later(self._heartbeat / _BEATS, self._on_beat)
+        self._mute = 0 if self._said else self._mute + 1
+        self._said = False
+        if self._mute >= 2 * _BEATS:
+            # The broker has asked, and its question waits behind much that is still to come: it is told before it gives up.
+            self._session.ping(0)
         if self._heard:
             self._heard = False
             self._quiet = 0

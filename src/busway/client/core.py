@@ -7,14 +7,12 @@ no public face (see bus.py).
 import asyncio
 import logging
 import os
-import secrets
 from collections.abc import Callable, Mapping
-from time import perf_counter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-from busway import _core
+from busway import _core, ambient
 from busway._core import Session
 from busway.checks import check_type
 from busway.client.connection import Connection
@@ -65,7 +63,7 @@ class Core:
     ) -> None:
         check_type("identity", identity, (Identity, NoneType), "an Identity or None")
         self.identity = identity
-        self.session_id = identity.session if identity is not None else secrets.randbits(64) or 1
+        self.session_id = identity.session if identity is not None else ambient.randbits(64) or 1
         self.session = Session(self.session_id)
         self._fields = {} if fields is None else dict(_checked(fields))
         self._packed = encode_fields(self._fields)
@@ -90,10 +88,13 @@ class Core:
         """Requests with several replies; one that nobody holds any more is not waited for."""
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
         self.when_lost: Callable[[Connection, BusError], None] | None = None
+        self.when_told: Callable[[bytes], None] | None = None
         self.errors = 0
         self.closers: set[asyncio.Task[Any] | None] = set()
         """Tasks that wait for the end of this client; if they are handlers, it doesn't wait for them."""
         self.grace = 0.0
+        self.broker = ""
+        """The guid of the server that it is connected to."""
         """How long the broker keeps the posts of a client that is lost."""
         self.forked = False
         self._on_error = on_error
@@ -118,6 +119,7 @@ class Core:
             _core.EVENT_WELCOME: self._welcome,
             _core.EVENT_CLOSE: self._close,
             _core.EVENT_AWAY: self._away,
+            _core.EVENT_SERVERS: self._servers,
         }
         _alive.add(self)
 
@@ -194,14 +196,14 @@ class Core:
         self._tokens += 1
         token = self._tokens
         future = self._pongs[token] = self.loop.create_future()
-        started = perf_counter()  # the loop's clock may be as coarse as a turn
+        started = ambient.perf_counter()  # the loop's clock may be as coarse as a turn
         self.session.ping(token)
         connection.flush()
         try:
             await future
         finally:
             self._pongs.pop(token, None)
-        return perf_counter() - started
+        return ambient.perf_counter() - started
 
     def taken(self) -> None:
         """Messages were taken out of an inbox: tell the broker if that made room."""
@@ -238,6 +240,8 @@ class Core:
         self.open = False
         self.away = False
         self.session.attach(None)
+        if self.unstored is not None:
+            self.unstored.left(self.broker)
         if self.greeting is not None and not self.greeting.done():
             self.greeting.set_exception(error)
         lost = Disconnected(error.reason, code=error.code)
@@ -373,6 +377,10 @@ class Core:
             self.connection.update()
             self.connection.wake()
 
+    def _servers(self, event: Row) -> None:
+        if self.when_told is not None:
+            self.when_told(event[1])
+
 
 def _checked(fields: Fields) -> Fields:
     check_type("fields", fields, Mapping, "a dict or None")
@@ -391,6 +399,16 @@ def _after_fork() -> None:
             core.open = False
             core.connection = None
             core.session.attach(None)
+
+
+def abandon(loop: asyncio.AbstractEventLoop) -> None:
+    """The clients of a loop that never runs again: have the engine hold nothing of them, so that they can go."""
+    for core in list(_alive):
+        if getattr(core, "loop", None) is loop:
+            core.connection = None
+            core.session.attach(None)
+            for part in core.parts():
+                part.ended(None)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -6,7 +6,6 @@ number and time once there is a new one, so each call has exactly one outcome. P
 
 import asyncio
 import logging
-import time
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.sending import CONFIRM, PUBLISH, Sender
@@ -73,7 +73,7 @@ class Posts:
         if connection.paused:
             await connection.room()
             core.usable()
-        now = time.time_ns()
+        now = ambient.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=flags, fields=fields, time=now)
         key = _key(topic, fields)
         post = _Post(key, topic, payload, fields, flags, number, now, core.loop.create_future())

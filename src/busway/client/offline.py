@@ -13,6 +13,7 @@ class _Kept(NamedTuple):
     fields: bytes
     size: int
     until: float
+    scope: int
 
 
 class Waiting:
@@ -26,13 +27,13 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def add(self, topic: str, payload: bytes | str, fields: bytes, policy: Buffer, now: float) -> None:
+    def add(self, topic: str, payload: bytes | str, fields: bytes, policy: Buffer, now: float, scope: int = 0) -> None:
         """Keep one more; LimitExceeded if there is no room."""
         self.expire(now)
         size = len(topic) + len(fields) + (len(payload) if isinstance(payload, bytes) else len(payload.encode()))
         if self._bytes + size > policy.bytes:
             raise LimitExceeded(f"the buffer for the time without a connection is full ({policy.bytes} bytes)")
-        self._messages.append(_Kept(topic, payload, fields, size, now + policy.age))
+        self._messages.append(_Kept(topic, payload, fields, size, now + policy.age, scope))
         self._bytes += size
 
     def expire(self, now: float) -> None:
@@ -42,9 +43,9 @@ class Waiting:
             self._bytes -= messages.popleft().size
             self.expired += 1
 
-    def take(self, now: float) -> list[tuple[str, bytes | str, bytes]]:
+    def take(self, now: float) -> list[tuple[str, bytes | str, bytes, int]]:
         """Everything that is still fresh, in the order it was published; nothing stays."""
-        messages = [(kept.topic, kept.payload, kept.fields) for kept in self._messages if kept.until > now]
+        messages = [(kept.topic, kept.payload, kept.fields, kept.scope) for kept in self._messages if kept.until > now]
         self.expired += len(self._messages) - len(messages)
         self.clear()
         return messages

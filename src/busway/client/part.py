@@ -5,11 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from copy import copy
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from busway.checks import check_timeout
 from busway.client.core import Core
 from busway.errors import BusError, Disconnected, LocalProtocolError, Rejected, Timeout
+
+WAIT: Final = 0x40
+"""The flag of a SUBSCRIBE or SERVE that is answered when all nodes know of it. Only the first time: after a loss nobody waits for it."""
 
 
 class Part(ABC):

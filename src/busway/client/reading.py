@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import struct
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.sending import REQUEST, Sender, limits
@@ -57,7 +57,7 @@ class Wanted:
     @property
     def now(self) -> int:
         """By which expired messages are left out."""
-        return 0 if self.expired else time.time_ns()
+        return 0 if self.expired else ambient.time_ns()
 
     @property
     def place(self) -> tuple[str, str]:

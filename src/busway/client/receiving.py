@@ -11,7 +11,7 @@ from busway.client.taking import Handler
 from busway.client.typed import Received, TypedService, TypedSubscription, kind_for
 from busway.client.willing import Willing
 from busway.fields import Extra, Where, compile_where
-from busway.settings import MiB, Policy
+from busway.settings import MiB, Policy, Scope, Wait
 from busway.since import Since, encode_since
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class Receiving:
         patience: float = 5.0,
         handler: Handler | None = None,
         concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Subscription: ...
 
     @overload
@@ -64,6 +66,8 @@ class Receiving:
         patience: float = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
         concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> TypedSubscription[T]: ...
 
     def subscribe(
@@ -85,6 +89,8 @@ class Receiving:
         patience: float = 5.0,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Subscription | TypedSubscription[Any]:
         """Messages whose topic matches: `a/*/c`, `a/**`, or a regular expression `re:a/[0-9]+`.
 
@@ -107,6 +113,9 @@ class Receiving:
         are asked here, all else by the broker. What is kept comes first; with `notify` a message of the kind "notify"
         tells that all of it was handed over, with `watch` one of the kind "withdrawn" that something kept is gone. With
         `listen` copies of pushes and requests come too, and the subscription takes none itself.
+
+        In a cluster `scope` is "global", "local" for what clients of the same node send alone, or "remote" for what those of
+        the other nodes send. With wait="cluster" it has happened when every node that the broker is linked to knows of it.
         """
         check_callable("handler", handler)
         kind = None if isinstance(pattern, str) else kind_for(pattern)
@@ -127,6 +136,8 @@ class Receiving:
             concurrency=concurrency,
             drain=self._drain,
             patience=patience,
+            scope=scope,
+            wait=wait,
         )
         return subscription if kind is None else TypedSubscription(subscription, kind)
 
@@ -139,6 +150,8 @@ class Receiving:
         shared: bool = False,
         ask: Willing | None = None,
         concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Service: ...
 
     @overload
@@ -152,6 +165,8 @@ class Receiving:
         shared: bool = False,
         ask: Callable[[T], bool | Awaitable[bool]] | None = None,
         concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> TypedService[T]: ...
 
     def serve(
@@ -162,6 +177,8 @@ class Receiving:
         shared: bool = False,
         ask: Any = None,
         concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Service | TypedService[Any]:
         """Answer the requests on a topic, with what the handler returns or by iterating over them.
 
@@ -173,6 +190,9 @@ class Receiving:
         A handler that is an async generator replies with each item. Of several `shared` services of a topic one answers, or
         all do, as the request wants; `ask` is called with a request first and says whether this one is willing.
         `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler gets and gives typed values.
+
+        In a cluster `scope` is "global", "local" for requests of clients of the same node alone, or "remote" for those of the
+        other nodes. With wait="cluster" it has happened when every node that the broker is linked to knows of it.
         """
         if len(more) > (1 if isinstance(topic, str) else 2) or (
             more and handler is not None and isinstance(topic, str)
@@ -182,15 +202,33 @@ class Receiving:
             )
         if isinstance(topic, str):
             (handler,) = more or (handler,)
-            return self._serve(topic, handler, shared, ask, concurrency)
+            return self._serve(topic, handler, shared, ask, concurrency, scope, wait)
         kind = kind_for(topic)
         below, handler = (more[0] if more else ""), (more[1] if len(more) > 1 else handler)
         full = kind.topic(below)
         answer = None if handler is None else kind.answering(handler)
         willing = kind.asking(ask) if callable(ask) else ask
-        service = self._serve(full, answer, shared, willing, concurrency)
+        service = self._serve(full, answer, shared, willing, concurrency, scope, wait)
         return TypedService(service, kind, lambda error: self._core.report(error, "a request", full))
 
-    def _serve(self, topic: str, handler: Any, shared: bool, ask: Any, concurrency: int) -> Service:  # noqa: FBT001
-        drain = self._drain
-        return Service(self._core, topic, handler, shared=shared, ask=ask, concurrency=concurrency, drain=drain)
+    def _serve(
+        self,
+        topic: str,
+        handler: Any,
+        shared: bool,  # noqa: FBT001 - as serve() has it
+        ask: Any,
+        concurrency: int,
+        scope: Scope,
+        wait: Wait | None,
+    ) -> Service:
+        return Service(
+            self._core,
+            topic,
+            handler,
+            shared=shared,
+            ask=ask,
+            concurrency=concurrency,
+            drain=self._drain,
+            scope=scope,
+            wait=wait,
+        )

@@ -12,9 +12,10 @@ from weakref import ref
 
 from busway._core import Message
 from busway.client.core import END, PARTIAL, Core
-from busway.client.sending import GATHER, REQUEST, limits
+from busway.client.sending import GATHER, REQUEST, limits, scope_flags
 from busway.errors import BusError, LimitExceeded, LocalProtocolError, PayloadError, ServiceError, Timeout, from_code
 from busway.message import Failed, Replies
+from busway.settings import Scope
 
 M = TypeVar("M")
 
@@ -42,6 +43,7 @@ class Gathering(Generic[M]):
         *,
         timeout: float | None,
         each: float | None,
+        scope: Scope,
     ) -> None:
         self.failed: list[Failed] = []
         """Services that were asked and gave no good reply, so far."""
@@ -52,6 +54,7 @@ class Gathering(Generic[M]):
         self._read = read
         self._timeout = timeout
         self._aux, self._each = limits(timeout, each)
+        self._flags = GATHER | scope_flags(scope)
         self._ready: deque[M] = deque()
         self._heard = False
         self._over = False
@@ -145,7 +148,7 @@ class Gathering(Generic[M]):
             await connection.room()
             core.usable()
         self._number = core.session.send(
-            REQUEST, self._topic, self._payload, flags=GATHER, aux=self._aux, each=self._each, fields=self._fields
+            REQUEST, self._topic, self._payload, flags=self._flags, aux=self._aux, each=self._each, fields=self._fields
         )
         core.gathering[self._number] = self
         if self._timeout is not None:

@@ -2,19 +2,23 @@
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import NoneType
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from busway import ambient
 from busway._core import PROTOCOL, __version__
 from busway.checks import check_seconds, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
+from busway.client.directory import Directory, Told
 from busway.client.events import Event
 from busway.client.keeping import Posts
+from busway.client.reaching import Reaching
+from busway.client.regaining import Regaining
 from busway.client.schedule import Schedule
 from busway.client.sending import PUBLISH
 from busway.errors import (
@@ -56,8 +60,11 @@ class Welcome(msgspec.Struct, frozen=True):
 
     limits: Limits
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
-    servers: list[str] = []
+    servers: Told = []
     grace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+_told: Final = msgspec.msgpack.Decoder(Told)
 
 
 class Life:
@@ -75,28 +82,31 @@ class Life:
         jitter: float,
         tls: TLS | None,
         credentials: Credentials,
+        learn: bool = True,
     ) -> None:
         check_type("name", name, str, "a str")
         check_seconds("timeout", timeout, zero=False)
         check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
+        check_type("learn", learn, bool, "True or False")
         if not callable(credentials):
             check_type("credentials", credentials, (str, bytes, NoneType), "a str, bytes, a function or None")
         self.url = ""
         self.server: dict[str, Any] = {}
         self._core = core
         self._posts = posts
-        self._urls = list(urls)
-        for url in urls:
-            parse(url)  # a wrong one is found here, where it was given
+        self.directory = Directory(urls, ambient.chance, learn=learn)
         self._name = name
         self._timeout = timeout
-        self._schedule = Schedule(reconnect, jitter, random.random)
+        self._schedule = Schedule(reconnect, jitter, ambient.chance)
         self._tls = tls
         self._credentials = credentials
-        self._servers: list[str] = []
+        self._left = False
+        """The last server has said that it stops."""
         self._task: asyncio.Task[None] | None = None
         self._since = 0.0
+        self._regaining = Regaining(core)
         core.when_lost = self._lost
+        core.when_told = self._servers
 
     async def open(self) -> None:
         """The first connection, within the timeout."""
@@ -119,6 +129,7 @@ class Life:
         core.error = error
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+        self._regaining.stop()
         if core.connection is not None:
             core.connection.discard()
             core.detach(error or Closed("this bus is closed"))
@@ -145,7 +156,10 @@ class Life:
     def _lost(self, connection: Connection, error: BusError) -> None:
         core = self._core
         established = core.state == "connected"
+        if established:
+            self._left = core.away or error.code == Code.GOING_AWAY
         unsent = core.detach(error)
+        self._regaining.stop()
         if core.closing or not established:
             return  # wanted by the user, or dealt with by the attempt that made this connection
         if isinstance(error, SlowConsumer):
@@ -170,7 +184,7 @@ class Life:
             await asyncio.sleep(self._schedule.next())
             attempts += 1
             try:
-                await self._reach(self._timeout)
+                await self._reach(self._timeout, attempts - 1)
             except (BusError, OSError) as error:
                 log.debug("attempt %d: %s", attempts, error)
                 if isinstance(error, BusError) and error.code in _FINAL:
@@ -192,9 +206,9 @@ class Life:
         core = self._core
         core.state = "connected"
         self._since = core.loop.time()
-        for topic, payload, fields in core.waiting.take(self._since):
+        for topic, payload, fields, scope in core.waiting.take(self._since):
             try:
-                core.session.send(PUBLISH, topic, payload, fields=fields)
+                core.session.send(PUBLISH, topic, payload, each=scope, fields=fields)
             except BusError as refused:  # another server may have other limits
                 core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=refused))
         core.open = True
@@ -206,43 +220,66 @@ class Life:
             error = Timeout(f"{expired} messages waited too long for a connection")
             core.events.tell(Event(kind="error", count=expired, error=error))
 
-    async def _reach(self, timeout: float) -> None:
-        """Greet the first server that answers, beginning with the one of last time."""
-        urls = list(dict.fromkeys(filter(None, [self.url, *self._urls, *self._servers])))
-        deadline = self._core.loop.time() + timeout
-        failed: list[BusError] = []
-        for position, url in enumerate(urls):
-            share = (deadline - self._core.loop.time()) / (len(urls) - position)
-            try:
-                await self._greet(url, max(share, 0.001))
-            except (Disconnected, Rejected, RemoteProtocolError) as error:
-                failed.append(error)
-            else:
-                return
-        for reason in failed:
-            if not isinstance(reason, ConnectFailed) or reason.code in _FINAL:
+    async def _reach(self, timeout: float, before: int = 0) -> None:
+        """Greet the first server that answers, after so many attempts in vain."""
+        urls = self.directory.order(self.url, left=self._left)
+        if before:  # where the ways are long, none of many servers can answer in its part of the time
+            urls = self.directory.fewer(urls, before)
+        failed: list[tuple[str, BusError]] = []
+        async with Reaching(urls, self._dial, timeout) as reaching:
+            while (found := await reaching.next()) is not None:
+                url, connection = found
+                try:
+                    if isinstance(connection, Exception):
+                        raise connection
+                    await self._greet(url, connection, reaching.share)
+                except (Disconnected, Rejected, RemoteProtocolError) as error:
+                    failed.append((url, error))
+                    self.directory.silent(url)
+                else:
+                    self._left = False
+                    self.directory.answered(url)
+                    return
+        for url, reason in failed:
+            # What a server says that nobody has chosen is no reason to give up those that were.
+            told = self.directory.was_told(url) and reason.code != Code.SESSION_TAKEN
+            if not told and (not isinstance(reason, ConnectFailed) or reason.code in _FINAL):
                 raise reason
-        raise ConnectFailed("; ".join(str(reason) for reason in failed)) from failed[0]
+        raise ConnectFailed("; ".join(str(reason) for _, reason in failed)) from failed[0][1]
 
-    async def _greet(self, url: str, timeout: float) -> None:
+    async def _dial(self, url: str, timeout: float) -> Connection:
+        connection = Connection(self._core, url)
+        try:
+            await dial(parse(url), lambda: connection, tls=self._tls, timeout=timeout)
+        except BaseException:
+            connection.discard()  # it may have been made at the very moment at which nobody needs it any more
+            raise
+        return connection
+
+    async def _greet(self, url: str, connection: Connection, timeout: float) -> None:
         core = self._core
-        started = core.loop.time()
-        connection = Connection(core, url)
-        await dial(parse(url), lambda: connection, tls=self._tls, timeout=timeout)
+        if connection.over:  # it was not the first to be greeted
+            raise ConnectFailed(f"{url}: the connection was closed by the other side")
         core.connection = connection
         core.session.attach(connection.on_output)
         greeting = core.greeting = core.loop.create_future()
         try:
-            async with asyncio.timeout(timeout - (core.loop.time() - started)):
+            async with asyncio.timeout(timeout) as limit:
+                connection.begin()
                 core.session.hello(self._hello())
                 connection.flush()
                 version, said = await greeting
                 welcome = self._welcome(version, said)
+                core.broker = str(self.server.get("guid", ""))
                 connection.greeted = True
+                self._learn(welcome.servers, url)
+                connection.keep_alive(welcome.heartbeat)
+                self._regaining.arrived(core.broker, welcome.heartbeat)
                 limits = welcome.limits
                 core.session.writable(False)  # publishes come after what is restored
                 core.session.open(frame=limits.frame, topic=limits.topic, fields=limits.fields, topics=limits.topics)
-                await self._restore(connection)
+                with _patience(connection, limit, timeout):
+                    await self._restore(connection, timeout)
         except BaseException as error:
             connection.discard()
             core.greeting = None
@@ -255,10 +292,22 @@ class Life:
             raise
         finally:
             core.greeting = None
-        connection.keep_alive(welcome.heartbeat)
         self.url = url
         core.grace = welcome.grace
-        self._servers = [server for server in welcome.servers if _is_address(server)]
+
+    def _servers(self, packed: bytes) -> None:
+        """The broker tells who is there now."""
+        try:
+            servers = _told.decode(packed)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RemoteProtocolError(f"SERVERS: {error}") from error
+        if self._core.connection is not None:
+            self._learn(servers, self._core.connection.url)
+            self._core.events.tell(Event(kind="servers", url=self.url, count=len(self.directory.servers)))
+
+    def _learn(self, servers: Told, url: str) -> None:
+        for complaint in self.directory.told(servers, url):
+            log.warning("%s: %s", url, complaint)
 
     def _hello(self) -> bytes:
         credentials = self._credentials() if callable(self._credentials) else self._credentials
@@ -281,7 +330,7 @@ class Life:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RemoteProtocolError(f"WELCOME: {error}") from error
 
-    async def _restore(self, connection: Connection) -> None:
+    async def _restore(self, connection: Connection, timeout: float) -> None:
         """Tell the server every subscription and service, then every post; those it refuses fail visibly."""
         core = self._core
         parts = [part for part in core.parts() if part.live]
@@ -298,22 +347,30 @@ class Life:
             if isinstance(error, Disconnected):
                 raise error
             if isinstance(error, BusError):
-                log.error("%r was refused after the reconnect: %s", part.label, error)
-                core.events.tell(Event(kind="rejected", topic=part.label, error=error))
-                part.ended(error)
+                self._regaining.refused(connection, part, error)
             else:
                 part.restored()
         await self._posts.restore()
         if core.unstored is not None:
-            core.unstored.restore()
+            await core.unstored.restore(timeout / 2)  # a part of the greeting, which must not fail for it
         if core.connection is not connection:
             raise Disconnected("the connection was lost again")
 
 
-def _is_address(url: str) -> bool:
+@contextmanager
+def _patience(connection: Connection, limit: asyncio.Timeout, seconds: float) -> Iterator[None]:
+    """Move the limit on while something comes. On a slow way answers wait behind messages, and who gave up would get those again and again."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if connection.heard():
+            limit.reschedule(loop.time() + seconds)
+        timer = loop.call_later(seconds / 2, look)
+
+    timer = loop.call_later(0, look)
     try:
-        parse(url)
-    except ValueError:
-        log.warning("the broker told an address that is none: %r", url)
-        return False
-    return True
+        yield
+    finally:
+        timer.cancel()

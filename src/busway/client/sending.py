@@ -9,7 +9,7 @@ from busway.checks import check_seconds
 from busway.client.core import Core
 from busway.client.typed import outgoing
 from busway.errors import Code, Forbidden
-from busway.settings import Buffer, Offline, check_offline
+from busway.settings import Buffer, Offline, Scope, check_offline, check_scope
 from busway.topic import check_topic, is_reserved
 
 PUBLISH: Final = 0x10
@@ -34,10 +34,12 @@ class Sender:
         self._offline = offline
         self._publish = core.session.publish
 
-    async def publish(self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes) -> None:
+    async def publish(
+        self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes, scope: int = 0
+    ) -> None:
         """Publish as soon as there is room, or do what `offline` says."""
         core = self._core
-        while self._publish(topic, data, fields) is None:
+        while self._publish(topic, data, fields, scope) is None:
             if core.open:
                 await self.room()
             elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
@@ -46,28 +48,28 @@ class Sender:
                     raise Forbidden(
                         f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
                     )
-                core.waiting.add(checked, data, fields, policy, core.loop.time())
+                core.waiting.add(checked, data, fields, policy, core.loop.time(), scope)
                 return
             else:
                 raise core.why_not()
 
-    async def publish_many(self, topic: str, payloads: Iterable[object], fields: bytes) -> int:
+    async def publish_many(self, topic: str, payloads: Iterable[object], fields: bytes, scope: int = 0) -> int:
         """Publish all on one topic; how many."""
         items: Any = payloads if isinstance(payloads, list | tuple) else list(payloads)
         take = self._core.session.publish_many
         done, count = 0, len(items)
         while done < count:
             try:
-                done, _ = take(topic, items, done, fields)
+                done, _ = take(topic, items, done, fields, scope=scope)
             except (TypeError, BufferError):  # one that has to be encoded first
-                await self.publish(*outgoing(topic, items[done]), None, fields)
+                await self.publish(*outgoing(topic, items[done]), None, fields, scope)
                 done += 1
                 continue
             if done < count:
                 if self._core.open:
                     await self.room()
                 else:
-                    await self.publish(*outgoing(topic, items[done]), None, fields)
+                    await self.publish(*outgoing(topic, items[done]), None, fields, scope)
                     done += 1
         return count
 
@@ -110,6 +112,11 @@ class Sender:
             if pending.pop(number) is not None and core.connection is connection:
                 core.session.cancel(number)
             raise
+
+
+def scope_flags(scope: Scope) -> int:
+    """The flags of a REQUEST or SERVE with this scope."""
+    return check_scope(scope) << 2
 
 
 def limits(timeout: float | None, each: float | None) -> tuple[int, int]:

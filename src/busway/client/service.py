@@ -16,12 +16,14 @@ from busway._core import Message
 from busway.checks import check_callable, check_count, check_type
 from busway.client.connection import Connection
 from busway.client.core import END, PARTIAL, Core
-from busway.client.part import Part
+from busway.client.part import WAIT, Part
+from busway.client.sending import scope_flags
 from busway.client.shown import ShowsMessage
 from busway.client.tasks import EAGER, finish
 from busway.client.typed import outgoing
 from busway.client.willing import Asks, Willing
 from busway.errors import BusError, Closed, Code, Disconnected, HandlerError, LocalProtocolError
+from busway.settings import Scope, Wait, check_wait
 
 log = logging.getLogger("busway.client")
 
@@ -93,6 +95,8 @@ class Service(Part):
         ask: Willing | None,
         concurrency: int,
         drain: float,
+        scope: Scope,
+        wait: Wait | None,
     ) -> None:
         check_type("topic", topic, str, "a str")
         check_callable("handler", handler)
@@ -100,9 +104,12 @@ class Service(Part):
         if ask is not None and not shared:
             raise ValueError("ask= needs shared=True: only one of several services is asked whether it is willing")
         check_count("concurrency", concurrency)
+        check_wait(wait)
         super().__init__(core, topic, drain)
         self.topic = topic
         self.shared = bool(shared)
+        self._scope = scope_flags(scope)
+        self._known = wait is not None
         self._handler = handler
         self._concurrency = concurrency
         self._running = 0
@@ -273,7 +280,8 @@ class Service(Part):
     # Inside.
 
     def announce(self) -> int:
-        flags = _SHARED * self.shared | _ASKS * self._asks.wanted
+        flags = _SHARED * self.shared | _ASKS * self._asks.wanted | self._scope
+        flags |= WAIT * (self._known and not self.live)
         return self._core.session.serve(self._id, self.topic, flags)
 
     def ended(self, error: BusError | None) -> None:

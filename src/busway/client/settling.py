@@ -17,6 +17,8 @@ from busway.errors import AckLate, BusError
 
 Run: TypeAlias = tuple[int, int]
 """The first of some offsets, and how many."""
+Runs: TypeAlias = list[tuple[tuple[str, str], list[Run]]]
+"""Offsets by the broker and the stream that they belong to."""
 
 ACK: Final = 0
 NACK: Final = 1
@@ -33,22 +35,29 @@ _LONGEST: Final = (1 << 32) - 1
 class Settled:
     """What ack() and nack() return: await it to know that it is stored."""
 
-    __slots__ = ("_batch", "_runs")
+    __slots__ = ("_parts",)
 
-    def __init__(self, batch: "_Batch", runs: list[Run]) -> None:
-        self._batch = batch
-        self._runs = runs
+    def __init__(self, parts: "list[tuple[_Batch, list[Run]]]") -> None:
+        self._parts = parts
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._batch.wait(self._runs).__await__()
+        if len(self._parts) == 1:
+            batch, runs = self._parts[0]
+            return batch.wait(runs).__await__()
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        for batch, runs in self._parts:
+            await batch.wait(runs)
 
 
 class _Batch:
-    """One frame."""
+    """One frame: of messages that one broker has stored."""
 
-    __slots__ = ("_heard", "answer", "entries")
+    __slots__ = ("_heard", "answer", "broker", "entries")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str) -> None:
+        self.broker = broker
         self.entries: list[tuple[int, int, int, int]] = []
         self.answer: asyncio.Future[list[Run]] = loop.create_future()
         self._heard: list[list[Run]] = []
@@ -91,42 +100,62 @@ class _Batch:
 class Settling:
     """The acknowledgements of one channel."""
 
-    def __init__(self, core: Core, label: str, usable: Callable[[], None], joined: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        label: str,
+        usable: Callable[[], None],
+        joined: Callable[[], bool],
+        done: Callable[[str, list[Run], list[Run]], None],
+    ) -> None:
         self._core = core
         self._label = label
         self._usable = usable
         self._joined = joined
+        self._done = done
+        """Called with what was acknowledged of a broker, and what of that was too late."""
         self._id = 0
-        self._batch: _Batch | None = None
+        self._batches: dict[str, _Batch] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def begin(self, number: int) -> None:
         """The channel has this number."""
         self._id = number
 
-    def add(self, what: int, runs: list[Run], delay: float = 0.0) -> Settled:
+    def add(self, what: int, places: Runs, delay: float = 0.0) -> Settled:
         """Send this at the end of the turn."""
         self._usable()
-        batch = self._batch
-        if batch is None or len(batch.entries) >= _MOST:
-            self.send()
-            batch = self._batch = _Batch(self._core.loop)
-            self._core.loop.call_soon(self.send)
         milliseconds = min(int(delay * 1000 + 0.999), _LONGEST) if delay else 0
-        for run in runs:
-            batch.add(what, run, milliseconds)
-        return Settled(batch, runs)
+        parts = []
+        for (broker, _), runs in places:
+            batch = self._batches.get(broker)
+            if batch is None or len(batch.entries) >= _MOST:
+                if batch is not None:
+                    self.send()
+                elif not self._batches:
+                    self._core.loop.call_soon(self.send)
+                batch = self._batches[broker] = _Batch(self._core.loop, broker)
+            for run in runs:
+                batch.add(what, run, milliseconds)
+            parts.append((batch, runs))
+        return Settled(parts)
 
     def send(self) -> None:
         """Send what was gathered."""
-        batch, self._batch = self._batch, None
-        if batch is None:
-            return
+        batches, self._batches = self._batches, {}
+        for batch in batches.values():
+            self._send(batch)
+
+    def _send(self, batch: _Batch) -> None:
         core = self._core
         try:
             if not self._joined():
                 raise core.why_not()
-            rest = b"".join(_ENTRY.pack(start, count, what, delay) for start, count, what, delay in batch.entries)
+            # The server that it is connected to may have got them from another one.
+            whose = b"" if batch.broker == core.broker else bytes.fromhex(batch.broker)
+            rest = whose + b"".join(
+                _ENTRY.pack(start, count, what, delay) for start, count, what, delay in batch.entries
+            )
             number = core.session.channel(FRAME, self._id, rest)
         except BusError as error:
             self._tell(batch.failed(error))
@@ -144,12 +173,13 @@ class Settling:
     def _answered(self, batch: _Batch, answer: "asyncio.Future[Any]") -> None:
         self._under_way.discard(answer)
         error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, AckLate):
-            self._tell(batch.told(msgspec.json.decode(error.reason, type=list[Run])))
-        elif isinstance(error, BusError):
+        if isinstance(error, BusError) and not isinstance(error, AckLate):
             self._tell(batch.failed(error))
-        else:
-            batch.told([])
+            return
+        left = [] if error is None else msgspec.json.decode(str(error), type=list[Run])
+        if not answer.cancelled():
+            self._done(batch.broker, [(first, many) for first, many, what, _ in batch.entries if what == ACK], left)
+        self._tell(batch.told(left))
 
     def _tell(self, error: BusError | None) -> None:
         if error is not None:

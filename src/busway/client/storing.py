@@ -6,7 +6,7 @@ one outcome: places, or an error. Cancelling a call does not take back what was 
 """
 
 import asyncio
-import time
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
@@ -16,9 +16,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+from busway import ambient
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.placed import MOST, ask
 from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
 from busway.client.underway import Again, Alone, Mixed, Sent, Underway
@@ -26,6 +28,8 @@ from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
 from busway.since import moment
 from busway.streams import seconds
+
+log = logging.getLogger("busway.client")
 
 DURABLE: Final = 0x04
 
@@ -92,6 +96,8 @@ class Unstored:
         self._sent: deque[Underway] = deque()
         self._bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()
+        self._tried: dict[str, int] = {}
+        """Brokers that got some of these and gave no answer, and the last number that each may have got."""
 
     def __len__(self) -> int:
         return len(self._ones) + sum(one.left for one in self._sent)
@@ -113,7 +119,7 @@ class Unstored:
         """
         part = messages[start : start + _CHUNK]
         connection = await self._ready(sum(len(one.payload) for one in part) + _EACH * len(part))
-        now, send, first, count = time.time_ns(), self._core.session.send, 0, 0
+        now, send, first, count = ambient.time_ns(), self._core.session.send, 0, 0
         for topic, payload, fields, sent in part:
             try:
                 number = send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=sent or now)
@@ -155,7 +161,7 @@ class Unstored:
         times: tuple[int, int],
     ) -> Placing:
         core = self._core
-        now = time.time_ns()
+        now = ambient.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
@@ -187,7 +193,7 @@ class Unstored:
         """Send as many as can be sent now; their answer, and where to go on."""
         core = self._core
         connection = await self._ready(_size(payloads) if start == 0 else 0)
-        now = time.time_ns()
+        now = ambient.time_ns()
         end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE, times)
         if end == start:
             connection.flush()
@@ -266,8 +272,19 @@ class Unstored:
             answer.exception()  # the event tells it if nobody waits
         self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
 
-    def restore(self) -> None:
-        """There is a new connection: send everything again that was not answered, in the order it was sent."""
+    def left(self, broker: str) -> None:
+        """The connection to this broker is over."""
+        numbers = self._numbers()
+        self._tried = {guid: last for guid, last in self._tried.items() if numbers and last >= numbers[0]}
+        if numbers and broker:
+            self._tried[broker] = numbers[-1]
+
+    async def restore(self, patience: float) -> None:
+        """There is a new connection: send everything again that was not answered and is not stored elsewhere, in the order it was sent.
+
+        `patience`: seconds in which it has to be known what is stored elsewhere.
+        """
+        await self._ask(patience)
         many = {sent.first: sent for sent in self._sent}
         for number in sorted([*self._ones, *many]):
             if (placing := self._ones.get(number)) is not None:
@@ -276,6 +293,30 @@ class Unstored:
             else:
                 self._send_again(list(many[number].again()))
         self._make_room()
+
+    async def _ask(self, patience: float) -> None:
+        """Whether another broker has stored some of these. This one knows by itself what it has."""
+        others = {guid: last for guid, last in self._tried.items() if guid != self._core.broker}
+        numbers = [number for number in self._numbers() if number <= max(others.values(), default=0)]
+        unknown: set[str] = set()
+        doubtful = 0
+        for begin in range(0, len(numbers), MOST):
+            part = numbers[begin : begin + MOST]
+            had = {guid for guid, last in others.items() if last >= part[0]}
+            if asked := sorted(had - unknown):
+                answer = await ask(self._core, asked, part, patience)
+                unknown.update(answer.unknown)
+                for one in answer.stored:
+                    self.stored(one.number, one.many, (one.broker, one.stream), one.offset, one.sequence)
+            if had & unknown:
+                doubtful += len({*part} & {*self._numbers()})
+        if doubtful:
+            log.warning("%d messages are sent again, which another broker may have stored", doubtful)
+            self._core.events.tell(Event(kind="doubtful", count=doubtful))
+
+    def _numbers(self) -> list[int]:
+        """Of those that were not answered."""
+        return sorted([*self._ones, *(again.number for sent in self._sent for again in sent.again())])
 
     def _send_again(self, messages: list[Again]) -> None:
         send = self._core.session.send
@@ -342,7 +383,7 @@ def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes |
 
 def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:
     """When a message expires and when it is due, in nanoseconds since 1970; 0: never, at once."""
-    now = time.time_ns()
+    now = ambient.time_ns()
     if delay is not None and deliver_at is not None:
         raise ValueError("give delay or deliver_at, not both")
     due = 0

@@ -4,21 +4,25 @@ from inspect import iscoroutinefunction
 from operator import length_hint
 from typing import Final
 
+from busway import ambient
 from busway._core import Message, furthest
 from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.part import WAIT
 from busway.client.taking import Handler, Taking
 from busway.errors import InvalidRule
 from busway.fields import Compiled
 from busway.positions import Position, Positions
-from busway.settings import POLICIES, MiB, Policy
-from busway.since import since_positions
+from busway.settings import POLICIES, MiB, Policy, Scope, Wait, check_scope, check_wait
+from busway.since import since_again
 
 _NO_ECHO: Final = 0x01
 _WATCH: Final = 0x02
 _LISTEN: Final = 0x04
 _SINCE: Final = 0x08
+_SCOPE: Final = 4
+"""The first bit of its scope."""
 _COPIES: Final = {"push", "request"}
 
 
@@ -46,6 +50,8 @@ class Subscription(Taking):
         drain: float = 0.0,
         patience: float = 5.0,
         since: bytes = b"",
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
@@ -53,6 +59,7 @@ class Subscription(Taking):
         check_count("limit_bytes", limit_bytes)
         check_seconds("patience", patience)
         check_type("group", group, str, "a str")
+        check_wait(wait)
         if rules.local:
             _check_local(rules, group)
         super().__init__(core, pattern, drain, handler=handler, concurrency=concurrency)
@@ -65,7 +72,10 @@ class Subscription(Taking):
         # Who asks a predicate can't refuse a push, which was taken by then: so it is no consumer, as one who listens.
         consumer = not (listen or rules.local)
         self._flags = _NO_ECHO * (not echo) | _WATCH * bool(watch) | _LISTEN * (not consumer) | _SINCE * bool(since)
+        self._flags |= check_scope(scope) << _SCOPE
+        self._known = wait is not None
         self._since = since
+        self._opened = ambient.time_ns()
         self._begun: dict[tuple[str, str], int] = {}
         self._next: dict[tuple[str, str], int] = {}
         self._last: list[Message] = []
@@ -84,7 +94,7 @@ class Subscription(Taking):
             self._id,
             self.pattern,
             group=self.group,
-            flags=self._flags,
+            flags=self._flags | WAIT * (self._known and not self.live),
             policy=POLICIES.index(self.policy),
             rules=self._rules.wire,
             notify=self.notify,
@@ -98,7 +108,7 @@ class Subscription(Taking):
         reached = dict(self._begun)
         for place, following in self._core.session.reached(self._id):
             reached[place] = max(reached.get(place, 0), following)
-        return since_positions(reached) if reached else self._since
+        return since_again(reached, self._since, self._opened) if reached else self._since
 
     def gap(self, place: Position, count: int) -> None:
         """Messages from this place on are gone for good; none: it begins here."""

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from busway.client import bus as asynchronous
 from busway.client.core import State
+from busway.client.directory import Known
 from busway.client.events import EventStream
 from busway.client.feeding import Feed as AsyncFeed, Run
 from busway.client.portal import Portal
@@ -25,7 +26,7 @@ from busway.client.typed import Received
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
 from busway.positions import Placed, Position
-from busway.settings import MiB, Offline, Policy
+from busway.settings import MiB, Offline, Policy, Scope, Wait
 from busway.since import Since
 
 T = TypeVar("T")
@@ -76,6 +77,11 @@ class Bus(Asking, Streams, Channels, Closing):
         return self._inner.server
 
     @property
+    def servers(self) -> tuple[Known, ...]:
+        """The servers that the broker told of, itself among them, with the addresses that this client may use."""
+        return self._inner.servers
+
+    @property
     def errors(self) -> int:
         """How often a handler raised, or something else went wrong where nobody waited for it."""
         return self._inner.errors
@@ -99,6 +105,7 @@ class Bus(Asking, Streams, Channels, Closing):
         fields: Fields | None = None,
         confirm: Literal[False] = False,
         offline: Offline | None = None,
+        scope: Scope = "global",
     ) -> None: ...
     @overload
     def publish(
@@ -109,6 +116,7 @@ class Bus(Asking, Streams, Channels, Closing):
         fields: Fields | None = None,
         confirm: Literal[True],
         offline: Offline | None = None,
+        scope: Scope = "global",
     ) -> int: ...
     @overload
     def publish(
@@ -135,6 +143,7 @@ class Bus(Asking, Streams, Channels, Closing):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        scope: Scope = "global",
     ) -> int | Position | None: ...
     def publish(
         self,
@@ -148,6 +157,7 @@ class Bus(Asking, Streams, Channels, Closing):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        scope: Scope = "global",
     ) -> int | Position | None:
         """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it.
 
@@ -164,6 +174,7 @@ class Bus(Asking, Streams, Channels, Closing):
                 expires=expires,
                 delay=delay,
                 deliver_at=deliver_at,
+                scope=scope,
             )
         )
         return answer
@@ -180,6 +191,7 @@ class Bus(Asking, Streams, Channels, Closing):
         *,
         fields: Fields | None = None,
         durable: Literal[False] = False,
+        scope: Scope = "global",
     ) -> int: ...
     @overload
     def publish_many(
@@ -195,7 +207,9 @@ class Bus(Asking, Streams, Channels, Closing):
         deliver_at: datetime | None = None,
     ) -> Placed: ...
     @overload
-    def publish_many(self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None) -> int: ...
+    def publish_many(
+        self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None, scope: Scope = "global"
+    ) -> int: ...
     def publish_many(
         self,
         topic: Any,
@@ -207,6 +221,7 @@ class Bus(Asking, Streams, Channels, Closing):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        scope: Scope = "global",
     ) -> int | Placed:
         """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
 
@@ -215,8 +230,8 @@ class Bus(Asking, Streams, Channels, Closing):
         # A generator of the caller's runs in the caller's thread, not on the loop.
         given = [list(topic)] if payloads is None else [topic, list(payloads)]
         many: Any = self._inner.publish_many
-        times = {"expires": expires, "delay": delay, "deliver_at": deliver_at}
-        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **times))
+        more = {"expires": expires, "delay": delay, "deliver_at": deliver_at, "scope": scope}
+        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **more))
         return answer
 
     def feed(self, patience: float = 30.0) -> "Feed":
@@ -248,6 +263,8 @@ class Bus(Asking, Streams, Channels, Closing):
         patience: float = 5.0,
         handler: Callable[[Message], object] | None = None,
         concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Subscription[Message]: ...
     @overload
     def subscribe(
@@ -269,6 +286,8 @@ class Bus(Asking, Streams, Channels, Closing):
         patience: float = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
         concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Subscription[Received[T]]: ...
     def subscribe(
         self, pattern: Any, *below: Any, handler: Any = None, concurrency: int = 1, **more: Any
@@ -293,6 +312,8 @@ class Bus(Asking, Streams, Channels, Closing):
         shared: bool = False,
         ask: Callable[[Message], object] | None = None,
         concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Service[Request]: ...
     @overload
     def serve(
@@ -305,6 +326,8 @@ class Bus(Asking, Streams, Channels, Closing):
         shared: bool = False,
         ask: Callable[[T], object] | None = None,
         concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Service[TypedRequest[T]]: ...
     def serve(
         self,
@@ -314,6 +337,8 @@ class Bus(Asking, Streams, Channels, Closing):
         shared: bool = False,
         ask: Any = None,
         concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> Service[Any]:
         """Answer the requests on a topic, with what the handler returns (in `concurrency` threads) or by iterating.
 
@@ -325,7 +350,8 @@ class Bus(Asking, Streams, Channels, Closing):
 
         async def serving() -> Any:
             serve: Any = self._inner.serve
-            return await serve(topic, *below, handler=called, shared=shared, ask=willing, concurrency=concurrency)
+            more: dict[str, Any] = {"concurrency": concurrency, "scope": scope, "wait": wait}
+            return await serve(topic, *below, handler=called, shared=shared, ask=willing, **more)
 
         wrap = Request if isinstance(topic, str) else TypedRequest
         return Service(self._portal, self._portal.call(serving), wrap, pool, asking)

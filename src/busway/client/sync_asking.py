@@ -13,6 +13,7 @@ from busway.client.sync_parts import Gathering
 from busway.client.typed import Protocol, Received
 from busway.fields import Fields, Where
 from busway.message import Message, Replies
+from busway.settings import Scope
 
 R = TypeVar("R")
 
@@ -24,10 +25,16 @@ class Asking:
     _inner: asynchronous.Bus
 
     def push(
-        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: float | None = 5.0
+        self,
+        topic: str,
+        payload: object = b"",
+        *,
+        fields: Fields | None = None,
+        timeout: float | None = 5.0,
+        scope: Scope = "global",
     ) -> None:
         """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
-        self._portal.call(lambda: self._inner.push(topic, payload, fields=fields, timeout=timeout))
+        self._portal.call(lambda: self._inner.push(topic, payload, fields=fields, timeout=timeout, scope=scope))
 
     @overload
     def request(
@@ -38,6 +45,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Message: ...
     @overload
     def request(
@@ -48,6 +56,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> R: ...
     @overload
     def request(
@@ -58,6 +67,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Any: ...
     def request(
         self,
@@ -67,9 +77,12 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Any:
         """Ask the service of a topic and return its reply."""
-        return self._portal.call(lambda: self._inner.request(topic, payload, fields=fields, timeout=timeout, each=each))
+        return self._portal.call(
+            lambda: self._inner.request(topic, payload, fields=fields, timeout=timeout, each=each, scope=scope)
+        )
 
     @overload
     def request_all(
@@ -80,6 +93,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Message]: ...
     @overload
     def request_all(
@@ -90,6 +104,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Received[R]]: ...
     @overload
     def request_all(
@@ -100,6 +115,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Any]: ...
     def request_all(
         self,
@@ -109,10 +125,11 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Replies[Any]:
         """The replies of all shared services that are willing; `failed` of the list tells of those that gave none."""
         return self._portal.call(
-            lambda: self._inner.request_all(topic, payload, fields=fields, timeout=timeout, each=each)
+            lambda: self._inner.request_all(topic, payload, fields=fields, timeout=timeout, each=each, scope=scope)
         )
 
     @overload
@@ -124,6 +141,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Message]: ...
     @overload
     def request_many(
@@ -134,6 +152,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Received[R]]: ...
     @overload
     def request_many(
@@ -144,6 +163,7 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Any]: ...
     def request_many(
         self,
@@ -153,11 +173,12 @@ class Asking:
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
+        scope: Scope = "global",
     ) -> Gathering[Any]:
         """As request_all(), but an iterator that gives each reply as it comes."""
 
         async def asked() -> AsyncGathering[Any]:
-            return self._inner.request_many(topic, payload, fields=fields, timeout=timeout, each=each)
+            return self._inner.request_many(topic, payload, fields=fields, timeout=timeout, each=each, scope=scope)
 
         return Gathering(self._portal, self._portal.call(asked))
 

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from busway.client import bus as asynchronous
-from busway.client.channel import Channel as AsyncChannel, Start
+from busway.client.channel import Channel as AsyncChannel
+from busway.client.places import Start
 from busway.client.portal import Portal
 from busway.client.settling import Settled
 from busway.client.sync_parts import Part
@@ -20,6 +21,9 @@ from busway.errors import Closed, Timeout
 from busway.fields import Where
 from busway.message import Message
 from busway.streams import ChannelInfo
+
+_AHEAD: Final = 64
+"""Messages that recv() has brought over from the other thread at once."""
 
 
 class Channel(Part):
@@ -51,7 +55,7 @@ class Channel(Part):
             try:
                 return self._ahead.popleft()
             except IndexError:
-                self._fetch(self._inner.window or 1, timeout, whole=False)
+                self._fetch(min(self._inner.window or 1, _AHEAD), timeout, whole=False)
 
     def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Message]:
         """At least one message and at most so many; with `whole` as many, unless the time is over before."""
@@ -229,6 +233,10 @@ class Channels:
         """Remove a channel; what it was. The messages stay in the stream."""
         return self._portal.call(lambda: self._inner.remove_channel(stream, name))
 
+    def channel_info(self, stream: str, name: str) -> ChannelInfo:
+        """One channel: its settings and figures, over all nodes of a cluster and of each."""
+        return self._portal.call(lambda: self._inner.channel_info(stream, name))
+
     def channels(self, stream: str) -> list[ChannelInfo]:
-        """The channels of a stream, by name."""
+        """The channels of a stream, by name; with sums over all nodes of a cluster."""
         return self._portal.call(lambda: self._inner.channels(stream))

@@ -131,9 +131,13 @@ class Taking(Part):
         if not self._started or not (batch := self._take(_BATCH)):
             return False
         self._taken(batch)
-        self._ready = iter(batch)
+        self._ready = self._laid_out(batch)
         self._core.taken()
         return True
+
+    def _laid_out(self, batch: list[Message]) -> Iterator[Message]:
+        """A batch that was taken out, for those who take one by one."""
+        return iter(batch)
 
     def _taken(self, batch: list[Message]) -> None:
         """A batch is about to be shared out."""

@@ -1,0 +1,46 @@
+"""Where a channel begins or goes to, and what a broker says of it: as a user gives and gets them, and as they go over the wire. Values only."""
+
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from busway._core import Message
+from busway.errors import RemoteProtocolError
+from busway.positions import Position
+from busway.since import moment
+from busway.streams import ChannelInfo, seconds
+
+Start: TypeAlias = str | float | datetime | Position | Message
+"""Where a channel begins: first, new, an offset, a position, a message, a time, or a length of time back."""
+
+_BILLION: Final = 10**9
+
+
+def start_of(start: Start | None, stream: str) -> tuple[str, Any]:
+    """As the broker is told where a channel of this stream begins."""
+    if start is None or (isinstance(start, str) and start == "first"):
+        return "first", None
+    if isinstance(start, str) and start == "new":
+        return "new", None
+    if isinstance(start, Message | Position) and start.stream != stream:
+        raise ValueError(f"start: that place is in the stream {start.stream!r}, not in {stream!r}")
+    if isinstance(start, Message):
+        return "message", (start.offset, start.id, start.broker or "")
+    if isinstance(start, Position):
+        return "position", (start.broker, start.offset)
+    if isinstance(start, datetime):
+        return "time", moment("start", start)
+    if isinstance(start, int) and not isinstance(start, bool):
+        if start < 0:
+            raise ValueError(f"start: {start} is no offset")
+        return "offset", start
+    return "ago", int(seconds("start", start) * _BILLION)
+
+
+def info_of(answer: Any) -> ChannelInfo:
+    """The broker's answer about a channel."""
+    try:
+        return msgspec.convert(answer, ChannelInfo)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"the broker's answer is no channel: {error}") from error
