@@ -17,6 +17,7 @@ from busway.cli.channel import (
     channel_seek,
     channel_update,
 )
+from busway.cli.cluster import cluster
 from busway.cli.doctor import doctor
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
@@ -62,7 +63,7 @@ def root(
     del version  # its callback has done the work
 
 
-for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, take, replay, info, bench, doctor):
+for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, take, replay, info, cluster, bench, doctor):
     app.command(verb.__name__)(flags.with_environment(verb))
 
 stream = typer.Typer(name="stream", help="Streams: what the broker stores.", no_args_is_help=True)

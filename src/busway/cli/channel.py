@@ -5,11 +5,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-import busway
 from busway.cli import address, flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
-from busway.errors import Code
 from busway.streams import ChannelInfo
 
 Stream: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
@@ -90,26 +88,30 @@ def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False)
             terminal.out.print(rows("", [row(msgspec.to_builtins(one)) for one in found]))
         else:
             terminal.note("there is no channel" if stream is None else f"the stream {stream!r} has no channel")
+        if away := {node for one in found for node in one.unreached}:
+            terminal.note(f"without what {', '.join(sorted(away))} has, which can't be reached now")
 
     terminal.run(show)
 
 
 @linked
 def channel_info(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
-    """Show the settings of a channel, where it stands, and what is on its way.
+    """Show the settings of a channel, where it stands, and what is on its way; in a cluster over all nodes, and of each.
 
     busway channel info orders billing
     """
 
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
-            found = next((one for one in await bus.channels(stream) if one.name == channel), None)
-        if found is None:
-            raise busway.Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
+            found = await bus.channel_info(stream, channel)
         if json:
             terminal.record(found)
-        else:
-            terminal.out.print(pairs("", msgspec.to_builtins(found)))
+            return
+        shown = msgspec.to_builtins(found)
+        parts = shown.pop("parts")
+        terminal.out.print(pairs("", shown))
+        if parts:
+            terminal.out.print(rows("parts", [_part(one) for one in parts]))
 
     terminal.run(show)
 
@@ -177,6 +179,8 @@ def channel_update(
 @linked
 def channel_seek(link: Link, stream: Stream, channel: Channel, to: Place, json: flags.Json = False) -> None:
     """Put a channel to another place, for all its consumers: what lies behind it is handed out, acknowledged or not.
+
+    In a cluster: at all nodes, or for an offset at this one, for a position at the one whose it is.
 
     busway channel seek orders billing 1h
     """
@@ -276,6 +280,13 @@ def _settings(
 def _tell(info: ChannelInfo, *, json: bool) -> None:
     if json:
         terminal.record(info)
+
+
+def _part(figures: dict[str, Any]) -> dict[str, Any]:
+    """What one node has of a channel, in a row."""
+    names = ("lag", "in_flight", "waiting", "floor", "cursor", "consumers", "redelivered", "dead", "lost")
+    told = {name.replace("_", " "): figures[name] if figures[name] is not None else "" for name in names}
+    return {"node": figures["node"], **told, "not reached": figures["error"]}
 
 
 def row(figures: dict[str, Any]) -> dict[str, Any]:

@@ -163,6 +163,7 @@ async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
                 "limits", "ok", ", ".join(f"{name} {value}" for name, value in told.get("limits", {}).items())
             )
             yield await _clock(bus)
+            yield await _cluster(bus)
             yield await _self(bus)
     except busway.BusError as error:
         hint = advice(error)
@@ -177,6 +178,23 @@ async def _clock(bus: busway.Bus) -> Finding:
     if abs(skew) > _SKEW:
         return Finding("clock", "warn", f"the broker's is {skew:+.1f} s from this one's")
     return Finding("clock", "ok", f"the broker's is {skew * 1000:+.1f} ms from this one's")
+
+
+async def _cluster(bus: busway.Bus) -> Finding:
+    """Whether the broker sees all nodes of its cluster and all servers of its list."""
+    found = (await bus.request("$bus/cluster")).json()
+    if found["cluster"] is None:
+        return Finding("cluster", "ok", "in none")
+    lost = [one["name"] or one["guid"] for one in found["nodes"] if one["state"] == "lost"]
+    lost += [one["name"] or " ".join(one["addresses"]) for one in found["missing"]]
+    others = any(one.addresses for one in bus.servers[1:])
+    told = f"{found['cluster']}, {len(found['nodes'])} nodes"
+    troubles = [
+        *([f"not linked: {', '.join(lost)}"] if lost else []),
+        *(f"{found[name]} {name}" for name in ("refused", "conflicts") if found[name]),
+        *([] if others or len(found["nodes"]) == 1 else ["none of the others can be reached from here"]),
+    ]
+    return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))
 
 
 async def _self(bus: busway.Bus) -> Finding:

@@ -10,6 +10,7 @@ import typer
 from typer.models import OptionInfo
 
 from busway.cli import values
+from busway.settings import Scope
 
 T = TypeVar("T")
 
@@ -61,6 +62,12 @@ Rate = Annotated[
 Timeout = Annotated[
     float,
     typer.Option("--timeout", "-t", help="Time to wait.", parser=values.duration, metavar="TIME", show_default="5s"),
+]
+Reach = Annotated[
+    Scope,
+    typer.Option(
+        "--scope", help="In a cluster: everybody, clients of the same node (local), or of other nodes (remote)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object, or one per line for streams.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr; errors are still told.")]

@@ -17,7 +17,7 @@ _PANEL = "Connection"
 
 
 def _flag(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own word
-    variable = "BUSWAY_" + names[0].lstrip("-").replace("-", "_").upper()
+    variable = "BUSWAY_" + names[0].partition("/")[0].lstrip("-").replace("-", "_").upper()
     return typer.Option(*names, help=help, envvar=variable, rich_help_panel=_PANEL, **more)
 
 
@@ -46,6 +46,10 @@ ConnectTimeout = Annotated[
     _flag("--connect-timeout", help="Time to connect.", parser=values.duration, metavar="TIME", show_default="5s"),
 ]
 
+Learn = Annotated[
+    bool, _flag("--learn/--no-learn", help="Whether to go to servers that the broker tells of when it is gone.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -59,6 +63,7 @@ class Link:
     server_name: str | None = None
     credentials: str | None = None
     connect_timeout: float = 5.0
+    learn: bool = True
 
     def checked(self) -> "Link":
         if self.key and not self.cert:
@@ -80,7 +85,13 @@ class Link:
         tls = busway.TLS(cert=self.cert, key=self.key, ca=self.ca, server_name=self.server_name) if given else None
         more: dict[str, Any] = {} if reconnect else {"reconnect": None}
         return busway.connect(
-            *self.urls, name=self.name, timeout=self.connect_timeout, tls=tls, credentials=self.credentials, **more
+            *self.urls,
+            name=self.name,
+            timeout=self.connect_timeout,
+            tls=tls,
+            credentials=self.credentials,
+            learn=self.learn,
+            **more,
         )
 
 
@@ -106,6 +117,7 @@ def linked(verb: Callable[..., None]) -> Callable[..., None]:
         "server_name": (ServerName, None),
         "credentials": (Credentials, None),
         "connect_timeout": (ConnectTimeout, "5s"),
+        "learn": (Learn, True),
     }
 
     @functools.wraps(verb)

@@ -43,6 +43,7 @@ def pub(
             show_default=False,
         ),
     ] = None,
+    scope: flags.Reach = "global",
     json: flags.Json = False,
 ) -> None:
     """Publish a message to everybody whose subscription matches.
@@ -62,6 +63,8 @@ def pub(
         raise typer.BadParameter("--expires and --delay are for stored messages: give --durable too")
     if durable and confirm:
         raise typer.BadParameter("--durable prints positions; leave --confirm out")
+    if durable and scope != "global":
+        raise typer.BadParameter("a stored message is for everybody: --durable takes no --scope")
 
     async def store() -> None:
         async with link.connect(reconnect=True) as bus:  # what was not answered is sent again, and stored once
@@ -79,12 +82,12 @@ def pub(
                 # The first one always waits for its answer: a topic that the broker refuses is told before more follow.
                 answered = len(run) if confirm else int(sent == 0)
                 for payload in run[:answered]:
-                    receivers = await bus.publish(topic, payload, fields=fields, confirm=True)
+                    receivers = await bus.publish(topic, payload, fields=fields, confirm=True, scope=scope)
                     if confirm and json:
                         terminal.record({"topic": topic, "receivers": receivers})
                     elif confirm:
                         terminal.data(b"%d\n" % receivers)
-                await bus.publish_many(topic, run[answered:], fields=fields)
+                await bus.publish_many(topic, run[answered:], fields=fields, scope=scope)
                 sent += len(run)
             await bus.flush(timeout=None)  # as long as a slow consumer takes
             if json and not confirm:

@@ -17,6 +17,7 @@ def push(
     rate: flags.Rate = None,
     seconds: flags.For = None,
     timeout: flags.Timeout = 5.0,
+    scope: flags.Reach = "global",
     json: flags.Json = False,
 ) -> None:
     """Hand a message to exactly one subscriber; nobody there is an error (exit code 4).
@@ -32,7 +33,7 @@ def push(
             try:
                 async for run in source.runs():
                     for payload in run:
-                        await bus.push(topic, payload, fields=fields, timeout=timeout)
+                        await bus.push(topic, payload, fields=fields, timeout=timeout, scope=scope)
                         taken += 1
             finally:
                 if json:

@@ -43,6 +43,7 @@ def reply(
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Requests worked on at a time.", min=1)] = 16,
+    scope: flags.Reach = "global",
     count: flags.Count = None,
     seconds: flags.For = None,
     json: flags.Json = False,
@@ -68,7 +69,9 @@ def reply(
             async with link.connect(reconnect=True) as bus:
                 work = _Work(answer, count, json=json)
                 events = bus.events()
-                async with bus.serve(topic, work.handle, shared=shared, ask=asking, concurrency=concurrency):
+                async with bus.serve(
+                    topic, work.handle, shared=shared, ask=asking, concurrency=concurrency, scope=scope
+                ):
                     note(f"serving {topic} at {bus.url}; Ctrl-C ends")
                     async with asyncio.TaskGroup() as tasks:
                         watching = tasks.create_task(watch(bus, note))

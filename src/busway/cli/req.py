@@ -34,6 +34,7 @@ def req(
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", "-r", help="The reply's bytes and nothing else, no newline.")] = False,
+    scope: flags.Reach = "global",
     json: flags.Json = False,
 ) -> None:
     """Send a request and print the reply; nobody serves = exit code 4, no reply in time = 3.
@@ -44,7 +45,7 @@ def req(
     if raw and json:
         raise typer.BadParameter("--raw and --json exclude each other")
     source = Source(body, file, lines=False).checked()
-    more: dict[str, Any] = {"fields": address.fields(field), "timeout": timeout, "each": each}
+    more: dict[str, Any] = {"fields": address.fields(field), "timeout": timeout, "each": each, "scope": scope}
 
     def show(reply: Message) -> None:
         if json:

@@ -13,9 +13,13 @@ import typer
 
 import busway
 from busway.cli import address, flags, terminal, values
+from busway.cluster.config import DEFAULT
+from busway.cluster.servers import FILE, chosen
 from busway.settings import DEFAULT_URL, Settings
 
 _LIMITS = "Limits and times"
+_CLUSTER = "Cluster"
+_KEY = "BUSWAY_CLUSTER_KEY"
 _DEFAULTS = Settings()
 
 
@@ -78,6 +82,93 @@ def serve(
             metavar="FOLDER",
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help="Be a node of the cluster of this name.",
+            metavar="NAME",
+            show_default=f"{DEFAULT} if servers are given",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            "--servers",
+            help="Some of its other nodes: HOST:PORT, PORT or addresses, with commas; may name this one.",
+            metavar="LIST",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    servers_file: Annotated[
+        str | None,
+        typer.Option(
+            "--servers-file",
+            help="The same in a file, if --servers is not given.",
+            metavar="FILE",
+            show_default=f"{FILE} in the data folder, if it is there",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    cluster_key: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-key-file",
+            help=f"File with what only the nodes of the cluster know; or the variable {_KEY}.",
+            metavar="FILE",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--advertise",
+            help="Address at which the other nodes, and clients of theirs, reach this one; repeatable.",
+            metavar="ADDRESS",
+            show_default="where it listens",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    mirror_of: Annotated[
+        str | None,
+        typer.Option(
+            "--mirror-of",
+            help="Have a copy of all that this node stores, and keep it up to date; needs --data.",
+            metavar="NODE",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    mirror_wait: Annotated[
+        float | None,
+        typer.Option(
+            "--mirror-wait",
+            help="How long acknowledgements wait for a mirror of this one, in streams with the safety mirrored.",
+            parser=values.duration,
+            metavar="TIME",
+            show_default="5s",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    takeover: Annotated[
+        float | None,
+        typer.Option(
+            "--takeover",
+            help="Time after which the mirror of a node that is gone hands out of its channels; the same at all nodes.",
+            parser=values.duration,
+            metavar="TIME",
+            show_default="6s",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    discover: Annotated[
+        bool,
+        typer.Option(
+            "--discover",
+            help="Find the other nodes of the local network by multicast DNS; needs busway[mdns].",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = False,
     field: Annotated[
         list[str] | None,
         typer.Option("--field", "-f", help="A field that every message gets; repeatable.", metavar="NAME=VALUE"),
@@ -120,6 +211,8 @@ def serve(
     busway serve --unix my_bus --tcp 127.0.0.1:8000
     busway serve --data ./data -f region=eu
     busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
+    busway serve --tcp 0.0.0.0:7420 --cluster prod --servers srv1:7420,srv2:7420
+    busway serve --tcp 0.0.0.0:7420 --servers srv1:7420 --mirror-of srv1 --data ./data
     """
     given = locals()
     try:
@@ -129,7 +222,8 @@ def serve(
             raise typer.BadParameter("--tls needs --cert and --key")
         if not secure and (cert or key or ca):
             raise typer.BadParameter("--cert, --key and --ca are for TLS: give the address with --tls HOST:PORT")
-        limits = {one.name: given[one.name] for one in dataclasses.fields(Settings) if given.get(one.name) is not None}
+        names = {one.name for one in dataclasses.fields(Settings)} - {"servers"}  # that is the cluster's
+        limits = {one: given[one] for one in names if given.get(one) is not None}
         server = busway.serve(
             *(addresses or [DEFAULT_URL]),
             name=name,
@@ -137,10 +231,56 @@ def serve(
             tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
             fields=address.fields(field),
             data=data,
+            cluster=_place(
+                cluster,
+                servers,
+                servers_file,
+                data,
+                cluster_key,
+                advertise,
+                discover=discover,
+                mirror=(mirror_of, mirror_wait, takeover),
+            ),
         )
-    except ValueError as error:
+    except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
     terminal.run(lambda: _serve(server, seconds, json=json, quiet=quiet))
+
+
+def _place(
+    name: str | None,
+    servers: str | None,
+    file: str | None,
+    data: str | None,
+    key_file: str | None,
+    advertise: list[str] | None,
+    *,
+    discover: bool,
+    mirror: tuple[str | None, float | None, float | None],
+) -> busway.Cluster | None:
+    """Its place in a cluster, if it is to have one."""
+    found = Path(data) / FILE if data is not None else None
+    if file is None and found is not None and found.exists():
+        file = str(found)
+    if name is None and servers is None and file is None and not discover:
+        if key_file or advertise:
+            raise ValueError("--cluster-key-file and --advertise are for a cluster: give --cluster or --servers")
+        if mirror != (None, None, None):
+            raise ValueError("--mirror-of, --mirror-wait and --takeover are for a cluster: give --cluster or --servers")
+        return None
+    key = Path(key_file).read_bytes().strip() if key_file else os.environ.get(_KEY, "")
+    listed = chosen(None, servers, file)
+    of, wait, takeover = mirror
+    place = busway.Cluster(
+        name=name or DEFAULT,
+        servers=listed,
+        key=key,
+        advertise=advertise or (),
+        mirror_of=of,
+        discover=discover,
+    )
+    given: dict[str, Any] = {"mirror_wait": wait, "takeover": takeover}
+    return dataclasses.replace(place, **{name: value for name, value in given.items() if value is not None})
 
 
 async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:

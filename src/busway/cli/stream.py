@@ -13,7 +13,7 @@ from busway.cli.tables import pairs, rows
 from busway.streams import Safety, Store, StreamInfo
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
-_SAFETY = "What a message is when its publish returns: in memory, written, or synced to the disk."
+_SAFETY = "What a message is when its publish returns: in memory, written, synced to the disk, or written here and by a mirror."
 _AGE = "How long messages stay (12h, 7d); none: for ever."
 _BYTES = "Most bytes of messages that stay (64m, 2g); none: any."
 _COUNT = "Most messages that stay (10k, 5m); none: any."

@@ -56,6 +56,7 @@ def sub(
         Policy, typer.Option("--policy", help="What the broker does when this end is too slow.")
     ] = "block",
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Not what this connection itself published.")] = False,
+    scope: flags.Reach = "global",
     quiet: flags.Quiet = False,
 ) -> None:
     """Print messages as they come; how many were missed is told on stderr.
@@ -92,6 +93,7 @@ def sub(
                         group=group,
                         policy=policy,
                         echo=not no_echo,
+                        scope=scope,
                     )
                     subscriptions.append(await stack.enter_async_context(one))
                 note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")

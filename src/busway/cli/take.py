@@ -64,7 +64,9 @@ def take(
     ] = None,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Take messages from a channel, print them and acknowledge them. Exit status 3: nothing came in time.
+    """Take messages from a channel, print them and acknowledge them.
+
+    Exit status 3: nothing came in time; 1: the command of --exec gave some back (with -f that is only told).
 
     busway take orders billing -n 10 --json
     busway take orders billing --follow --exec ./bill.sh
@@ -115,10 +117,14 @@ class _Taking:
         self._note = note
         self._ack = ack
         self._stopping = False
+        self._failed = 0
+        """Messages that the command could not deal with."""
 
     async def once(self, channel: busway.Channel, count: int, timeout: float | None, *, whole: bool) -> None:
         batch = await channel.take(count, timeout, whole=whole)
         await self._deal(channel, batch)
+        if self._failed:
+            raise terminal.Ended(terminal.ERROR, f"{self._failed} of {len(batch)} messages were given back")
         if whole and len(batch) < count:
             raise terminal.Ended(terminal.TIMEOUT, f"only {len(batch)} of {count} messages came in time")
 
@@ -154,6 +160,7 @@ class _Taking:
         try:
             output = await command(message)
         except busway.HandlerError as error:
+            self._failed += 1
             self._note(f"offset {message.offset}: {error.reason}; it is given back")
             await self._settled(channel.nack(message))
         else:
