@@ -1,4 +1,4 @@
-"""For the tests of programs that use the bus: a bus in the same process, and a network that fails on demand.
+"""For the tests of programs that use the bus: a bus in the same process, a network that fails on demand, and whole simulated worlds.
 
 ```python
 async def test_greeting():
@@ -14,5 +14,6 @@ The bus is the real one on the memory transport, so what passes here behaves the
 from busway.testing.faults import Fault, cut, garble, reset, stall
 from busway.testing.local import bus, buses
 from busway.testing.proxy import FaultProxy, Link
+from busway.testing.simulation import Report, simulate
 
-__all__ = ["Fault", "FaultProxy", "Link", "bus", "buses", "cut", "garble", "reset", "stall"]
+__all__ = ["Fault", "FaultProxy", "Link", "Report", "bus", "buses", "cut", "garble", "reset", "simulate", "stall"]

@@ -1,0 +1,126 @@
+"""What has to be true of several nodes in the end, whatever went wrong: they agree, and together they keep what one broker promises."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from busway.testing.simulation.checks import acknowledged, in_order, kept, once
+from busway.testing.simulation.ledger import Key, Ledger, payload
+from busway.testing.simulation.members import Member
+
+
+@dataclass(slots=True)
+class Seen:
+    """What clients see in the end, by node."""
+
+    posts: dict[str, dict[str, int]] = field(default_factory=dict)
+    pins: dict[str, dict[str, int]] = field(default_factory=dict)
+    stored: dict[str, list[tuple[int, Key]]] = field(default_factory=dict)
+    """Offsets and messages of each node's own stream."""
+    guids: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What happened, as far as it says what may be expected."""
+
+    living: list[str]
+    """Programs that were not killed."""
+    readers: list[str]
+    """Those of them that read what is stored."""
+    settled: frozenset[str]
+    """Programs that were at one broker only. One that goes elsewhere may publish again there what it was not told of."""
+    calm: bool
+    """Nothing went wrong."""
+    refused: bool
+    """A disk has failed; see checks.Found."""
+    forgotten: bool
+    """A node was started again that stores nothing."""
+    forgetful: frozenset[str]
+    """Guids of nodes that have lost what was written; a mirror is not waited for when it is noted what channels have done."""
+
+
+def agree(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+    """A sentence for each broken promise."""
+    for who, keys in ledger.live.items():
+        yield from in_order(f"live messages of {who}", keys)
+        yield from _in_scope(ledger, who, keys)
+    for who, keys in ledger.followed.items():
+        yield from _ordered(f"durable messages that {who} followed", keys, how)
+    yield from once("job for a group", (key for _, key in ledger.shared))
+    if how.calm:
+        yield from once("push", (key for _, key in ledger.taken))
+        for key in sorted(ledger.pushed - {key for _, key in ledger.taken}):
+            yield f"push {payload(key)} was taken, and nobody has it"
+    yield from _kept(ledger, seen, how)
+    yield from _stored(ledger, seen, how)
+    yield from _read(ledger, seen, how)
+    if not how.forgotten:
+        yield from acknowledged(ledger, Member.lease, how.forgetful)
+
+
+def _read(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+    """Of each node every message once and in order; those who live have all that there is."""
+    names = {guid: name for name, guid in seen.guids.items()}
+    for who, got in ledger.history.items():
+        for guid in dict.fromkeys(broker for broker, _, _ in got):
+            offsets = [offset for broker, offset, _ in got if broker == guid]
+            if any(two <= one for one, two in pairwise(offsets)):
+                yield f"{who} read of {names.get(guid, guid)} offsets in this order: {offsets}"
+    for who, name in ((who, name) for who in how.readers for name in seen.guids):
+        mine = [(offset, key) for broker, offset, key in ledger.history[who] if broker == seen.guids[name]]
+        if mine != seen.stored[name]:
+            missing = [payload(key) for offset, key in seen.stored[name] if (offset, key) not in mine]
+            yield f"{who} read {len(mine)} of {len(seen.stored[name])} stored messages of {name}, without {missing[:5]}"
+
+
+def _in_scope(ledger: Ledger, who: str, keys: list[Key]) -> Iterator[str]:
+    here = who.partition("@")[2]
+    for key in keys:
+        scope, there = ledger.scoped.get(key), key[0].partition("@")[2]
+        if scope is not None and (scope == "local") != (here == there):
+            yield f"{who} got {payload(key)}, which was for {scope} ones"
+
+
+def _ordered(what: str, keys: list[Key], how: Circumstances) -> Iterator[str]:
+    """Of those that published at one node: each once, and in the order in which it was sent."""
+    mine = [key for key in keys if key[0] in how.settled]
+    if how.refused:
+        yield from once(what, mine)
+    else:
+        yield from in_order(what, mine)
+
+
+def _kept(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+    for what, there in (("posts", seen.posts), ("pins", seen.pins)):
+        first = next(iter(there), "")  # none, if the survey came to an early end
+        for name in there:
+            if there[name] != there[first]:
+                yield f"{what} at {name} are {there[name]}, and at {first} {there[first]}"
+    for name, posts in seen.posts.items():
+        yield from kept(f"post at {name}", ledger.posts, posts, how.living)
+    for name, pins in seen.pins.items() if not how.forgotten else ():
+        yield from kept(f"pin at {name}", ledger.pins, pins, list(ledger.pins))
+
+
+def _stored(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+    places = {(seen.guids[name], key): offset for name, stored in seen.stored.items() for offset, key in stored}
+    for key, (broker, offset) in ledger.stored.items():
+        if broker not in seen.guids.values():
+            continue  # it had no disk
+        there = places.get((broker, key))
+        if there is None:
+            yield f"acknowledged and lost: {payload(key)} at offset {offset}"
+        elif there != offset:
+            yield f"acknowledged at offset {offset} and found at {there}: {payload(key)}"
+    sent = {(name, number) for name, numbers in ledger.sent.items() for number in numbers}
+    for name, stored in seen.stored.items():
+        keys = [key for _, key in stored]
+        yield from once(f"stored message at {name}", keys)
+        yield from _ordered(f"stored messages at {name}", keys, how)
+        for key in keys:
+            if key not in sent and not key[0].startswith("auditor"):
+                yield f"stored, and nobody sent it: {payload(key)}"
+    yield from once(
+        "message of who knows one node, at several nodes:", (key for _, key in places if key[0] in how.settled)
+    )

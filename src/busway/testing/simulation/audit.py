@@ -1,0 +1,131 @@
+"""The client that comes last: it looks what is there, and sees whether those who should hear of something do."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import busway
+from busway.testing.simulation.checks import Found
+from busway.testing.simulation.ledger import Ledger, key_of, payload
+from busway.testing.simulation.programs import CHANNEL, Program
+
+NAME: Final = "auditor"
+_PATIENCE: Final = 120.0
+"""Seconds after which something will not happen any more."""
+_LOOK: Final = 0.5
+
+
+async def until(condition: Callable[[], bool], patience: float = _PATIENCE) -> bool:
+    """Wait until something is true; whether it is."""
+    loop = asyncio.get_running_loop()
+    limit = loop.time() + patience
+    look = _LOOK / 16
+    while not condition():
+        if loop.time() >= limit:
+            return False
+        await asyncio.sleep(look)
+        look = min(look * 2, _LOOK)
+    return True
+
+
+class Auditor:
+    """Its own process."""
+
+    def __init__(
+        self, urls: list[str], ledger: Ledger, programs: list[Program], stream: str, sessions: Callable[[], int]
+    ) -> None:
+        self.found = Found()
+        self.done = asyncio.Event()
+        self._urls = urls
+        self._ledger = ledger
+        self._programs = programs
+        self._stream = stream
+        self._sessions = sessions
+        """How many connections the brokers have; not asked by a message, for that would tell of the real file system."""
+
+    async def main(self) -> None:
+        try:
+            async with busway.connect(*self._urls, name=NAME) as bus:
+                self.found.broker = bus.server["guid"]
+                await self._connected(bus)
+                await self._signal(bus)
+                await self._kept(bus)
+                await self._finished(bus)
+                await self._stored(bus)
+        except Exception as error:  # noqa: BLE001, noted
+            self._problem(f"a healthy broker refuses: {type(error).__name__}: {error}")
+        finally:
+            self.done.set()
+
+    def _problem(self, text: str) -> None:
+        self._ledger.problems.append(f"{NAME}: {text}")
+
+    def _playing(self, role: str) -> list[str]:
+        return [program.name for program in self._programs if role in program.roles]
+
+    async def _signal(self, bus: busway.Bus) -> None:
+        """Every subscription and service is back."""
+        ledger, key = self._ledger, (NAME, 1)
+        await bus.publish(f"live/{NAME}", payload(key))
+        await bus.publish(f"jobs/{NAME}", payload(key))
+        await until(lambda: all(key in ledger.live[who] for who in self._playing("live")), 10.0)
+        for who in self._playing("live"):
+            if key not in ledger.live[who]:
+                self._problem(f"the live subscription of {who} is not back")
+        if self._playing("share") and not await until(lambda: any(found == key for _, found in ledger.shared), 10.0):
+            self._problem("no member of the group is back")
+        if self._playing("pull"):
+            await bus.push(f"tasks/{NAME}", payload(key))
+            if not await until(lambda: any(found == key for _, found in ledger.taken), 10.0):
+                self._problem("a push was accepted, and nobody has it")
+        if self._playing("serve"):
+            reply = await bus.request("sum", "1")
+            if reply.text != "re 1":
+                self._problem(f"the service answers {reply.text!r}")
+
+    async def _connected(self, bus: busway.Bus) -> None:
+        """The broker has the connections of those who live, and no others."""
+        await bus.flush()
+        if (count := self._sessions()) != len(self._programs) + 1:
+            self._problem(f"the broker has {count} connections, and there are {len(self._programs) + 1} clients")
+
+    async def _kept(self, bus: busway.Bus) -> None:
+        self.found.posts = dict([key_of(message.text) for message in await bus.kept("status/**")])
+        self.found.pins = dict([key_of(message.text) for message in await bus.kept("config/**")])
+
+    async def _finished(self, bus: busway.Bus) -> None:
+        """The channel's consumers come to its end."""
+        if not self._playing("consume"):
+            return
+        loop = asyncio.get_running_loop()
+        limit, floor = loop.time() + _PATIENCE, -1
+        while (info := await self._channel(bus)) is not None and info.lag:
+            if info.floor > floor:  # as long as it comes on, it may take its time
+                limit, floor = loop.time() + _PATIENCE, info.floor
+            if loop.time() >= limit:
+                self._problem(f"the channel does not come on: {info}")
+                return
+            await asyncio.sleep(_LOOK)
+        if info is None:
+            self._problem("the channel is gone")
+
+    async def _channel(self, bus: busway.Bus) -> Any:
+        return next((info for info in await bus.channels(self._stream) if info.name == CHANNEL), None)
+
+    async def _stored(self, bus: busway.Bus) -> None:
+        """Everything that is in the stream; then its readers have to come to the same end."""
+        stored = self.found.stored
+        end = (await (await bus.stream(self._stream)).info()).next
+        async with bus.subscribe("orders/**", since="all") as subscription:
+            while (offset := stored[-1][0] if stored else -1) + 1 < end:
+                try:
+                    message = await subscription.recv(timeout=10.0)
+                except TimeoutError:
+                    if offset < 0 and not self._ledger.stored:
+                        return
+                    self._problem(f"the stream ends at {end}, and nothing comes behind {offset}")
+                    return
+                assert message.offset is not None, "it is a stored one"
+                stored.append((message.offset, key_of(message.text)))
+        readers = self._playing("read")
+        await until(lambda: all(len(self._ledger.read[who]) >= len(stored) for who in readers), 30.0)

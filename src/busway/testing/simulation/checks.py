@@ -1,0 +1,130 @@
+"""What has to be true in the end, whatever went wrong: what the programs noted against what is stored, kept and alive."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from busway.testing.simulation.ledger import LEASE, Key, Ledger, Said, payload
+
+
+@dataclass(slots=True)
+class Found:
+    """What is there at the end, as a client that came last sees it."""
+
+    stored: list[tuple[int, Key]] = field(default_factory=list)
+    """Offsets and messages of the stream."""
+    posts: dict[str, int] = field(default_factory=dict)
+    pins: dict[str, int] = field(default_factory=dict)
+    broker: str = ""
+    """Its guid; one that loses its store when it ends has another one each time."""
+    living: list[str] = field(default_factory=list)
+    """Programs that were not killed."""
+    begun: int = 1
+    """How often brokers were started."""
+    refused: bool = False
+    """A disk has failed: if the refusal is lost, too, a message is sent again and stored behind later ones."""
+    calm: bool = False
+    """Nothing went wrong."""
+    lasting: bool = True
+    """Stored messages and pins outlive the broker."""
+
+
+def check(ledger: Ledger, found: Found) -> Iterator[str]:
+    """A sentence for each broken promise."""
+    yield from _stored(ledger, found)
+    yield from _read(ledger, found)
+    if found.lasting or found.begun == 1:
+        yield from acknowledged(ledger, LEASE)
+    for who, keys in ledger.live.items():
+        yield from in_order(f"live messages of {who}", keys)
+    yield from once("job for a group", (key for _, key in ledger.shared))
+    if found.calm:  # a push is offered to the next one if the connection ends before it is known to be taken
+        yield from once("push", (key for _, key in ledger.taken))
+    for key in sorted(ledger.pushed - {key for _, key in ledger.taken}) if found.calm else ():
+        yield f"push {payload(key)} was taken, and nobody has it"
+    yield from kept("post", ledger.posts, found.posts, found.living)
+    if found.lasting or found.begun == 1:
+        yield from kept("pin", ledger.pins, found.pins, list(ledger.pins))
+
+
+def _stored(ledger: Ledger, found: Found) -> Iterator[str]:
+    offsets = {key: offset for offset, key in found.stored}
+    for key, (broker, offset) in ledger.stored.items():
+        if broker != found.broker:
+            continue
+        if key not in offsets:
+            yield f"acknowledged and lost: {payload(key)} at offset {offset}"
+        elif offsets[key] != offset:
+            yield f"acknowledged at offset {offset} and found at {offsets[key]}: {payload(key)}"
+    yield from once("stored message", (key for _, key in found.stored))
+    if not found.refused:
+        yield from in_order("stored messages", [key for _, key in found.stored])
+    sent = {(name, number) for name, numbers in ledger.sent.items() for number in numbers}
+    for _, key in found.stored:
+        if key not in sent:
+            yield f"stored, and nobody sent it: {payload(key)}"
+
+
+def _read(ledger: Ledger, found: Found) -> Iterator[str]:
+    if not found.lasting and found.begun > 1:
+        return  # what was sent again after the loss of the store is another message
+    everything = [key for _, key in found.stored]
+    for who, keys in ledger.read.items():
+        if who in found.living:
+            if keys != everything:
+                yield f"{who} read {len(keys)} stored messages of {len(everything)}: {_difference(keys, everything)}"
+        elif keys != everything[: len(keys)]:
+            yield f"{who} read other stored messages before it was killed: {_difference(keys, everything[: len(keys)])}"
+
+
+def acknowledged(ledger: Ledger, lease: float, forgetful: Collection[str] = ()) -> Iterator[str]:
+    """Messages that a channel handed out although it had confirmed that they are done; but for those of the `forgetful`, by their guids."""
+    for handed in ledger.handed:
+        if handed.key[0].rpartition(" at ")[2] in forgetful:
+            continue
+        when, who = ledger.done.get(handed.key, (handed.when, ""))
+        # Another consumer may have had it before, and be one who is thought dead. The same one may have it twice after its lease.
+        own = handed.consumer == who and handed.when < handed.since + lease
+        if handed.when > when and (own or handed.since > when):
+            yield (
+                f"{payload(handed.key)} was handed to {handed.consumer} at {handed.when:.3f} s, "
+                f"and {who} had acknowledged it at {when:.3f} s"
+            )
+
+
+def once(what: str, keys: Iterable[Key]) -> Iterator[str]:
+    """Those that are there more than once."""
+    for key, count in Counter(keys).items():
+        if count > 1:
+            yield f"{what} {payload(key)}: {count} times"
+
+
+def in_order(what: str, keys: list[Key]) -> Iterator[str]:
+    """Those that come behind a later one of the same publisher, or again."""
+    last: dict[str, int] = defaultdict(int)
+    for name, number in keys:
+        if number <= last[name]:
+            yield f"{what}: {payload((name, number))} came behind {last[name]}"
+        last[name] = number
+
+
+def kept(what: str, said: dict[str, Said], there: dict[str, int], expected: list[str]) -> Iterator[str]:
+    """Whether of each of those who are expected there is what it said last, and of others nothing."""
+    for name in there:
+        if name not in expected:
+            yield f"the {what} of {name} is still there"
+    for name, one in said.items():
+        if name not in expected:
+            continue
+        if name not in there:
+            if one.confirmed >= 0 and not any(one.confirmed <= number for number in one.absent):
+                yield f"the {what} {one.confirmed} of {name} is gone"
+        elif not one.confirmed <= there[name] <= one.tried:
+            yield f"the {what} of {name} is {there[name]}; {one.confirmed} was confirmed and {one.tried} was the last"
+
+
+def _difference(mine: list[Key], right: list[Key]) -> str:
+    missing = [payload(key) for key in right if key not in set(mine)]
+    more = [payload(key) for key, count in Counter(mine).items() if count > right.count(key)]
+    at = next((place for place, pair in enumerate(zip(mine, right, strict=False)) if pair[0] != pair[1]), len(right))
+    return f"missing {missing[:5]}, too many {more[:5]}, the first difference at {at}"

@@ -1,0 +1,69 @@
+"""Many seeds, in as many processes as there are cores: what went wrong in all of them, and the reports of those that failed."""
+
+import gc
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from busway.testing.simulation.simulate import Report, simulate
+
+_CHUNK: Final = 20
+"""Seeds that a process takes at once."""
+
+
+@dataclass(slots=True)
+class Sum:
+    """Of many reports."""
+
+    seeds: int = 0
+    messages: int = 0
+    stored: int = 0
+    resumed: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    failed: list[Report] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        self.seeds += 1
+        self.messages += report.messages
+        self.stored += report.stored
+        self.resumed += report.resumed
+        self.seconds += report.seconds
+        self.faults.update(report.faults)
+        if not report.ok:
+            self.failed.append(report)
+
+
+def simulate_many(
+    first: int, count: int, *, processes: int | None = None, told: Callable[[Sum], object] = lambda _: None, **how: Any
+) -> Sum:
+    """Run the seeds from `first` on, with what simulate() takes; `told` hears of the sum so far."""
+    total = Sum()
+    for reports in _reports(first, count, processes or os.cpu_count() or 1, how):
+        for report in reports:
+            total.add(report)
+        told(total)
+    return total
+
+
+def _reports(first: int, count: int, processes: int, how: dict[str, Any]) -> Iterator[list[Report]]:
+    chunks = [range(at, min(at + _CHUNK, first + count)) for at in range(first, first + count, _CHUNK)]
+    if processes == 1 or len(chunks) == 1:
+        for chunk in chunks:
+            yield _run(chunk, how)
+        return
+    # Not forked: a copy of a process that has threads may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(chunks)), mp_context=context) as pool:
+        for running in [pool.submit(_run, chunk, how) for chunk in chunks]:
+            yield running.result()
+
+
+def _run(seeds: range, how: dict[str, Any]) -> list[Report]:
+    reports = [simulate(seed, **how) for seed in seeds]
+    gc.collect()  # what worlds leave behind is full of circles, and nobody else looks for those while one runs
+    return reports

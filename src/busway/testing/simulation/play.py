@@ -1,0 +1,106 @@
+"""What is to happen in one world, and what worlds of one broker and of several have in common."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Literal, TypeAlias
+
+from busway.settings import KiB
+from busway.testing.simulation.audit import until
+from busway.testing.simulation.cast import Cast
+from busway.testing.simulation.faults import DISK, POWER, Hand, plan
+from busway.testing.simulation.ledger import Ledger
+from busway.testing.simulation.world import Node, World
+
+Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
+HOUR: Final = 3600 * 10**9
+GAPS: Final = (0.02, 0.05, 0.25)
+"""Seconds between two things that a program does."""
+_DELAYS: Final = (0.0002, 0.005, 0.05, 0.2)
+_ENDING: Final = 60.0
+
+
+@dataclass(slots=True)
+class Play:
+    """One world, from its beginning to its end."""
+
+    world: World
+    chance: Random
+    store: Safety
+    clients: int
+    steps: int
+    faults: int | None
+    kinds: Sequence[str]
+    ledger: Ledger = field(default_factory=Ledger)
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def lay_network(self) -> None:
+        network, chance = self.world.network, self.chance
+        network.delay = chance.choice(_DELAYS)
+        network.jitter = network.delay * chance.random()
+        network.bandwidth = chance.choice((1e8, 1e6))
+        network.window = chance.choice((64 * KiB, 4 * KiB, 700))
+        network.choppy = chance.choice((0.0, 0.1, 0.5))
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts of clients."""
+        return [f"c{number + 1}" for number in range(self.clients)]
+
+    async def go_wrong(
+        self, cast: Cast, *, within: float, longest: float, possible: Iterable[str], victim: str | None = None
+    ) -> None:
+        """Let faults happen, then heal everything; brokers are up again, unless one is lost. `victim` is the one that may be."""
+        world, chance = self.world, self.chance
+        kinds = tuple(kind for kind in possible if kind in self.kinds and self._bearable(kind))
+        count = chance.choice((0, 1, 2, 4, 8)) if self.faults is None else self.faults
+        hand = Hand(world, cast, victim)
+        if kinds:
+            await hand.carry_out(
+                plan(
+                    chance,
+                    count=count,
+                    within=within,
+                    longest=longest,
+                    nodes=list(world.nodes),
+                    clients=self.names,
+                    kinds=kinds,
+                )
+            )
+        self.happened.update(hand.happened)
+        world.network.heal()
+        for node in world.nodes.values():
+            node.disk.fail()
+            node.disk.pace = 0.0002
+            world.start(node)
+        for node in world.living():
+            await node.up.wait()
+
+    def _bearable(self, kind: str) -> bool:
+        """Whether promises are to be kept in spite of it."""
+        if kind == POWER:
+            return self.store in {"memory", "synced"}
+        return kind not in DISK or self.store != "memory"
+
+    async def worked(self, cast: Cast) -> bool:
+        """Whether all programs come to the end of their work."""
+        if await until(lambda: not any(program.working for program in cast.living()), 300.0):
+            return True
+        busy = [program.name for program in cast.living() if program.working]
+        self.ledger.problems.append(f"{busy} are not done; {self.world.loop.waiting()}")
+        return False
+
+    async def end(self, cast: Cast, nodes: Iterable[Node]) -> None:
+        """Everybody goes; nothing may be left."""
+        programs, problems = cast.living(), self.ledger.problems
+        for program in programs:
+            program.stop()
+        if not await until(lambda: all(program.ended.is_set() for program in programs), _ENDING):
+            problems.append(f"not closed: {[program.name for program in programs if not program.ended.is_set()]}")
+        for node in nodes:
+            await self.world.stop(node)
+        left = [task for task in self.world.loop.tasks() if task is not asyncio.current_task()]
+        if left:
+            problems.append(f"left over: {', '.join(task.get_name() for task in left)}")

@@ -1,0 +1,306 @@
+"""A world of its own: hosts with brokers and clients, their network, disks and clocks, all from one seed.
+
+The brokers are those of `busway.serve` and the clients those of `busway.connect`; what is simulated is what is around them.
+There is one world at a time in a process, and no other bus beside it: it holds the engine's clock.
+"""
+
+import asyncio
+import gc
+import logging
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+import busway
+from busway import ambient
+from busway._core import hold_clock
+from busway.client.core import abandon
+from busway.errors import BusError
+from busway.settings import Settings
+from busway.testing.simulation.disk import Disk
+from busway.testing.simulation.loop import VirtualLoop
+from busway.testing.simulation.network import Network
+from busway.testing.simulation.process import CURRENT, Process, current
+from busway.testing.simulation.trace import Trace
+from busway.transport.carriers import carriers
+
+SCHEME: Final = "sim"
+PORT: Final = 7420
+_AGAIN: Final = 1.0
+"""Seconds after which a broker that could not start is started again."""
+_FAST: Final = Path("/dev/shm")  # noqa: S108, only where what is made there is made
+
+
+class Node:
+    """A broker's place: its host, address and disk. Its processes come and go."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        disk: Disk,
+        *,
+        stores: bool,
+        skew: int,
+        cluster: busway.Cluster | None = None,
+    ) -> None:
+        self.name = name
+        self.url = f"{SCHEME}://{name}:{PORT}"
+        self.settings = settings
+        self.disk = disk
+        self.stores = stores
+        """It has a data folder."""
+        self.skew = skew
+        self.cluster = cluster
+        self.server: busway.Server | None = None
+        self.process: Process | None = None
+        self.up = asyncio.Event()
+        self.guid = ""
+        """Of its last process that ran."""
+        self.lost = False
+        """It will never run again, and what it has stored is gone."""
+        self.starts = 0
+        self.failed_starts = 0
+        self.counted: Counter[str] = Counter()
+        """What its processes counted that must not be."""
+
+    def note(self) -> None:
+        """The process is about to end: remember what it counted."""
+        if self.up.is_set() and self.server is not None:
+            stats = self.server.stats()
+            self.counted.update({what: stats[what] for what in ("errors", "faults")})
+
+
+class Captured(logging.Handler):
+    """What was logged, and by which process."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[tuple[str, logging.LogRecord]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "busway.simulation":
+            return  # a loop keeps its failures itself; this may be one of a world before, which goes only now
+        process = CURRENT.get()
+        self.records.append((process.name if process is not None else "", record))
+
+
+class World:
+    """See above. Used as a context; `run()` runs what is to happen in it."""
+
+    def __init__(self, seed: int | str, *, lines: bool = False) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop(self._pause)  # type: ignore[abstract]  # sockets and the like are refused
+        self.trace = Trace(self.loop.time, lines=lines)
+        self.network = Network(self.loop, self.random("network"), self.trace)
+        self.nodes: dict[str, Node] = {}
+        self.logged = Captured()
+        self._dead: list[tuple[Process, list[asyncio.Task[Any]], object]] = []
+        self._before: list[Callable[[], object]] = []
+        self._folder = Path()
+
+    def random(self, what: str) -> Random:
+        """Chance for one purpose: what others do with theirs changes nothing here."""
+        return Random(f"{self.seed}/{what}")  # noqa: S311, it is to be the same again
+
+    # From the beginning to the end.
+
+    def __enter__(self) -> Self:
+        if SCHEME in carriers:
+            raise RuntimeError("there is one simulated world at a time in a process")
+        self._folder = Path(tempfile.mkdtemp(prefix="busway-", dir=_FAST if _FAST.is_dir() else None))
+        self.trace.folder = str(self._folder).encode()
+        carriers[SCHEME] = self.network
+        self._replace("time_ns", self.loop.time_ns)
+        self._replace("monotonic", self.loop.time)
+        self._replace("perf_counter", self.loop.time)
+        self._replace("chance", _chance)
+        self._replace("randbits", _randbits)
+        self._replace("open_log", lambda *where, **how: _disk().open_log(*where, **how))
+        self._replace("drop_log", lambda where: _disk().drop_log(where))
+        for name in ("busway", "asyncio"):
+            logger = logging.getLogger(name)
+            self._before.append(lambda logger=logger, old=logger.propagate: setattr(logger, "propagate", old))  # type: ignore[misc]
+            logger.addHandler(self.logged)
+            logger.propagate = False
+        if gc.isenabled():
+            self._before.append(gc.enable)
+            gc.disable()  # when it runs is no matter of the seed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            self.crash(node)
+        del carriers[SCHEME]
+        self.loop.close()
+        for process, tasks, _rest in self._dead:
+            process.alive = False
+            _bury(tasks)
+        _bury([task for task in asyncio.all_tasks(self.loop) if not task.done()])
+        self._dead.clear()
+        abandon(self.loop)
+        for name in ("busway", "asyncio"):  # not before: the dead may complain when they are buried
+            logging.getLogger(name).removeHandler(self.logged)
+        for restore in reversed(self._before):
+            restore()
+        hold_clock(0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _replace(self, name: str, mine: object) -> None:
+        old = getattr(ambient, name)
+        self._before.append(lambda: setattr(ambient, name, old))
+        setattr(ambient, name, mine)
+
+    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """Run this until it is done."""
+        return self.loop.run_until_complete(main)
+
+    def _pause(self) -> float:
+        """How long half of what a thread does takes."""
+        process = CURRENT.get()
+        node = self.nodes.get(process.host) if process is not None else None
+        return 0.0001 if node is None else node.disk.pause()
+
+    # Brokers.
+
+    def add_node(
+        self, name: str, settings: Settings, *, stores: bool, skew: int = 0, cluster: busway.Cluster | None = None
+    ) -> Node:
+        """A place for a broker; start() starts one."""
+        disk = Disk(self.loop, self.random(f"disk {name}"), self._folder / name)
+        node = self.nodes[name] = Node(name, settings, disk, stores=stores, skew=skew, cluster=cluster)
+        return node
+
+    def start(self, node: Node) -> None:
+        """Start a broker. If it can't start, that is tried again."""
+        if node.lost or (node.process is not None and node.process.alive):
+            return
+        self.network.dark.discard(node.name)
+        node.starts += 1
+        name = f"{node.name}#{node.starts}"
+        process = node.process = Process(name, node.name, self.random(name), node.skew)
+        process.disk = node.disk
+        self.trace.add(f"{name} starts")
+        self.loop.create_task(self._serve(node, process), name=f"start {name}", context=process.context)
+
+    async def _serve(self, node: Node, process: Process) -> None:
+        data = node.disk.folder if node.stores else None
+        node.server = busway.serve(node.url, name=node.name, settings=node.settings, data=data, cluster=node.cluster)
+        try:
+            await node.server.start()
+        except BusError as error:
+            node.failed_starts += 1
+            self.trace.add(f"{process.name} can't start: {error}")
+            self.crash(node)
+            self.loop.call_later(_AGAIN, self.start, node, context=Context())
+            return
+        node.guid = node.server.guid
+        node.up.set()
+
+    def crash(self, node: Node, *, power: bool = False) -> bool:
+        """The broker is killed, or its host loses power; whether there was one."""
+        process = node.process
+        if process is None or not process.alive:
+            return False
+        self.trace.add(f"{process.name} {'loses power' if power else 'is killed'}")
+        node.note()
+        node.up.clear()
+        if power:
+            self.network.dark.add(node.name)
+        if node.server is not None:
+            node.server._kill()  # noqa: SLF001 - for simulations alone
+        self._died(process, node.server, reset=not power)
+        node.disk.died(power=power)
+        node.server = None
+        return True
+
+    def lose(self, node: Node) -> bool:
+        """The host of a broker is gone for good, with its disk; whether one ran there."""
+        node.lost = node.up.is_set() and self.crash(node, power=True)
+        return node.lost
+
+    def living(self) -> list[Node]:
+        """Those that are not lost."""
+        return [node for node in self.nodes.values() if not node.lost]
+
+    async def stop(self, node: Node) -> bool:
+        """The broker is stopped properly; whether there was one that ran."""
+        process, server = node.process, node.server
+        if process is None or not process.alive or server is None or not node.up.is_set():
+            return False
+        self.trace.add(f"{process.name} is stopped")
+        node.note()
+        node.up.clear()
+        stopping = self.loop.create_task(server.stop(), name=f"stop {process.name}", context=process.context)
+        over = asyncio.Event()
+        stopping.add_done_callback(lambda _: over.set())
+        process.mourners.append(over.set)
+        await over.wait()
+        if process.alive:
+            stopping.result()
+            self.trace.add(f"{process.name} has stopped")
+            self._died(process, server, reset=True)
+            node.disk.died(power=False)
+            node.server = None
+        return True
+
+    # Other processes.
+
+    def launch(self, name: str, host: str, main: Callable[[], Coroutine[Any, Any, Any]], *, skew: int = 0) -> Process:
+        """Start a program; it ends when main() does, or when it is killed. What it raises ends the run."""
+        process = Process(name, host, self.random(name), skew)
+        self.loop.create_task(self._program(main), name=name, context=process.context)
+        return process
+
+    async def _program(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            await main()
+        except Exception as error:  # noqa: BLE001, raised by run()
+            self.loop.fatal = error
+
+    def kill(self, process: Process) -> bool:
+        """End a program without a word; whether it ran."""
+        if not process.alive:
+            return False
+        self.trace.add(f"{process.name} is killed")
+        self._died(process, None, reset=True)
+        return True
+
+    def _died(self, process: Process, rest: object, *, reset: bool) -> None:
+        # What it has begun is kept, or it would be tidied up now, as the end of a process does not.
+        tasks = [task for task in self.loop.tasks() if getattr(task, "process", None) is process]
+        process.alive = False
+        self._dead.append((process, tasks, rest))
+        self.network.died(process, reset=reset)
+        for told in process.mourners:
+            told()
+
+
+def _chance() -> float:
+    return current().chance.random()
+
+
+def _randbits(bits: int) -> int:
+    return current().chance.getrandbits(bits)
+
+
+def _disk() -> Disk:
+    if (disk := current().disk) is None:
+        raise RuntimeError(f"{current().name} has no disk")
+    return disk
+
+
+def _bury(tasks: list[asyncio.Task[Any]]) -> None:
+    """Have nobody complain of tasks that will never be done."""
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+        with suppress(RuntimeError, BusError, asyncio.CancelledError):
+            coroutine = task.get_coro()
+            if coroutine is not None:
+                coroutine.close()
