@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 RUST := 1.87
 FUZZ_SECONDS ?= 600
 ROUNDS ?= 200
+PARTITION ?= 30
+SEED ?=
+N ?= 1000
+FIRST ?= 0
 BENCH ?=
 PYTEST ?=
 
@@ -14,7 +18,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench fuzz crash crash-spark lock clean python cargo postgresql java
+.PHONY: help setup run demo test check format bench bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +32,7 @@ run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
 demo: $(ENGINE) java ## payments, a Spark pipeline, an archive and a picture, in two minutes
 	$(BIN)/python examples/demo/demo.py
 
-test: $(ENGINE) postgresql java ## run every test (PYTEST="-k word" narrows the Python ones)
+test: $(ENGINE) postgresql java namespaces ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
 	cargo test --workspace --locked --quiet
 
@@ -53,6 +57,9 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
+bench-mesh: $(ENGINE) ## measure a cluster: over a link, copies, a new node, silence, size (BENCH="--quick")
+	$(BIN)/python -m benchmarks.mesh $(BENCH)
+
 fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
@@ -62,10 +69,16 @@ crash: $(ENGINE) ## kill a busy broker ROUNDS (200) times and see what it has fo
 crash-spark: $(ENGINE) ## kill a streaming query ROUNDS (20) times and count what its sink has stored
 	$(BIN)/python -m tests.spark.crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
 
+crash-mesh: $(ENGINE) namespaces ## kill nodes of a mesh and cut them off for PARTITION (30) seconds, ROUNDS (20) times, and see what was promised
+	$(BIN)/python -m tests.mesh_crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS)) --partition $(PARTITION) $(if $(SEED),--seed $(SEED))
+
+simulate: $(ENGINE) ## run N (1000) simulated worlds from the seed FIRST (0) on, of NODES (1 or 3-7) brokers, and see which promise breaks
+	$(BIN)/python -m busway.testing.simulation $(N) --first $(FIRST) $(if $(NODES),--nodes $(NODES))
+
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra spark --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra mdns --extra spark --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made
@@ -87,6 +100,9 @@ postgresql:
 
 java:
 	@scripts/java.sh
+
+namespaces:
+	@scripts/namespaces.sh
 
 # The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
 $(DEPENDENCIES): requirements.lock | python

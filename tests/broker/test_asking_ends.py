@@ -1,6 +1,7 @@
 """Requests on shared services: who is set aside after failures, and what ends them. The machine alone."""
 
-from busway.broker.attempts import Call
+from busway.broker.asked import GRACE
+from busway.broker.attempts import Answer, Call
 from busway.broker.flags import END, FIELDS
 from busway.broker.providers import ASIDE, FAILURES
 from busway.errors import Code
@@ -154,9 +155,22 @@ class TestEnds:
 
     def test_the_total_limit(self) -> None:
         bench = Bench(plain=3)
-        bench.request(limit=3.0)
+        bench.request(limit=2.5)
         called(bench.later(2.0))
-        assert error(bench.later(1.0))[0] == Code.SERVICE_GONE
+        assert bench.later(0.5) == [], "the requester has a clock of its own"
+        code, text = error(bench.later(GRACE))
+        assert (code, "did not answer within 2 s" in text) == (Code.SERVICE_GONE, True), "what went wrong first"
+        assert bench.idle()
+        bench = Bench(plain=1)
+        bench.request(limit=0.5)
+        assert "the 0.5 s that the requester gave" in error(bench.later(0.5 + GRACE))[1]
+
+    def test_an_answer_at_the_last_moment(self) -> None:
+        """It is given, and the requester decides whether that is too late."""
+        bench = Bench(plain=1)
+        bench.request(limit=1.0)
+        bench.later(1.0)
+        assert isinstance(bench.replies(1)[0], Answer)
         assert bench.idle()
 
     def test_the_requesters_own_limit_for_each(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from busway import DataFailed, StoreFailed
+from busway import DataFailed, StoreFailed, ambient
 from busway.broker import journal as journal_module, records
 from busway.broker.journal import FILE, Journal, decode, encode
 from busway.broker.progress import (
@@ -233,7 +233,7 @@ class TestFile:
             now += took
             return now
 
-        monkeypatch.setattr(journal_module, "monotonic", clock)
+        monkeypatch.setattr(ambient, "monotonic", clock)
         took = 0.01  # by each look at the clock
         assert journal.write([Done("c", 1, 1)]).done()
         took = 0.0

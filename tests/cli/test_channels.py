@@ -149,10 +149,22 @@ async def test_take_runs_a_command_for_each(shell, bus, orders):
     assert (after.floor, after.dead) == (5, 1)
 
 
+async def test_a_command_that_fails_is_seen_by_the_exit_code(shell, bus, orders):
+    await bus.create_channel("orders", "billing", max_deliveries=0)
+    failed = await shell.run("take", "orders", "billing", "--exec", "false")
+    assert failed.code == 1
+    assert "1 of 1 messages were given back" in failed.notes
+    some = await shell.run("take", "orders", "billing", "-n", "3", "--exec", 'read n; test "$n" != 1')
+    assert some.code == 1
+    assert "1 of 3 messages were given back" in some.notes
+    good = await shell.run("take", "orders", "billing", "--exec", "true")
+    assert (good.code, good.notes) == (0, "")
+
+
 async def test_a_command_longer_than_the_lease_keeps_its_message(shell, bus, orders):
     # A lease long enough that a busy machine does not miss the renewal.
-    await bus.create_channel("orders", "billing", lease=2)
-    done = await shell.run("take", "orders", "billing", "--exec", "sleep 4; cat")
+    await bus.create_channel("orders", "billing", lease=4)
+    done = await shell.run("take", "orders", "billing", "--exec", "sleep 7; cat")
     assert (done.code, done.out, done.notes) == (0, b"0", "")
     after = await figures(bus)
     assert (after.floor, after.late, after.redelivered) == (1, 0, 0)

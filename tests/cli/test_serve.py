@@ -49,6 +49,20 @@ async def test_limits_are_settings(shell):
     assert (done.code, done.notes) == (130, "")
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--mirror-of", "srv1"), "give --cluster or --servers"),
+        (("--mirror-of", "srv1", "--cluster", "shop"), "folder for its copies"),
+        (("--mirror-of", "", "--cluster", "shop", "--data", "data"), "is empty"),
+    ],
+)
+async def test_a_mirror_without_what_it_needs(shell, flags, says):
+    done = await shell.run("serve", "--tcp", "127.0.0.1:0", *flags)
+    assert done.code == 2
+    assert says in " ".join(done.notes.replace("│", " ").split())
+
+
 async def test_pins_and_the_guid_are_in_the_data_folder_also_after_a_kill(shell, tmp_path):
     command = ("serve", "--tcp", "127.0.0.1:0", "--json", "-q", "--data", tmp_path / "data", "-f", "region=eu")
     serving = await shell.start(*command, "--kept", "1")

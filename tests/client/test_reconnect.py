@@ -5,9 +5,11 @@ import signal
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 import busway
+from busway.since import encode_since, since_again
 from busway.testing import FaultProxy
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until, within
 
@@ -509,3 +511,13 @@ async def test_what_never_left_is_told_with_the_loss(net: Net) -> None:
         assert lost.unsent >= waiting
         with pytest.raises(busway.Disconnected):
             await sending
+
+
+def test_who_began_at_a_position_says_that_it_comes_back() -> None:
+    """A broker that has lost its end refuses who begins behind that, but not who was there before."""
+    guid, other = "0" * 32, "1" * 32
+    began = encode_since(busway.Positions({(guid, "s"): 3, (other, "s"): 4}))
+    assert msgspec.msgpack.decode(began)[0] == "at"
+    kind, (places, *rest) = msgspec.msgpack.decode(since_again({(guid, "s"): 9}, began, 0))
+    assert (kind, rest) == ("back", ["all", None])
+    assert sorted(places) == [[guid, "s", 9], [other, "s", 4]]

@@ -140,7 +140,7 @@ async def test_an_ask_that_never_answers_holds_nobody_up(net: Net) -> None:
 
 
 async def overtime(client: busway.Bus, asking: "asyncio.Future[busway.Message]") -> None:
-    with pytest.raises(busway.Timeout):
+    with pytest.raises(busway.Timeout):  # of the client's own clock: the broker of a shared service leaves that to it
         await within(asking)
 
 

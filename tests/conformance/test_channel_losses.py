@@ -48,6 +48,24 @@ async def test_what_arrived_and_nobody_took_comes_once(net: Net) -> None:
         assert await nothing(lost, channel)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_is_acknowledged_after_the_loss_does_not_come_again(net: Net, begun: bool) -> None:
+    """Its copy has arrived by then; nobody is given it, also not out of a batch that was begun."""
+    bus = await stream(net, 4)
+    lost = await net.connect(reconnect=(0,))
+    async with lost.channel(STREAM, "c", window=10) as channel:
+        old = await channel.take(4, timeout=PATIENCE, whole=True)
+        await cut(lost)
+        await until(lambda: channel.pending == 4)
+        if begun:
+            assert (await channel.recv(timeout=PATIENCE)).offset == 0
+        await channel.ack(old[1:3])
+        rest = [3] if begun else [0, 3]
+        assert numbers(await some(channel, len(rest))) == rest
+        assert await nothing(lost, channel)
+        assert (await info(bus)).in_flight == 2
+
+
 async def test_another_consumer_gets_what_the_lost_one_had(net: Net) -> None:
     bus = await stream(net, 4)
     lost = await net.connect(reconnect=None)

@@ -1,6 +1,7 @@
 """A replay stores each message once, in order, with its time and fields, however often it is stopped and started."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,6 +71,21 @@ class Ends:
         return self.left < 0
 
 
+class Dies(Ends):
+    """Dies when it is asked the so-many-th time, and all that was sent until then is stored."""
+
+    def __init__(self, after: int, bus: Served, pattern: str) -> None:
+        super().__init__(after, OSError("dead"))
+        self._stored = lambda: len(everything(bus, pattern)) >= after * 1000
+
+    def __call__(self, seconds: float) -> bool:
+        if not self.left:
+            limit = time.monotonic() + 30
+            while not self._stored() and time.monotonic() < limit:
+                time.sleep(0.02)
+        return super().__call__(seconds)
+
+
 def test_messages_come_back_with_all_they_had_and_only_once(bus, stored, tmp_path):
     told: list[tuple[int, int]] = []
 
@@ -126,7 +142,7 @@ def test_one_that_dies_between_storing_and_noting_stores_nothing_twice(bus, stor
 
     for dead in (1, 2):
         with pytest.raises(OSError, match="dead"):
-            again(ended=Ends(dead, OSError("dead")))
+            again(ended=Dies(dead, bus, "dies/**"))
         assert Progress.read(tmp_path / "s.json", "dies", "dies/{topic}").done == 0
         assert len(everything(bus, "dies/**")) == dead * 1000
     # Stopped among what is stored already: what lies behind must be found once more.

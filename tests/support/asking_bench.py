@@ -3,9 +3,10 @@
 import msgspec
 
 from busway.broker.asking import Asking
-from busway.broker.attempts import Action, Answer, Ask, Call
+from busway.broker.attempts import Action, Answer, Ask, Call, Off
 from busway.broker.flags import ERROR, FIELDS, PARTIAL
 from busway.errors import Code
+from busway.settings import Scope
 
 ME = 100
 """The requester's connection; providers are 1, 2, 3, ..."""
@@ -24,13 +25,19 @@ class Bench:
         for conn in range(1, plain + asking + 1):
             self.join(conn, asks=conn > plain)
 
-    def join(self, conn: int, *, asks: bool = False, service: int = 0) -> None:
-        self.asking.providers.join(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks)
+    def join(self, conn: int, *, asks: bool = False, service: int = 0, scope: Scope = "global") -> None:
+        self.asking.providers.join(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks, scope=scope)
+
+    def join_far(self, conn: int, *, asks: bool = False, service: int = 0) -> None:
+        self.asking.providers.join_far(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks)
+
+    def offs(self) -> list[Off]:
+        return self.asking.take_offs()
 
     def act(self, actions: list[Action]) -> list[Action]:
         self.done += actions
         for one in actions:
-            if not isinstance(one, Answer):
+            if isinstance(one, Ask | Call):
                 self.calls[one.conn] = one.call
         return actions
 
@@ -56,8 +63,7 @@ class Bench:
 
     def idle(self) -> bool:
         asking = self.asking
-        live = [alarm for alarm in asking._alarms if not alarm[2].over]
-        return not (asking._requests or asking._attempts or asking._bytes or live or asking.pending)
+        return not (asking._requests or asking._attempts or asking._bytes or asking._alarms or asking.pending)
 
 
 def asked(actions: list[Action]) -> list[int]:

@@ -57,6 +57,12 @@ def vectors() -> dict[str, Vector]:
 
 
 @cache
+def link_vectors() -> dict[str, Vector]:
+    found = [Vector(name, way, bytes.fromhex(data), meaning) for name, way, data, meaning in table("Vectors of links")]
+    return {vector.name: vector for vector in found}
+
+
+@cache
 def exchange() -> list[Step]:
     return [Step(client, way, tuple(frames.split())) for client, way, frames, _ in table("An exchange")]
 

@@ -106,10 +106,16 @@ def test_unknown_kinds_end_the_connection(kind: int) -> None:
 ALLOWED = {
     wire.PUBLISH: wire.FIELDS | wire.CONFIRM | wire.POST | wire.PIN | wire.UNKEEP | wire.DURABLE | wire.TIMES,
     wire.PUSH: wire.FIELDS,
-    wire.REQUEST: wire.FIELDS | wire.GATHER,
+    wire.REQUEST: wire.FIELDS | wire.GATHER | wire.LOCAL | wire.REMOTE,
     wire.REPLY: wire.FIELDS | wire.ERROR | wire.PARTIAL | wire.END,
-    wire.SUBSCRIBE: wire.NO_ECHO | wire.WATCH | wire.LISTEN | wire.SINCE,
-    wire.SERVE: wire.SHARED | wire.ASKS,
+    wire.SUBSCRIBE: wire.NO_ECHO
+    | wire.WATCH
+    | wire.LISTEN
+    | wire.SINCE
+    | wire.SUBSCRIBE_LOCAL
+    | wire.SUBSCRIBE_REMOTE
+    | wire.WAIT,
+    wire.SERVE: wire.SHARED | wire.ASKS | wire.LOCAL | wire.REMOTE | wire.WAIT,
     wire.HOLD: wire.FULL,
 }
 SENT = {

@@ -13,6 +13,7 @@ from tests.support.net import PATIENCE, Net, payloads
 from tests.support.wire import RawClient
 
 HOUR = 3600 * 10**9
+OUT_OF_RANGE = 48
 
 
 @pytest.fixture
@@ -185,10 +186,19 @@ async def test_a_since_that_says_nothing_is_refused(raw: RawClient, since: Any) 
     assert len(await read(raw, 1)) == 1  # the id is free, and the connection as good as before
 
 
-async def test_since_from_beyond_the_end_begins_at_the_end(raw: RawClient) -> None:
+async def test_since_from_beyond_the_end_is_refused(raw: RawClient) -> None:
     await stored(raw, wire.store(0, b"old", 1))
     guid = raw.welcome["guid"]
-    await read(raw, 0, since=("at", [(guid, "default", (1 << 63) - 1)]))
+    for beyond in (2, (1 << 63) - 1):
+        assert await refused(raw, wire.subscribe(1, 2, "**", since=("at", [(guid, "default", beyond)]))) == OUT_OF_RANGE
+    await read(raw, 0, since=("at", [(guid, "default", 1), (guid, "gone", 7), ("0" * 32, "default", 7)]))
+
+
+async def test_who_comes_back_from_beyond_the_end_begins_at_the_end(raw: RawClient) -> None:
+    """The broker has lost its end, and it is not the fault of who has seen that."""
+    await stored(raw, wire.store(0, b"old", 1))
+    guid = raw.welcome["guid"]
+    await read(raw, 0, since=("back", ([(guid, "default", (1 << 63) - 1)], "all", None)))
     await raw.send(wire.store(0, b"new", 2))
     assert (await raw.expect(wire.RECORD)).record.payload == b"new"
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from busway import _core, errors
@@ -24,7 +25,10 @@ def test_every_frame_kind_has_vectors_in_its_directions() -> None:
     seen = {(wire.frames(vector.data)[0].kind, vector.way) for vector in VECTORS.values()}
     wanted = set()
     for kind, (_, direction) in page.kinds().items():
-        wanted |= {(kind, way) for way in {"both": "→←", "client → broker": "→", "broker → client": "←"}[direction]}
+        wanted |= {
+            (kind, way)
+            for way in {"both": "→←", "client → broker": "→", "broker → client": "←", "nodes": ""}[direction]
+        }
     assert wanted - seen == set()
     assert seen - wanted == set()
 
@@ -215,6 +219,14 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
         0,
         sends_topic_first(wire.REQUEST, "sum", b"[1,2]", flags=wire.GATHER, aux=2000, each=50),
     ),
+    ("topic-eth", "publish-local"): (BOB, 0, sends_topic_first(wire.PUBLISH, "price/eth", b"3012.5", each=1)),
+    ("topic-sum", "request-remote"): (BOB, 0, sends_topic_first(wire.REQUEST, "sum", b"[1,2]", flags=wire.REMOTE)),
+    ("subscribe-wait",): (
+        ALICE,
+        0,
+        lambda made: made.subscribe(1, "price/*", flags=wire.SUBSCRIBE_REMOTE | wire.WAIT),
+    ),
+    ("serve-wait",): (ALICE, 0, lambda made: made.serve(1, "sum", wire.LOCAL | wire.WAIT)),
     ("accept-ask",): (ALICE, 0, lambda made: made.accept((1 << 63) | 1, 0)),
     ("reply-part",): (ALICE, 0, lambda made: made.reply(1, b"3", flags=wire.PARTIAL)),
     ("hold",): (ALICE, 0, lambda made: made.hold(1, True, 5)),
@@ -277,6 +289,10 @@ READS: dict[str, tuple[Any, ...]] = {
     "pong": (_core.EVENT_PONG, 0x1122334455667788),
     "missed": (_core.EVENT_MISSED, 2, 1000),
     "away": (_core.EVENT_AWAY,),
+    "servers": (
+        _core.EVENT_SERVERS,
+        msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]]),
+    ),
     "flow-stop": (_core.EVENT_FLOW, True),
     "flow-go": (_core.EVENT_FLOW, False),
     "close-down": (_core.EVENT_CLOSE, 9, "stopping"),
@@ -469,7 +485,9 @@ def test_the_frames_of_channels() -> None:
     assert channel_frames.take_of(rest["take"]) == (100, 5.0, False)
     assert channel_frames.take_of(rest["take-off"]) == 2
     what = channel_frames.What
-    assert list(channel_frames.entries_of(rest["ack"])) == [(what.ACK, 7, 2, 0.0), (what.NACK, 9, 1, 1.5)]
+    entries = [(what.ACK, 7, 2, 0.0), (what.NACK, 9, 1, 1.5)]
+    assert channel_frames.entries_of(rest["ack"]) == (None, entries)
+    assert channel_frames.entries_of(bytes(range(16)) + rest["ack"]) == (bytes(range(16)).hex(), entries)
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 16, 64, 1 << 20])

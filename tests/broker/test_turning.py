@@ -1,0 +1,135 @@
+"""A channel that somebody else hands out for a while knows afterwards all that was done there, and forgets nothing of its own."""
+
+import random
+from copy import deepcopy
+
+from busway.broker.channel_actions import Deliver, Note, Read
+from busway.broker.channels import Channel
+from busway.broker.progress import ChannelConfig, ChannelState, Created, Delivered, Done, Sought, apply, rebuild
+
+ME = (1, 1)
+SIZE = 40
+
+
+class Driver:
+    """A channel over a stream with so many messages, its journal, and what its consumer has been given."""
+
+    def __init__(self, state=None, size=SIZE, window=SIZE):
+        self.journal = {} if state is None else {"c": deepcopy(state)}
+        state = state or ChannelState("c", ChannelConfig(lease=0.0, max_deliveries=0), 1, 0)
+        apply(self.journal, Created("c", state.epoch, state.floor, state.config)) if not self.journal else None
+        self.size = size
+        self.channel = Channel(deepcopy(state))
+        self.given = []
+        self.do(self.channel.open(0, size, 0.0))
+        self.do(self.channel.join(ME, window, 0.0))
+
+    def do(self, actions):
+        todo = list(actions)
+        while todo:
+            action = todo.pop(0)
+            if isinstance(action, Note):
+                apply(self.journal, action.entry)
+            elif isinstance(action, Read):
+                spans = [(action.from_, self.size - action.from_)]
+                todo += self.channel.found(action.ticket, spans, self.size, 0.0)
+            elif isinstance(action, Deliver):
+                self.given += [one for start, count in action.spans for one in range(start, start + count)]
+
+    def ack(self, *offsets):
+        self.do(self.channel.ack(ME, [(one, 1) for one in offsets], 0.0))
+
+    def absorb(self, state):
+        self.do(self.channel.absorb(state, 0.0))
+
+    def wake(self):
+        self.given = []
+        self.do(self.channel.wake(0.0))
+        return self.given
+
+
+def after(state, *entries):
+    states = {"c": deepcopy(state)}
+    for entry in entries:
+        apply(states, entry)
+    return states["c"]
+
+
+def test_one_that_rests_hands_out_nothing_and_then_everything_that_is_left():
+    one = Driver(window=10)
+    assert one.given == list(range(10))
+    one.ack(0, 1)
+    one.channel.rest()
+    one.given = []
+    one.do(one.channel.join(ME, 20, 0.0))
+    one.do(one.channel.take(ME, 5, 3, 0.0, 0.0))
+    assert not one.given
+    assert not one.channel.more
+    assert one.channel.in_flight(ME) == 0
+    assert one.wake() == list(range(2, 22))
+
+
+def test_what_was_done_elsewhere_is_done():
+    one = Driver(window=10)
+    one.ack(3)
+    state = deepcopy(one.journal["c"])
+    one.ack(5)  # the other one never hears of this
+    one.channel.rest()
+    one.absorb(after(state, Done("c", 1, 2, ((8, 1), (20, 5)))))
+    assert one.journal["c"].floor == 2
+    one.do(one.channel.join(ME, SIZE, 0.0))
+    assert one.wake() == [two for two in range(2, SIZE) if two not in {3, 5, 8, *range(20, 25)}]
+
+
+def test_how_often_something_was_handed_out_elsewhere_counts():
+    config = ChannelConfig(lease=0.0, max_deliveries=3)
+    one = Driver(ChannelState("c", config, 1, 0), size=3)
+    one.channel.rest()
+    one.absorb(after(one.journal["c"], Delivered("c", 1, 2, ((1, 1),))))
+    assert {run.start: run.deliveries for run in one.channel._held} == {0: 1, 1: 2, 2: 1}
+
+
+def test_a_place_that_it_was_put_to_elsewhere_counts():
+    one = Driver(window=10)
+    one.ack(*range(10))
+    one.channel.rest()
+    one.absorb(after(one.journal["c"], Sought("c", 2, 5), Done("c", 2, 6)))
+    assert (one.channel.epoch, one.channel.floor) == (2, 6)
+    assert one.wake()[:3] == [6, 7, 8]
+
+
+def test_a_place_that_the_other_did_not_hear_of_stays():
+    one = Driver(window=10)
+    old = deepcopy(one.journal["c"])
+    one.do(one.channel.seek(30, 0.0))
+    one.channel.rest()
+    one.absorb(after(old, Done("c", 1, 35)))
+    assert one.wake() == list(range(30, 40))
+
+
+def test_by_chance():
+    chance = random.Random(8)
+    for _ in range(400):
+        one = Driver(window=chance.randint(1, SIZE))
+        done = set(chance.sample(one.given, chance.randint(0, len(one.given))))
+        one.ack(*done)
+        heard = deepcopy(one.journal["c"])
+        more = set(chance.sample(one.given, chance.randint(0, len(one.given)))) - done
+        one.ack(*more)
+        elsewhere = Driver(heard)
+        there = set(chance.sample(elsewhere.given, chance.randint(0, len(elsewhere.given))))
+        elsewhere.ack(*there)
+        one.channel.rest()
+        one.absorb(elsewhere.journal["c"])
+        every = done | more | there
+        assert rebuild(one.journal["c"].entries())["c"].floor == min(set(range(SIZE + 1)) - every)
+        one.do(one.channel.join(ME, SIZE, 0.0))
+        assert one.wake() == [two for two in range(SIZE) if two not in every]
+        assert Driver(one.journal["c"]).given == one.given, "and so it is after another start"
+
+
+def test_of_a_copy_that_lacks_the_end_nothing_is_concluded():
+    state = after(ChannelState("c", ChannelConfig(), 1, 0), Done("c", 1, 12, ((15, 2),)))
+    channel = Channel(state)
+    assert channel.open(0, 10, 0.0, copy=True) == []
+    assert (channel.epoch, channel.floor) == (1, 12)

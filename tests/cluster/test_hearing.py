@@ -1,0 +1,96 @@
+"""An acknowledgement is answered when every mirror that may take over has heard of it."""
+
+import asyncio
+
+import pytest
+
+from busway.cluster.hearing import Hearing
+from busway.errors import StoreFailed
+
+PATIENCE = 2.0
+LONG = 3 * PATIENCE
+
+
+@pytest.fixture
+async def hearing():
+    return Hearing(PATIENCE)
+
+
+def note(hearing, serial, now=0.0):
+    return hearing.note(serial, now, asyncio.get_running_loop().create_future)
+
+
+async def test_without_a_mirror_nobody_waits(hearing):
+    assert note(hearing, 1) is None
+    assert hearing.deadline() is None
+
+
+async def test_one_that_has_heard_everything_is_waited_for(hearing):
+    hearing.heard("m", 1)
+    assert note(hearing, 2) is None, "it has not heard everything yet"
+    hearing.heard("m", 3, all_=True)
+    four, five = note(hearing, 4), note(hearing, 5)
+    hearing.heard("m", 4)
+    assert four.done()
+    assert not five.done()
+    hearing.heard("m", 5)
+    assert five.done()
+
+
+async def test_of_two_both_are_waited_for(hearing):
+    for mirror in "mn":
+        hearing.heard(mirror, 1, all_=True)
+    told = note(hearing, 2)
+    hearing.heard("m", 2)
+    assert not told.done()
+    hearing.heard("n", 2)
+    assert told.done()
+
+
+async def test_one_that_is_lost_is_waited_for_until_it_must_know_that(hearing):
+    hearing.heard("m", 1, all_=True)
+    before = note(hearing, 2, 0.0)
+    hearing.lost("m", 1.0, ends=False)
+    after = note(hearing, 3, 4.0)
+    hearing.expire(LONG - 0.1)
+    assert not before.done()
+    hearing.expire(1.0 + LONG)
+    assert before.done()
+    assert after.done()
+    assert hearing.alone == 1
+    assert note(hearing, 4, 8.0) is None
+
+
+async def test_one_that_comes_back_has_what_it_hears_then(hearing):
+    hearing.heard("m", 1, all_=True)
+    hearing.lost("m", 1.0, ends=False)
+    told = note(hearing, 2, 2.0)
+    hearing.heard("m", 3, all_=True)
+    assert told.done()
+    hearing.expire(100.0)
+    assert hearing.mirrors == {"m"}
+
+
+async def test_one_that_says_that_it_stops_is_not_waited_for(hearing):
+    hearing.heard("m", 1, all_=True)
+    told = note(hearing, 2)
+    hearing.lost("m", 0.0, ends=True)
+    assert told.done()
+
+
+async def test_one_that_is_there_and_says_nothing_is_given_up_too(hearing):
+    hearing.heard("m", 1, all_=True)
+    told = note(hearing, 2, 5.0)
+    assert hearing.deadline() == 5.0 + LONG
+    hearing.expire(5.0 + LONG)
+    assert told.done()
+    assert not hearing.mirrors
+
+
+async def test_what_waits_is_refused_when_somebody_else_hands_out(hearing):
+    hearing.heard("m", 1, all_=True)
+    told = note(hearing, 2)
+    hearing.refuse(StoreFailed("no"))
+    with pytest.raises(StoreFailed):
+        told.result()
+    assert hearing.deadline() is None

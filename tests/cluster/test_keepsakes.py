@@ -1,0 +1,231 @@
+"""What is kept everywhere: nodes that tell each other of posts and pins agree in the end, whatever was cut meanwhile."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from busway.broker.flags import PIN, POST
+from busway.broker.retained import Kept, body_of
+from busway.cluster.keepsakes import All, Drop, Keepsakes, Put, Word, pack, put, read, version
+from busway.cluster.node import Stranger
+
+SEEDS = range(200)
+
+
+class Node:
+    """One node: what it keeps, and what it wants others to hear."""
+
+    def __init__(self, guid: str, grace: float = 10.0) -> None:
+        self.guid = guid
+        self.box: dict = {}
+        self.words = Keepsakes(grace)
+
+    def put(self, session: int, name: str, topic: str, time: int, number: int, flags: int) -> list[Word]:
+        new = Kept(1, session, name, flags, topic, body_of(time, number, b"", b"x"))
+        old = self.box.get(new.key)
+        if old is not None and version(old) > version(new):
+            return []
+        self.words.own(new.key)
+        self.box[new.key] = new
+        return [put(new)]
+
+    def drop(self, key, when) -> list[Word]:
+        gone = self.box.pop(key, None)
+        if gone is None:
+            return []
+        since = max(when, version(gone))
+        if gone.flags & PIN:
+            self.words.taken_back(key, since)
+        else:
+            self.words.disown(key)
+        return [Drop(*key, since)]
+
+    def everything(self) -> Iterator[Word]:
+        return self.words.mine(list(self.box.values()))
+
+    def hear(self, guid: str, packed: bytes) -> list[Word]:
+        back: list[Word] = []
+        for word in read(packed):
+            match word:
+                case Put():
+                    new = word.kept(1)
+                    old = self.box.get(new.key)
+                    match self.words.told_put(guid, new, old):
+                        case "keep":
+                            self.box[new.key] = new
+                        case "mine" if old is not None:
+                            back.append(put(old))
+                        case "mine":
+                            back.append(Drop(*new.key, self.words.mark(new.key)))
+                case Drop():
+                    if self.words.told_drop(guid, word, self.box.get(word.key)):
+                        del self.box[word.key]
+                case All():
+                    for key in self.words.told_all(guid):
+                        self.box.pop(key, None)
+        return back
+
+
+class Mesh:
+    """Nodes whose links come and go; what is told arrives late, in order."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.chance = Random(seed)
+        self.nodes = [Node(f"n{number}") for number in range(count)]
+        self.now = 0.0
+        self.ways: dict[tuple[int, int], list[bytes]] = {}
+        for one in range(count):
+            for other in range(one):
+                self.link(one, other)
+
+    def link(self, one: int, other: int) -> None:
+        for here, there in ((one, other), (other, one)):
+            self.ways[here, there] = []
+            self.nodes[here].words.come(self.nodes[there].guid)
+        for here, there in ((one, other), (other, one)):
+            self.ways[here, there].append(pack(self.nodes[here].everything()))
+
+    def cut(self, one: int, other: int) -> None:
+        for here, there in ((one, other), (other, one)):
+            if self.ways.pop((here, there), None) is not None:
+                self.nodes[here].words.went(self.nodes[there].guid, self.now)
+
+    def tell(self, here: int, words: list[Word]) -> None:
+        for (one, _), way in self.ways.items():
+            if one == here and words:
+                way.append(pack(words))
+
+    def arrive(self) -> bool:
+        full = [way for way, waiting in self.ways.items() if waiting]
+        if not full:
+            return False
+        here, there = self.chance.choice(full)
+        back = self.nodes[there].hear(self.nodes[here].guid, self.ways[here, there].pop(0))
+        if back:
+            self.ways[there, here].append(pack(back))
+        return True
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for node in self.nodes:
+            for key in node.words.expire(self.now):
+                node.box.pop(key, None)
+
+    def settle(self) -> None:
+        count = len(self.nodes)
+        for one in range(count):
+            for other in range(one):
+                if (one, other) not in self.ways:
+                    self.link(one, other)
+        while self.arrive():
+            pass
+        self.pass_time(100)
+        while self.arrive():
+            pass
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nodes_agree_in_the_end(seed: int) -> None:
+    mesh = Mesh(seed, 3)
+    chance = mesh.chance
+    pins: dict = {}
+    posts: dict = {}
+    for number in range(1, 61):
+        here = chance.randrange(3)
+        node = mesh.nodes[here]
+        match chance.choice(["pin", "pin", "unpin", "post", "unpost", "cut", "link", "arrive", "arrive", "time"]):
+            case "pin":
+                name, topic = chance.choice("ab"), chance.choice("xy")
+                # Clocks differ: the time of a later one may be an earlier one.
+                new = node.put(7, name, topic, 1000 + number + chance.randrange(-3, 4), number, PIN)
+                mesh.tell(here, new)
+                for one in new:
+                    key = (name, topic, b"")
+                    pins[key] = max(pins.get(key, ((0, 0, 0), None)), (version(one.kept(1)), number))
+            case "unpin":
+                found = [key for key in node.box if isinstance(key[0], str)]
+                if found:
+                    key = chance.choice(found)
+                    gone = node.drop(key, (1000 + number, 7, number))
+                    mesh.tell(here, gone)
+                    for one in gone:
+                        if one.version >= pins[key][0]:
+                            pins[key] = one.version, None
+            case "post":
+                topic = chance.choice("xy")
+                mesh.tell(here, node.put(100 + here, "", topic, 1000 + number, number, POST))
+                posts[100 + here, topic, b""] = number
+            case "unpost":
+                found = [key for key in node.box if key[0] == 100 + here]
+                if found:
+                    key = chance.choice(found)
+                    mesh.tell(here, node.drop(key, (1000 + number, 7, number)))
+                    del posts[key]
+            case "cut":
+                mesh.cut(here, (here + 1) % 3)
+            case "link":
+                one, other = here, (here + 1) % 3
+                if (one, other) not in mesh.ways:
+                    mesh.link(one, other)
+            case "arrive":
+                mesh.arrive()
+            case _:
+                mesh.pass_time(chance.uniform(0, 15))
+    mesh.settle()
+    wanted = {key: one for key, (_, one) in pins.items() if one is not None} | posts
+    for node in mesh.nodes:
+        assert {key: one.number for key, one in node.box.items()} == wanted, node.guid
+
+
+def test_posts_of_a_node_that_is_gone_are_withdrawn_after_the_time_of_grace() -> None:
+    mesh = Mesh(1, 2)
+    mesh.tell(0, mesh.nodes[0].put(5, "", "t", 1, 1, POST))
+    while mesh.arrive():
+        pass
+    assert len(mesh.nodes[1].box) == 1
+    mesh.cut(0, 1)
+    mesh.pass_time(9)
+    assert len(mesh.nodes[1].box) == 1
+    assert mesh.nodes[1].words.deadline() == 10
+    mesh.pass_time(1)
+    assert mesh.nodes[1].box == {}
+
+
+def test_a_client_that_moved_keeps_its_post() -> None:
+    mesh = Mesh(1, 2)
+    mesh.tell(0, mesh.nodes[0].put(5, "", "t", 1, 1, POST))
+    while mesh.arrive():
+        pass
+    mesh.tell(1, mesh.nodes[1].put(5, "", "t", 1, 1, POST))  # posted again where it is now
+    while mesh.arrive():
+        pass
+    mesh.tell(0, mesh.nodes[0].drop((5, "t", b""), (9, 9, 9)))  # its time of grace is over there
+    while mesh.arrive():
+        pass
+    assert list(mesh.nodes[1].box) == [(5, "t", b"")]
+
+
+@pytest.mark.parametrize(
+    "bad", [b"\xc1", b"\x80", pack([Put(0, "", POST, "t", bytes(16))]), pack([Put(1, "", POST | PIN, "t", bytes(16))])]
+)
+def test_what_is_none_is_refused(bad: bytes) -> None:
+    with pytest.raises(Stranger):
+        read(bad)
+
+
+def test_what_a_node_tells_late_takes_no_post_from_another():
+    """A client has gone on to a second node; what the first one had told of it comes late, and then that it has it no more."""
+    nodes = [Node(f"n{number}") for number in range(3)]
+    first, second = (node.put(7, "c", "status", 1, 1, POST) for node in nodes[:2])
+    far = nodes[2]
+    far.words.come("n0")
+    far.words.come("n1")
+    far.hear("n1", pack([*second, All()]))
+    far.hear("n0", pack(first))
+    far.words.went("n0", 0.0)
+    far.words.come("n0")
+    far.hear("n0", pack([All()]))
+    assert len(far.box) == 1
+    far.hear("n1", pack(nodes[1].drop((7, "status", b""), (2, 7, 2))))
+    assert not far.box

@@ -1,0 +1,187 @@
+"""Who belongs to a cluster: machines without sockets and clocks, on a network that delays, cuts and loses."""
+
+import pytest
+
+from busway.cluster.actions import Notice, Probe, Refuse
+from busway.cluster.membership import Membership
+from busway.cluster.node import Node
+from tests.cluster.world import Machine, World
+
+SEEDS = range(25)
+
+
+def kinds(machine: Machine) -> list[str]:
+    return [notice.kind for notice in machine.notices]
+
+
+def of(machine: Machine, kind: str) -> list[Notice]:
+    return [notice for notice in machine.notices if notice.kind == kind]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_comes_up_announces_itself_to_any_one_and_is_linked_to_all(seed):
+    world = World(seed)
+    world.start("a", "")
+    world.move_on(world.chance.random())
+    for name in "bcdef"[: world.chance.randint(1, 5)]:
+        world.start(name, f"{world.chance.choice([m.node.name for m in world.living()])}:1")
+        world.move_on(world.chance.choice([0, 0.05, 3]))
+    world.move_on(60)
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_that_dial_each_other_at_once_have_one_link_each(seed):
+    world = World(seed)
+    for name in "abcd":
+        world.start(name, "a:1,b:1,c:1,d:1")  # the list names the server itself
+    world.move_on(60)
+    world.assert_whole()
+    dials = world.dials
+    world.move_on(3600)
+    assert world.dials == dials, "a whole mesh dials nobody"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_crashes_restarts_and_cuts_heal(seed):
+    world = World(seed)
+    servers = "a:1,b:1,c:1,d:1"
+    for name in "abcd":
+        world.start(name, servers)
+    for _ in range(8):
+        world.move_on(world.chance.uniform(0, 10))
+        machine = world.chance.choice(list(world.living()))
+        other = world.chance.choice(list(world.living()))
+        match world.chance.choice(["restart", "power", "cut", "one way", "heal"]):
+            case "restart":
+                world.kill(machine)
+                world.start(machine.node.name, servers, guid=machine.node.guid)
+            case "power":
+                world.kill(machine, silent=True)
+                world.start(machine.node.name, servers, guid=machine.node.guid, skew=-5000)
+            case "cut":
+                world.cut |= {
+                    (machine.node.addresses[0], other.node.addresses[0]),
+                    (other.node.addresses[0], machine.node.addresses[0]),
+                }
+            case "one way":
+                world.cut.add((machine.node.addresses[0], other.node.addresses[0]))
+            case _:
+                world.cut.clear()
+    world.cut.clear()
+    world.move_on(120)
+    # A link on which nothing is said any more is found by heartbeats, which the probes of another's coming stand for here.
+    world.assert_whole()
+    assert not any(of(machine, "conflict") for machine in world.living()), "a node that was started again is no copy"
+
+
+def test_nodes_of_another_cluster_on_the_same_network_never_mix():
+    world = World(1)
+    one = world.start("a", "a:1,b:1,c:1", cluster="blue")
+    two = world.start("b", "a:1,b:1,c:1", cluster="green")
+    three = world.start("c", "a:1,b:1,c:1", cluster="blue")
+    world.move_on(60)
+    assert one.links == {three.node.guid}
+    assert three.links == {one.node.guid}
+    assert two.links == set()
+    assert any("this is the cluster 'green'" in notice.text for notice in of(one, "refused"))
+    assert {node.guid for node in one.members.known} == {three.node.guid}
+    dials = world.dials
+    world.move_on(60)
+    assert world.dials - dials < 12, "who said no is asked rarely"
+    assert len(of(one, "refused")) <= 4, "and people are told once a minute: of whom it dials and of who comes"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_copy_of_a_node_is_refused_and_told_and_the_first_one_stays(seed):
+    world = World(seed)
+    servers = "a:1,b:1,c:1,d:1,x:1"
+    for name in "abcd":
+        world.start(name, servers)
+    world.move_on(60)
+    first = world.chance.choice(list(world.living()))
+    copy = world.start("x", servers, guid=first.node.guid)
+    world.move_on(60)
+    copy.running = False  # so that only the others are looked at
+    world.assert_whole()
+    copy.running = True
+    assert copy.links == set()
+    assert "conflict" in kinds(copy)
+    assert any(of(machine, "conflict") for machine in world.living() if machine is not copy)
+    assert any("copied data folder" in notice.text for notice in of(copy, "conflict"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_copies_that_meet_only_through_others_are_found(seed):
+    world = World(seed)
+    a = world.start("a", "")
+    b = world.start("b", "")
+    first = world.start("x", "a:1")
+    world.move_on(30)
+    copy = world.start("y", "b:1", guid=first.node.guid)
+    world.move_on(30)
+    assert (a.links, b.links) == ({first.node.guid}, {first.node.guid})
+    # Now a and b learn of each other, and of their two nodes with one guid.
+    third = world.start("c", "a:1,b:1")
+    world.move_on(120)
+    assert first.links == {one.node.guid for one in (a, b, third)}
+    assert copy.links == set()
+    assert any(of(machine, "conflict") for machine in (a, b, third))
+
+
+def test_a_host_of_the_list_that_is_dead_is_tried_for_ever_and_harms_nobody():
+    world = World(3)
+    for name in "ab":
+        world.start(name, "a:1,b:1,gone:1")
+    world.move_on(60)
+    world.assert_whole()
+    before = world.dials
+    world.move_on(3600)
+    assert world.dials - before > 1000
+    world.start("gone", "")
+    world.move_on(60)
+    world.assert_whole()
+
+
+def test_a_node_that_was_told_of_and_is_gone_for_long_is_forgotten():
+    world = World(4)
+    a = world.start("a", "")
+    b = world.start("b", "a:1")
+    c = world.start("c", "a:1")
+    world.move_on(30)
+    world.kill(c)
+    world.move_on(500)
+    assert c.node.guid in {node.guid for node in b.members.known}
+    world.move_on(200)
+    for machine in (a, b):
+        assert c.node.guid not in {node.guid for node in machine.members.known}
+        assert [notice.guid for notice in of(machine, "forgotten")] == [c.node.guid]
+    dials = world.dials
+    world.move_on(3600)
+    assert world.dials == dials
+    world.assert_whole()
+
+
+def test_what_happens_is_told():
+    world = World(5)
+    a = world.start("a", "")
+    b = world.start("b", "a:1")
+    world.move_on(10)
+    world.kill(b)
+    world.move_on(10)
+    assert [(notice.kind, notice.name) for notice in a.notices] == [("up", "b"), ("down", "b")]
+
+
+def test_who_waits_for_a_link_that_is_not_open_yet_hears_of_its_end():
+    """Connections that came while two nodes were about to be linked are closed when they are, and the link is not."""
+    me, old, new = (Node(guid * 32, number, "test") for guid, number in (("1", 1), ("2", 2), ("2", 3)))
+    members = Membership(me, [], chance=lambda: 0.5)
+    members.greeted(1, new, 0.0)
+    members.greeted(2, old, 0.1)
+    members.take()
+    members.proved(1, 1.0)
+    assert Probe(1) in members.take()
+    members.alive(1, 1.1)
+    assert [action.conn for action in members.take() if isinstance(action, Refuse)] == [2]
+    members.tick(60.0)
+    assert members.linked == {new.guid: 1}

@@ -1,0 +1,113 @@
+"""The list of servers: as an argument, on the command line, in servers.json, in that order."""
+
+import json
+
+import pytest
+
+from busway.cluster.servers import Listed, ServersError, address_of, chosen, listed, read_file, span
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("3010", "tcp://127.0.0.1:3010"),
+        ("srv1:3010", "tcp://srv1:3010"),
+        ("srv1", "tcp://srv1:7420"),
+        ("[::1]:3010", "tcp://[::1]:3010"),
+        ("::1", "tcp://[::1]:7420"),
+        ("tls://srv1:3010", "tls://srv1:3010"),
+        ("unix:/run/bus", "unix:/run/bus"),
+    ],
+)
+def test_a_server_of_the_list(text, address):
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["srv1:port", "http://srv1:80", "srv1:70000", "tcp://a:1/path", "memory:x"])
+def test_what_is_no_server_is_told(text):
+    with pytest.raises(ServersError, match="not a server"):
+        address_of(text)
+
+
+def test_a_list_with_commas_as_the_command_line_has_it():
+    assert [one.address for one in listed("srv1:1,srv2:2,3")] == ["tcp://srv1:1", "tcp://srv2:2", "tcp://127.0.0.1:3"]
+    assert [one.address for one in listed(["srv1:1,srv2:2", "3", "srv1:1"])] == [
+        *("tcp://srv1:1", "tcp://srv2:2", "tcp://127.0.0.1:3")
+    ]
+
+
+def entry(**changes):
+    connection = {"host": "host1", "port": 3010, "reconnectSchedule": "0D00:01", **changes.pop("connection", {})}
+    return {
+        "name": "srv1",
+        "enabled": True,
+        "address": {"region": "emea", "host": "host1"},
+        "connection": connection,
+        **changes,
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(entries):
+        path = tmp_path / "servers.json"
+        path.write_text(entries if isinstance(entries, str) else json.dumps(entries))
+        return path
+
+    return write
+
+
+def test_servers_json(write):
+    path = write(
+        [
+            entry(),
+            entry(name="srv2", connection={"port": 3011, "reconnectSchedule": ["100ms", "1s", 10], "timeout": "2s"}),
+            entry(name="off", enabled=False, connection={"port": 1}),
+            entry(name="secure", connection={"url": "tls://host1:7421", "reconnectSchedule": None}),
+        ]
+    )
+    fields = {"region": "emea", "host": "host1"}
+    assert read_file(path) == [
+        Listed("tcp://host1:3010", "srv1", (60.0,), 5.0, fields),
+        Listed("tcp://host1:3011", "srv2", (0.1, 1.0, 10.0), 2.0, fields),
+        Listed("tls://host1:7421", "secure", fields=fields),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ("[", "servers.json"),
+        ({}, "array"),
+        ([{"name": "x"}], "connection"),
+        ([entry(connection={"port": None})], r"entry 1 \(srv1\): connection: a port"),
+        ([entry(connection={"port": 70000})], "70000 is no port"),
+        ([entry(connection={"reconnectSchedule": "soon"})], "not a time span: 'soon'"),
+        ([entry(connection={"reconnectSchedule": []})], "at least one delay"),
+        ([entry(), entry()], r"entry 2 \(srv1\): tcp://host1:3010 is in the list twice"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(write, entries, said):
+    with pytest.raises(ServersError, match=said):
+        read_file(write(entries))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ServersError, match="can't be read"):
+        read_file(tmp_path / "none.json")
+
+
+def test_the_argument_counts_before_the_command_line_and_that_before_the_file(write):
+    path = write([entry()])
+    assert [one.address for one in chosen(["1"], "2", path)] == ["tcp://127.0.0.1:1"]
+    assert [one.address for one in chosen(None, "2", path)] == ["tcp://127.0.0.1:2"]
+    assert [one.address for one in chosen(None, None, path)] == ["tcp://host1:3010"]
+    assert chosen([], "2", path) == []
+    assert chosen(None, None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0D00:01", 60), ("1D02:03:04.5", 93784.5), ("00:00:10", 10), (2.5, 2.5)]
+)
+def test_time_spans_as_the_file_writes_them(text, seconds):
+    assert span(text) == seconds

@@ -1,0 +1,56 @@
+"""What is done and lies here once more is given to nobody; what was handed out on purpose after that is given."""
+
+from collections import deque
+from types import SimpleNamespace
+
+from hypothesis import given, strategies as st
+
+from busway.client.ghosts import Ghosts, Sifted
+
+BROKERS = ("a", "b")
+STEPS = st.one_of(
+    st.tuples(st.just("arrives"), st.sampled_from(BROKERS), st.integers(0, 5)),
+    st.tuples(st.just("done"), st.sampled_from(BROKERS), st.integers(0, 5)),
+    st.tuples(st.just("refill"), st.just(""), st.integers(1, 4)),
+    st.tuples(st.just("take"), st.just(""), st.integers(1, 4)),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_as_if_all_that_waits_was_looked_through(steps):
+    ghosts, inbox, received = Ghosts(), deque(), 0
+    ready = Sifted([], 0, ghosts)
+    waiting, given_out, expected = [], [], []
+    for what, broker, number in steps:
+        if what == "arrives":
+            message = SimpleNamespace(broker=broker, offset=number)
+            inbox.append(message)
+            waiting.append(message)
+            received += 1
+        elif what == "done":
+            ghosts.add(broker, [number], received)
+            waiting = [one for one in waiting if (one.broker, one.offset) != (broker, number)]
+        elif what == "refill":
+            if not ready.__length_hint__():
+                batch = [inbox.popleft() for _ in range(min(number, len(inbox)))]
+                ready = Sifted(batch, received - len(inbox) - len(batch), ghosts)
+        else:
+            for _ in range(number):
+                if (message := next(ready, None)) is not None:
+                    given_out.append(message)
+                    expected.append(waiting.pop(0))
+    while inbox or ready.__length_hint__():
+        given_out += ready
+        batch = [inbox.popleft()] if inbox else []
+        ready = Sifted(batch, received - len(inbox) - len(batch), ghosts)
+    given_out += ready
+    assert list(map(id, given_out)) == list(map(id, expected + waiting))
+
+
+def test_nothing_is_remembered_for_ever():
+    ghosts = Ghosts()
+    message = SimpleNamespace(broker="a", offset=1)
+    for arrived in range(1, 1000):
+        ghosts.add("a", [arrived], arrived)
+        assert not ghosts.is_one(message, arrived), "it has arrived since"
+    assert len(ghosts) <= 1

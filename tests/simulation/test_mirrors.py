@@ -1,0 +1,177 @@
+"""Mirrors in virtual time: what is read from a copy, and what a node that has lost its end does with what it gets back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import busway
+from busway.testing.simulation.survey import strangers
+from busway.testing.simulation.world import Node, World
+
+SETTINGS = busway.Settings(heartbeat=1.0, grace=3.0, drain=1.0)
+LONG = 30.0
+"""Seconds in which dead connections are seen to be dead, and what is missing is fetched."""
+
+
+async def started(world: World, *, wait: float = 60.0) -> list[Node]:
+    """Three nodes, of which the second one mirrors the first one, and a stream that waits for that."""
+    urls = [f"sim://b{number}:7420" for number in (1, 2, 3)]
+    nodes = []
+    for number in (1, 2, 3):
+        place = busway.Cluster(
+            name="sim", servers=urls, mirror_of="b1" if number == 2 else None, mirror_wait=wait if number == 1 else 5.0
+        )
+        nodes.append(world.add_node(f"b{number}", SETTINGS, stores=True, cluster=place))
+        world.start(nodes[-1])
+    async with asyncio.timeout(LONG):
+        for node in nodes:
+            await node.up.wait()
+        while strangers(nodes):
+            await asyncio.sleep(0.1)
+    return nodes
+
+
+async def found(bus: busway.Bus) -> None:
+    """The stream, as soon as there is a mirror."""
+    while True:
+        try:
+            await bus.create_stream("orders", topics=["orders"], safety="mirrored")
+        except busway.Rejected:
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+async def texts(messages: AsyncIterator[busway.Message], got: list[str]) -> None:
+    async for message in messages:
+        got.append(message.text)
+
+
+def test_each_who_reads_a_copy_reads_all_of_it(world: World) -> None:
+    """Who comes later is further for a while; who was there before misses nothing of what lies between."""
+    first, second = list[str](), list[str]()
+    stopping = asyncio.Event()
+
+    async def publisher() -> None:
+        async with busway.connect("sim://b1:7420", learn=False) as bus:
+            await found(bus)
+            cut.set()
+            for number in range(60):
+                await bus.publish("orders", str(number), durable=True)
+                await asyncio.sleep(0.15)
+            stopping.set()
+
+    async def reader() -> None:
+        async with busway.connect("sim://b3:7420", learn=False) as bus:
+            while not any(info.name == "orders" for info in await bus.streams()):
+                await asyncio.sleep(0.1)
+            async with bus.subscribe("orders", since="all") as one:
+                reading = [asyncio.create_task(texts(aiter(one), first))]
+                await asyncio.sleep(1.5)
+                async with bus.subscribe("orders", since="all") as two:
+                    reading.append(asyncio.create_task(texts(aiter(two), second)))
+                    await stopping.wait()
+                    await asyncio.sleep(LONG)
+            await asyncio.gather(*reading)
+        over.set()
+
+    async def main() -> None:
+        await started(world)
+        world.launch("publisher", "c1", publisher)
+        await cut.wait()
+        for way in (("b1", "b3"), ("b3", "b1")):
+            world.network.block(*way)
+        await asyncio.sleep(1.0)
+        world.launch("reader", "c2", reader)
+        await over.wait()
+
+    cut, over = asyncio.Event(), asyncio.Event()
+    world.run(main())
+    everything = [str(number) for number in range(60)]
+    assert second == everything
+    assert first == everything
+    assert world.loop.failures == []
+
+
+@pytest.mark.parametrize("place", ["b1", "b2", "b3"])
+def test_what_a_node_gets_back_from_its_mirror_comes_to_nobody_twice(world: World, place: str) -> None:
+    """Without power it has lost what was only written; those who had it get it no second time, and nothing acknowledged is lost."""
+    read, followed = list[str](), list[str]()
+    over = asyncio.Event()
+    starts = 5
+
+    async def subscriber() -> None:
+        async with busway.connect(f"sim://{place}:7420", learn=False, reconnect=(0.1,)) as bus:
+            while not any(info.name == "orders" for info in await bus.streams()):
+                await asyncio.sleep(0.1)
+            async with bus.subscribe("orders", since="all") as stored, bus.subscribe("orders") as live:
+                tasks = [
+                    asyncio.create_task(texts(aiter(stored), read)),
+                    asyncio.create_task(texts(aiter(live), followed)),
+                ]
+                await over.wait()
+                await asyncio.sleep(LONG)
+            await asyncio.gather(*tasks)
+        gone.set()
+
+    async def publisher(node: Node) -> None:
+        async with busway.connect("sim://b1:7420", learn=False, reconnect=(0.1,)) as bus:
+            await found(bus)
+            world.launch("subscriber", "c2", subscriber)
+            await asyncio.sleep(1.0)
+            for number in range(4 * starts):
+                await bus.publish("orders", str(number), durable=True)
+                if number % 4 == 3 and number < 4 * (starts - 1):
+                    await asyncio.sleep(0.5)
+                    assert world.crash(node, power=True)
+                    world.loop.call_later(0.5, world.start, node)
+                    await asyncio.sleep(LONG)
+            over.set()
+
+    async def main() -> None:
+        nodes = await started(world)
+        world.launch("publisher", "c1", lambda: publisher(nodes[0]))
+        await gone.wait()
+        assert nodes[0].starts == starts
+
+    gone = asyncio.Event()
+    world.run(main())
+    everything = [str(number) for number in range(4 * starts)]
+    assert read == everything
+    assert followed == everything
+    assert world.loop.failures == []
+
+
+def test_a_mirror_that_stands_in_for_a_node_has_nothing_to_do_meanwhile(world: World) -> None:
+    """It is due to nothing while it has the turn of the node: what is due and never done would be looked at for ever."""
+    got, over = list[str](), asyncio.Event()
+
+    async def consumer() -> None:
+        async with busway.connect("sim://b3:7420", learn=False) as bus:
+            async with bus.channel("orders", "work", window=4) as channel:
+                while len(got) < 8:
+                    message = await channel.recv()
+                    got.append(message.text)
+                    await message.ack()
+        over.set()
+
+    async def publisher(node: Node) -> None:
+        async with busway.connect("sim://b1:7420", learn=False, reconnect=()) as bus:
+            await found(bus)
+            await bus.create_channel("orders", "work")
+            for number in range(8):
+                await bus.publish("orders", str(number), durable=True)
+            assert world.crash(node, power=True)
+            await asyncio.sleep(1.0)
+            world.launch("consumer", "c2", consumer)
+
+    async def main() -> None:
+        nodes = await started(world)
+        world.launch("publisher", "c1", lambda: publisher(nodes[0]))
+        await over.wait()
+        await asyncio.sleep(10 * LONG)
+
+    world.run(main())
+    assert got == [str(number) for number in range(8)]
+    assert world.loop.failures == []
