@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 import psutil
@@ -62,7 +62,7 @@ class Process:
         try:
             self._process.stdin.write(word + "\n")
         except BrokenPipeError:
-            self._fail("ended early")
+            self.fail("ended early")
 
     def hear(self, key: str, timeout: float) -> dict[str, Any]:
         """The next line that has this key; others are skipped (late answers to `count`)."""
@@ -71,9 +71,9 @@ class Process:
             try:
                 line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
-                self._fail(f"said no {key!r} within {timeout:g} s")
+                self.fail(f"said no {key!r} within {timeout:g} s")
             if not line:
-                self._fail(f"ended before it said {key!r}")
+                self.fail(f"ended before it said {key!r}")
             if line.startswith("{"):
                 values: dict[str, Any] = msgspec.json.decode(line)
                 if key in values:
@@ -91,7 +91,7 @@ class Process:
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self._fail(f"did not stop within {timeout:g} s")
+            self.fail(f"did not stop within {timeout:g} s")
 
     def kill(self) -> None:
         self._process.kill()
@@ -113,7 +113,8 @@ class Process:
         root = psutil.Process(self.pid)
         return [root, *root.children(recursive=True)]
 
-    def _fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
+        """Raise, with the end of what it wrote to standard error."""
         self._errors.flush()
         tail = Path(self._errors.name).read_text()[-2000:]
         raise ProcessError(f"{self.name} {what}\n{tail}".rstrip())
