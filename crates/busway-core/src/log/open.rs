@@ -48,15 +48,19 @@ fn number(name: &str, end: &str) -> Option<u64> {
     name.strip_suffix(end).filter(|digits| digits.len() == 20)?.parse().ok()
 }
 
+/// An offset that a file of its own has, if it is sound.
+fn read_note(files: &dyn Files, name: &str) -> io::Result<Option<u64>> {
+    let bytes = rest(&*files.open(name)?, 0, 13)?;
+    let found = bytes.split_at_checked(8).filter(|(offset, crc)| crc32c(offset).to_le_bytes() == **crc);
+    Ok(found.and_then(|(offset, _)| Some(u64::from_le_bytes(offset.try_into().ok()?))))
+}
+
 /// An offset that a file of its own has; 0 if there is none.
 fn noted(files: &dyn Files, names: &[String], name: &str, damage: &mut Vec<Damage>) -> io::Result<u64> {
     if !names.iter().any(|known| known == name) {
         return Ok(0);
     }
-    let bytes = rest(&*files.open(name)?, 0, 13)?;
-    let found = bytes.split_at_checked(8).filter(|(offset, crc)| crc32c(offset).to_le_bytes() == **crc);
-    let found = found.and_then(|(offset, _)| Some(u64::from_le_bytes(offset.try_into().ok()?)));
-    Ok(found.unwrap_or_else(|| {
+    Ok(read_note(files, name)?.unwrap_or_else(|| {
         damage.push(Damage {
             file: name.into(),
             position: 0,
@@ -166,6 +170,11 @@ struct Opening<'a> {
 /// Says that everything before this offset was removed.
 pub fn begin_with(files: &dyn Files, first: u64) -> io::Result<()> {
     note(files, FIRST, first)
+}
+
+/// What was said so last; 0 if nothing was.
+pub fn begins_with(files: &dyn Files) -> u64 {
+    read_note(files, FIRST).ok().flatten().unwrap_or(0)
 }
 
 /// Says that the log went up to this offset.

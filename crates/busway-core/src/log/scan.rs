@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topic, Topics};
 use super::files::{fill, rest};
 use super::once::Once;
-use super::open::{index, Scan, UNREADABLE};
+use super::open::{begins_with, index, Scan, UNREADABLE};
 use super::record::{behind, offset, records, size, wanted, Record, HEAD};
 use super::shared::{Data, Loaded, Piece, Shared, State};
 use super::whole::{self, whole_name};
@@ -256,6 +256,12 @@ impl Reader {
 
     /// A bucket whose file is gone counts no more.
     fn lose(&self, summary: &Summary) {
+        // Whoever writes a log that is only looked at here may have removed old ones, which is no damage.
+        let begin = begins_with(&*self.shared.files);
+        if summary.base < begin {
+            self.shared.state().buckets.retain(|bucket| bucket.summary.base >= begin || !bucket.sealed);
+            return;
+        }
         let (file, from, to) = (log_name(summary.base), summary.base, Some(summary.end));
         self.shared.tell(Damage { file, position: 0, from, to, what: "a bucket is missing" });
         self.shared.state().buckets.retain(|bucket| bucket.summary.base != summary.base || !bucket.sealed);
