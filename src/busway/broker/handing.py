@@ -270,7 +270,7 @@ class Handing:
         self._lose(who, lost)
         if not outlet.has_room(who):
             self.machine.stop(who)
-            self._hub.engine.want_room(who[0])
+            outlet.want_room(who)
         return True
 
     def _lose(self, who: Who, spans: list[Span]) -> None:
