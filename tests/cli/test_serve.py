@@ -153,6 +153,8 @@ async def test_an_empty_key_of_a_cluster_lets_nobody_in(shell, tmp_path, content
     assert "BUSWAY_CLUSTER_KEY is empty; unset it" in " ".join(done.notes.split())
     with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
         busway.Cluster(name="vault", key=content)
+    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+        busway.serve(cluster="vault", key=content)
 
 
 async def test_a_host_that_is_none(shell):
