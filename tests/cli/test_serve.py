@@ -139,6 +139,24 @@ async def test_flags_that_cannot_be(shell, arguments, text):
     assert "Traceback" not in done.notes
 
 
+@pytest.mark.parametrize("content", [b"", b" \n"])
+async def test_an_empty_key_of_a_cluster_lets_nobody_in(shell, tmp_path, content):
+    """It is a mistake, as of a secret that was not mounted, and no open cluster."""
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    place = ("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--cluster", "vault")
+    done = await shell.run(*place, "--cluster-key-file", file)
+    assert (done.code, done.out) == (2, b""), done.notes
+    assert "is empty" in done.notes
+    done = await shell.run(*place, BUSWAY_CLUSTER_KEY=content.decode())
+    assert (done.code, done.out) == (2, b""), done.notes
+    assert "BUSWAY_CLUSTER_KEY is empty; unset it" in " ".join(done.notes.split())
+    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+        busway.Cluster(name="vault", key=content)
+    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+        busway.serve(cluster="vault", key=content)
+
+
 async def test_a_host_that_is_none(shell):
     done = await shell.run("serve", "--tcp", "no-such-host.invalid")
     assert done.code == 1

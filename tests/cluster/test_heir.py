@@ -278,6 +278,41 @@ async def test_a_node_without_the_others_rests_and_says_so(three):
             assert numbers(await take(there, 9)) == list(range(1, 10))
 
 
+async def test_nodes_that_stopped_do_not_count(three):
+    """A cluster that was made smaller still has its mirrors take over."""
+    more = [await three.nodes.node(name, data=name == "d") for name in "def"]
+    await three.nodes.whole(three.a, three.b, three.c, *more)
+    for server in more:
+        await server.stop()
+    bus = await three.loose(three.c)
+    async with bus.channel("jobs", "work", window=20) as jobs:
+        assert len(await take(jobs, 10)) == 10
+        await ready(three.b, three.a.guid)
+        crash(three.a)
+        await stands_in(three.b, three.a.guid)
+
+
+async def test_a_node_that_stopped_counts_again_when_it_is_back(three):
+    await ready(three.b, three.a.guid)
+    guid = three.c.guid
+
+    async def counts(server, yes):
+        async def does():
+            return (guid in turns(server)._count.nodes) is yes
+
+        await eventually(does)
+
+    await three.c.stop()
+    await counts(three.a, yes=False)
+    await counts(three.b, yes=False)
+    three.c = await three.nodes.node("c", data=False)
+    guid = three.c.guid
+    await counts(three.a, yes=True)
+    await counts(three.b, yes=True)
+    crash(three.a)
+    await stands_in(three.b, three.a.guid)
+
+
 async def test_of_two_nodes_the_mirror_does_not_take_over(nodes: Mirrored):
     a, b = await nodes.pair()
     at_a, at_b = await nodes.client(a), await nodes.client(b)

@@ -62,7 +62,7 @@ class Mesh(Linking):
         self.turns = Turns(hub, cluster, self.mirroring, self.mirroring.send)
         self.turns.turned = parts.turned
         parts.hander = self.turns.hander
-        self.mirroring.leaving = self._left.__contains__
+        self.mirroring.leaving = self._leaving
         self._surveying = Surveying(hub)
         self.say(
             self._keeping,
@@ -128,8 +128,9 @@ class Mesh(Linking):
         if (members := self._members) is None:  # it does not listen everywhere yet
             return [[self._hub.name]]
         linked = members.linked
+        stopped = members.stopped
         known = sorted(members.known, key=lambda node: node.guid not in linked)
-        there = [node for node in known if node.guid not in self._left and node.addresses]
+        there = [node for node in known if node.guid not in stopped and node.addresses]
         return [[node.name, *node.addresses] for node in (members.me, *there)]
 
     def knows(self, guid: str) -> bool:
@@ -232,11 +233,17 @@ class Mesh(Linking):
 
     # Inside.
 
+    def _leaving(self, guid: str) -> bool:
+        return self._members is not None and guid in self._members.stopped
+
+    def _leaves(self, guid: str) -> None:
+        self.turns.left(guid)
+        self._hub.directory.changed()
+
     def _notice(self, notice: Notice) -> None:
         if notice.kind in {"up", "down", "forgotten"}:
             self._hub.directory.changed()
         if notice.kind == "forgotten":
-            self._left.discard(notice.guid)
             self.turns.forgotten(notice.guid)
         self.refused += notice.kind == "refused"
         self.conflicts += notice.kind == "conflict"

@@ -160,7 +160,7 @@ def _nodes(play: Play, count: int, settings: Settings, mirrors: Mirrors) -> list
     knows = chance.choice(("all", "first", "next"))
     if mirrors.victim is not None:
         knows = "all"  # who knows only one that is lost for good never hears of another
-    key = chance.choice(("", "secret"))
+    key = chance.choice((None, "secret"))
     skews = [chance.randrange(-HOUR, HOUR) for _ in names]
     if max(skews) - min(skews) >= HOUR:
         play.happened[SKEW] += 1
