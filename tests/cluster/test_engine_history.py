@@ -121,3 +121,11 @@ def test_what_a_node_got_back_is_told_to_those_who_were_at_its_end() -> None:
     pump(here, there)
     assert there.cursors[bob.conn, 1][1] == 2, "it reads on there"
     assert live(there, bob, stream, 3) == (3, None, True)
+
+
+def test_what_was_read_from_a_copy_does_not_come_again_when_its_node_knows_that_it_is_safe() -> None:
+    here, there, _, ann, bob, stream = two()
+    assert live(there, bob, stream, 2) == (2, None, True), "a copy had two, of which their node says nothing yet"
+    store(here, ann, 1, 3)
+    pump(here, there)
+    assert payloads(there, bob) == [b"x"], "the third"

@@ -281,7 +281,8 @@ class FarParts(Talk):
             log.warning("stream %r of node %s can't be read: %s", part.name, part.guid[:8], said.error)
             self._hub.loop.call_later(_RETRY, reader.fail)
             return
-        if said.next < question.offset or not said.gone <= said.first <= max(said.next, said.first):
+        back = said.next < question.offset and part.home != conn  # only its own node may have lost its end
+        if back or not said.gone <= said.first <= max(said.next, said.first):
             raise Stranger("an answer that goes back")
         if part.home not in {None, conn}:  # the node itself is here meanwhile, and may have more than its copy
             reader.fail()

@@ -41,6 +41,8 @@ impl Engine {
             // Whose it is on another node, and where to begin, is not known yet.
             None => stream < FAR || !this.since.contains(&sub),
             Some(cursor) if cursor.behind || !whole => false,
+            // It has read that already, from a copy: its node has just come to know that the copy is there.
+            Some(cursor) if offset < cursor.next => false,
             Some(cursor) => {
                 if crowded || this.held.contains_key(&sub) {
                     cursor.behind = true;
