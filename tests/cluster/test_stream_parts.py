@@ -49,7 +49,7 @@ async def test_info_and_the_list_have_what_each_node_has(three):
 
 
 async def test_the_part_of_another_node_is_read(three):
-    (a, b, c), (at_a, _, at_c) = three
+    (a, b, c), (*_, at_c) = three
     jobs = await at_c.stream("jobs", broker=a.guid)
     assert jobs.broker == a.guid
     assert await numbers(jobs) == [0, 1, 2, 3, 4]
@@ -99,7 +99,7 @@ async def test_a_copy_answers_for_a_node_that_is_gone(three):
 
 
 async def test_a_node_that_nobody_has_a_copy_of_is_told(three):
-    (a, b, c), (at_a, *_) = three
+    (a, _, c), (at_a, *_) = three
     crash(c)
 
     async def gone():
