@@ -94,3 +94,14 @@ async def test_what_waits_is_refused_when_somebody_else_hands_out(hearing):
     with pytest.raises(StoreFailed):
         told.result()
     assert hearing.deadline() is None
+
+
+async def test_what_is_due_happens_when_it_is_due():
+    """Not a rounding error later: who looks at that time and sees nothing would look again and again."""
+    for patience, since in ((9.0, 11.001435291227283), (4.5, 3.986223196077984), (0.3, 0.1)):
+        hearing = Hearing(patience)
+        hearing.heard("m", 1, all_=True)
+        hearing.lost("m", since, ends=False)
+        assert (due := hearing.deadline()) is not None
+        hearing.expire(due)
+        assert hearing.deadline() is None

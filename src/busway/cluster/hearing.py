@@ -78,11 +78,11 @@ class Hearing:
     def expire(self, now: float) -> None:
         """Wait no longer for those that were not heard for so long."""
         for mirror in [
-            one for one, since in self._mirrors.items() if since is not None and now - since >= self._patience
+            one for one, since in self._mirrors.items() if since is not None and now >= since + self._patience
         ]:
             self.alone += 1
             self._drop(mirror)
-        late = {mirror for one in self._waiting.values() if now - one.since >= self._patience for mirror in one.left}
+        late = {mirror for one in self._waiting.values() if now >= one.since + self._patience for mirror in one.left}
         for mirror in late:
             self.alone += 1
             self._drop(mirror)
