@@ -102,6 +102,7 @@ async def test_what_is_due_happens_when_it_is_due():
         hearing = Hearing(patience)
         hearing.heard("m", 1, all_=True)
         hearing.lost("m", since, ends=False)
-        assert (due := hearing.deadline()) is not None
+        due = hearing.deadline()
+        assert due is not None
         hearing.expire(due)
         assert hearing.deadline() is None
