@@ -43,6 +43,7 @@ def names(thing):
 
 
 INTERNAL = {
+    "plain",
     "announce",
     "arrived",
     "ended",

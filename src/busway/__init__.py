@@ -47,7 +47,7 @@ from busway.fields import ANY, Expr, expr
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings
-from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo
+from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo, StreamPart
 
 _T = _TypeVar("_T")
 
@@ -112,6 +112,7 @@ __all__ = [
     "Stream",
     "StreamConfig",
     "StreamInfo",
+    "StreamPart",
     "Subscription",
     "Timeout",
     "TypedRequest",

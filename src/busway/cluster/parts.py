@@ -67,6 +67,11 @@ class FarReader:
         self._asked = None
         self._wake()
 
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        self._asked = self._again = None
+        self._part.readers.pop(self, None)
+
     def _wake(self) -> None:
         if self._again is not None:
             self._again()
@@ -142,6 +147,10 @@ class FarParts(Talk):
         for part in [part for part in self._parts.values() if part.guid == guid]:
             for watcher in self._watchers:
                 watcher(part)
+
+    def find(self, guid: str, name: str) -> FarPart | None:
+        """The part that a node has of a stream."""
+        return self._parts.get((guid, name))
 
     def __iter__(self) -> Iterator[FarPart]:
         return iter(self._parts.values())
