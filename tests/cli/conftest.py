@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 import busway
+from tests.support.commands import Nursery
 
 PATIENCE = 40.0
 
@@ -52,13 +53,19 @@ class Running:
         return Done(self.process.returncode, out, self.first + notes.decode())
 
 
-class Shell:
-    """Runs `busway` against a server of the test."""
+def plain() -> dict[str, str]:
+    """The environment of every command."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
+    return inherited | {"COLUMNS": "200", "NO_COLOR": "1"}
 
-    def __init__(self, url: str) -> None:
+
+class Shell:
+    """Runs `busway` against a server of the test: `start` as a user does, `run` in a process that had less to load."""
+
+    def __init__(self, url: str, nursery: Nursery) -> None:
         self.url = url
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
-        self.environment |= {"BUSWAY_URL": url, "COLUMNS": "200", "NO_COLOR": "1"}
+        self.environment = plain() | {"BUSWAY_URL": url}
+        self._nursery = nursery
         self.stack = contextlib.AsyncExitStack()
 
     async def start(self, *arguments: object, stdout: int | None = None, **environment: str) -> Running:
@@ -75,10 +82,10 @@ class Shell:
         return Running(process)
 
     async def run(self, *arguments: object, stdin: bytes = b"", **environment: str) -> Done:
-        running = await self.start(*arguments, **environment)
+        words = [str(argument) for argument in arguments]
         async with asyncio.timeout(PATIENCE):
-            out, notes = await running.process.communicate(stdin)
-        return Done(running.process.returncode, out, notes.decode())
+            code, out, notes = await self._nursery.run(words, self.environment | environment, stdin)
+        return Done(code, out, notes.decode())
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
@@ -104,8 +111,15 @@ async def bus(server: busway.Server) -> AsyncIterator[busway.Bus]:
         yield bus
 
 
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(plain(), tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
 @pytest.fixture
-async def shell(server: busway.Server) -> AsyncIterator[Shell]:
-    shell = Shell(server.addresses[0])
+async def shell(server: busway.Server, nursery: Nursery) -> AsyncIterator[Shell]:
+    shell = Shell(server.addresses[0], nursery)
     async with shell.stack:
         yield shell
