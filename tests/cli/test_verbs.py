@@ -253,7 +253,7 @@ async def test_reply_comes_back(shell, tmp_path):
 async def test_reply_whose_topic_is_taken_meanwhile(shell, tmp_path):
     """It asks for some heartbeats, in case that it was its own old connection."""
     address = f"unix:{tmp_path}/bus"
-    quick = busway.Settings(heartbeat=0.2)
+    quick = busway.Settings(heartbeat=0.5)
     second = busway.serve("tcp://127.0.0.1:0", settings=quick)
     async with second as server, server.connect() as bus, bus.serve("topic", lambda _message: b"taken"):
         async with busway.serve(address, settings=quick) as first:

@@ -1,6 +1,7 @@
 """Channels over several nodes: one consumer of the whole cluster gets each message, wherever it was stored."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -217,9 +218,13 @@ async def test_late_acknowledgements_are_told(three):
     await some(clients[0], "jobs/0", 0, 1)
     async with clients[1].channel("jobs", "work", window=1) as first, clients[2].channel("jobs", "work") as second:
         one = await first.recv(20)
-        again = await second.recv(20)
-        assert place(one) == place(again)
-        await again.ack()
+        done = False
+        while not done:  # the time of this one may be over, too, before it is acknowledged
+            again = await second.recv(20)
+            assert place(one) == place(again)
+            with suppress(busway.AckLate):
+                await again.ack()
+                done = True
         with pytest.raises(busway.AckLate):
             await one.ack()
 

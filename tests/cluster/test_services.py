@@ -89,7 +89,7 @@ async def test_it_fails_over_among_the_providers_of_a_node_and_then_to_the_next_
     await serve(cluster, c, "sum", says("at last"))
     await served(a, "sum", 3)
     for _ in range(2):
-        assert (await asker.request("sum", timeout=60, each=0.2)).text == "at last"
+        assert (await asker.request("sum", timeout=60, each=0.5)).text == "at last"
 
 
 async def test_a_node_has_as_long_as_its_providers_take_one_after_the_other(cluster):  # noqa: F811
@@ -100,7 +100,7 @@ async def test_a_node_has_as_long_as_its_providers_take_one_after_the_other(clus
     await serve(cluster, b, "sum", says("at last"))
     await served(b, "sum", 10)
     await served(a, "sum", 1)
-    assert (await asker.request("sum", timeout=60, each=0.2)).text == "at last"
+    assert (await asker.request("sum", timeout=60, each=0.5)).text == "at last"
 
 
 async def test_a_provider_that_dies_is_followed_by_one_of_another_node(cluster):  # noqa: F811
