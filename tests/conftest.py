@@ -1,4 +1,4 @@
-"""What all tests share: event loops, certificates, a server with clients, and a PostgreSQL server for each process."""
+"""What all tests share: event loops, certificates, a server with clients, and for each process commands and a PostgreSQL server."""
 
 import asyncio
 import functools
@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.commands import Nursery
 from tests.support.net import Certificates, Net
 from tests.support.postgres import Postgres
 
@@ -40,6 +41,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.obj = limited(item.obj)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes none is left with a long test in the end: those with the longest time limits come first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -sum(marker.args[0] for marker in item.iter_markers("timeout")))
+
+
 def limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def run(*arguments: object, **keywords: object) -> None:
@@ -59,6 +66,13 @@ async def net(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Net]:
     """A server and its clients over TCP, closed in the end."""
     async with Net("tcp", tmp_path, certificates) as net:
         yield net
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
 
 import busway
-from tests.support.commands import Nursery
+from tests.support.commands import Nursery, plain
 
 PATIENCE = 40.0
 
@@ -51,12 +50,6 @@ class Running:
         async with asyncio.timeout(PATIENCE):
             out, notes = await self.process.communicate()
         return Done(self.process.returncode, out, self.first + notes.decode())
-
-
-def plain() -> dict[str, str]:
-    """The environment of every command."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
-    return inherited | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 class Shell:
@@ -109,13 +102,6 @@ async def server() -> AsyncIterator[busway.Server]:
 async def bus(server: busway.Server) -> AsyncIterator[busway.Bus]:
     async with server.connect(name="test") as bus:
         yield bus
-
-
-@pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(plain(), tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture

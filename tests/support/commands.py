@@ -16,10 +16,16 @@ from pathlib import Path
 NURSERY = Path(__file__).with_name("nursery.py")
 
 
+def plain() -> dict[str, str]:
+    """The environment of a command, without what would be taken for its flags."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
+    return inherited | {"COLUMNS": "200", "NO_COLOR": "1"}
+
+
 class Nursery:
     """The process that has loaded them; it ends when this one does."""
 
-    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = str(folder / "nursery")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self._path)
@@ -27,7 +33,7 @@ class Nursery:
             self._process = subprocess.Popen(
                 [sys.executable, NURSERY, str(listener.fileno())],
                 pass_fds=[listener.fileno()],
-                env=environment,
+                env=plain(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the tests
