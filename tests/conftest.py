@@ -22,7 +22,7 @@ except ImportError:
 hypothesis.settings.register_profile("busway", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("busway")
 
-LIMIT = 45.0
+LIMIT = 150.0
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
 if uvloop is not None:
     LOOPS["uvloop"] = uvloop.new_event_loop

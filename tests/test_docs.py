@@ -88,7 +88,7 @@ async def run_block(block: Block, page: Path, namespace: dict[str, Any], address
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         if code.co_flags & inspect.CO_COROUTINE:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await eval(code, namespace)
         elif "busway.run(" in block.text or "sync" in block.text:  # makes its own loop, or blocks: not on ours
             await asyncio.to_thread(eval, code, namespace)
@@ -126,7 +126,7 @@ async def test_busway_commands_run(block, address, tmp_path, nursery):
             else:
                 printed.append(await foreground(command, nursery))
         for process in running:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 printed.append((await process.stdout.read()).decode())
     if checked and expected:
         assert sorted("".join(printed).splitlines()) == sorted(expected)
@@ -142,7 +142,7 @@ def arguments(command: str) -> list[str]:
 async def foreground(command: str, nursery: Nursery) -> str:
     url = os.environ["BUSWAY_URL"]
     asked = command.replace(DEFAULT, url).replace("127.0.0.1:7420", url.removeprefix("tcp://"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         status, output, errors = await nursery.run(shlex.split(asked)[1:], os.environ, b"")
     assert status == 0, f"{command}: exit status {status}: {errors.decode()}"
     return output.decode()
@@ -154,7 +154,7 @@ async def background(command: str):
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             note = (await process.stderr.readline()).decode()
         assert "Ctrl-C" in note, f"{command}: {note}"
         yield process
@@ -168,7 +168,7 @@ async def background(command: str):
 async def serve_and_stop(command: str) -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         note = (await process.stderr.readline()).decode()
         process.terminate()
         await process.communicate()

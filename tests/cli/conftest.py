@@ -11,7 +11,7 @@ import pytest
 import busway
 from tests.support.commands import Nursery, plain
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 @dataclass
