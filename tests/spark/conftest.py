@@ -22,6 +22,10 @@ CONF = {
 JAVA = "-XX:TieredStopAtLevel=1"
 """Of every Java that a test starts: none runs for so long that the second compiler's work would be worth it."""
 
+os.environ |= {
+    "TESTS_PYTHON": sys.executable,
+    "PYSPARK_PYTHON": str(Path(__file__).parents[1] / "support" / "spark-python"),
+}
 os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {JAVA}".strip()
 
 
@@ -38,7 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for key, value in CONF.items():
         builder = builder.config(key, value)
