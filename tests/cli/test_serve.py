@@ -26,7 +26,7 @@ async def test_serve_as_in_the_t2_document(shell, tmp_path):
     async with busway.connect(told["addresses"][0]) as unix, busway.connect(told["addresses"][1]) as tcp:
         async with unix.subscribe("x") as subscription:
             await tcp.publish("x", b"1")
-            assert (await subscription.recv(timeout=10)).payload == b"1"
+            assert (await subscription.recv(timeout=60)).payload == b"1"
     done = await serving.end(signal.SIGTERM)
     assert done.code == 0
     for text in (told["addresses"][1], "busway sub", "busway pub", "busway info"):
@@ -100,7 +100,7 @@ async def test_the_second_signal_stops_at_once(shell):
     async with busway.connect(address, reconnect=None) as service, busway.connect(address, reconnect=None) as bus:
         async with service.serve("stuck") as requests:
             asking = asyncio.ensure_future(bus.request("stuck", timeout=60))
-            await requests.recv(timeout=10)  # a request in flight: draining waits for it
+            await requests.recv(timeout=60)  # a request in flight: draining waits for it
             serving.process.send_signal(signal.SIGTERM)
             while bus.state == "connected" and not bus._core.away:
                 await asyncio.sleep(0)

@@ -135,7 +135,7 @@ async def test_removing_asks_on_a_terminal(shell, bus, orders):
         )
         os.close(theirs)
         os.write(ours, answer)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             out, notes = await process.communicate()
         os.close(ours)
         assert (process.returncode, out) == (code, b"")
@@ -165,7 +165,7 @@ async def test_pub_stores_and_prints_positions(shell, bus, server):
     stream = await bus.stream("orders")
     assert [one.messages for one in await stream.topics()] == [3, 3000]
     async with bus.subscribe("orders/*", since="all") as subscription:
-        got = {(await subscription.recv(timeout=20)).topic for _ in range(3003)}
+        got = {(await subscription.recv(timeout=60)).topic for _ in range(3003)}
     assert got == {"orders/eu", "orders/us"}  # the others are not due
 
 
@@ -273,7 +273,7 @@ async def test_replay_shows_how_far_it_is_on_a_terminal_only(shell, bus, orders,
         env=shell.environment | {"TERM": "xterm"},
     )
     os.close(theirs)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         out, _ = await process.communicate()
     seen = b""
     while True:
@@ -300,7 +300,7 @@ async def test_info_shows_streams(shell, orders):
 
 async def test_channels_are_shown_with_their_lag(shell, bus, orders):
     async with bus.channel("orders", "billing", window=1) as channel:
-        await channel.recv(timeout=20)
+        await channel.recv(timeout=60)
         for arguments in (("stream", "info", "orders"), ("info", "--no-connections")):
             lines = [line.split() for line in (await shell.run(*arguments)).lines]
             (head,) = [line for line in lines if "lag" in line]

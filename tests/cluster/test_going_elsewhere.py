@@ -110,7 +110,7 @@ async def test_everything_goes_on_at_another_server(nodes):
     await other.publish("news", b"end")
     await taken(inbox, b"end")
     await knows(other, "jobs", 1)
-    assert (await grouped.recv(timeout=20)).payload == b"?"
+    assert (await grouped.recv(timeout=60)).payload == b"?"
 
     async def answered():
         try:

@@ -62,7 +62,7 @@ async def hands_out(server):
 
 async def take(channel, count):
     got = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             got.append(await channel.recv())
     return got
@@ -111,7 +111,7 @@ async def test_the_channels_of_a_dead_node_go_on_at_its_mirror(three, where):
         await stands_in(three.b, three.a.guid)
         got = []
         for _ in range(7):
-            message = await jobs.recv(20)
+            message = await jobs.recv(60)
             try:
                 await message.ack()
             except BusError:  # of those that it had when the node died; they come again
@@ -194,16 +194,16 @@ async def test_a_node_that_stops_leaves_no_gap(three):
     bus = await three.loose(three.c)
     async with bus.channel("jobs", "work", window=1) as jobs:
         await ready(three.b, three.a.guid)
-        first = await jobs.recv(20)
+        first = await jobs.recv(60)
         await first.ack()
         await three.a.stop()
         await stands_in(three.b, three.a.guid)
-        got = [await jobs.recv(20)]
+        got = [await jobs.recv(60)]
         if not await tried(got[0]):  # it was on its way when the node stopped
-            got = [await jobs.recv(20)]
+            got = [await jobs.recv(60)]
             await got[0].ack()
         for _ in range(8):
-            got.append(await jobs.recv(20))
+            got.append(await jobs.recv(60))
             await got[-1].ack()
         assert numbers(got) == list(range(1, 10))
 

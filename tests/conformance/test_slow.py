@@ -12,7 +12,7 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, gather, rest, settle, until
 
-pytestmark = pytest.mark.both_loops
+pytestmark = pytest.mark.both_loops(every=True)
 
 SIZE = 32 << 10
 COUNT = 1200  # 37 MiB: more than the sockets, the read buffers and the outbox together take

@@ -14,7 +14,7 @@ from busway.spark import NeedsSpark, session
 from busway.spark.lake.archive import archive
 from busway.spark.lake.sql import sql, views
 
-pytestmark = pytest.mark.timeout(900)  # starting Spark is part of the first test
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]  # starting Spark is part of the first test
 
 
 @pytest.fixture(scope="module")
