@@ -138,7 +138,7 @@ impl Engine {
             }
             if let Some(cursor) = self.conn(conn).and_then(|this| this.cursors.get_mut(&(sub, at))) {
                 // Each has its own place: of two that read a copy one may be further, and nothing comes live to the other.
-                *cursor = Cursor { behind: false, next };
+                *cursor = Cursor { behind: false, next: next.min(done) };
             }
         }
         Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }
