@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import busway
 from busway.cluster.mesh import Mesh
-from busway.errors import BusError
+from busway.errors import BusError, NoResponders
 from busway.testing.simulation.agreement import Seen
 from busway.testing.simulation.audit import until
 from busway.testing.simulation.ledger import Key, Ledger, key_of, payload
 from busway.testing.simulation.members import BRIEF, Member, heard
-from busway.testing.simulation.programs import CHANNEL
+from busway.testing.simulation.programs import AGAIN, CHANNEL
 from busway.testing.simulation.world import Node
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _SOON: Final = 10.0
 _PATIENCE: Final = 60.0
 """Seconds in which something is expected to come on."""
 _PROBES: Final = 3
+_TRIES: Final = 10
 
 
 def _hub(node: Node) -> "Hub":
@@ -178,12 +179,20 @@ class Survey:
 
     async def _answered(self, name: str, bus: busway.Bus, service: str) -> None:
         try:
-            reply = await bus.request(service, name, timeout=_SOON)
+            reply = await self._insist(bus, service, name)
         except BusError as error:
             self._problem(f"{service}, asked from {name}: {type(error).__name__}: {error}")
             return
         if reply.text != f"re {name}":
             self._problem(f"{service} answers {reply.text!r}")
+
+    async def _insist(self, bus: busway.Bus, service: str, text: str) -> Any:
+        """One that failed often is set aside, and then tried by one request at a time: the others are told that nobody is willing."""
+        for _ in range(_TRIES):
+            with suppress(NoResponders):
+                return await bus.request(service, text, timeout=_SOON)
+            await asyncio.sleep(AGAIN)
+        return await bus.request(service, text, timeout=_SOON)
 
     # What is kept and stored.
 
