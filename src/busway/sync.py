@@ -21,7 +21,8 @@ from busway.client.sync_parts import Events, Gathering, Request, Service, Subscr
 from busway.client.sync_streams import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
-from busway.cluster.serving import serve as _serve
+from busway.gateway.config import Http
+from busway.gateway.serving import serve as _serve
 from busway.fields import Fields
 from busway.settings import TLS, Identity, Offline, Settings
 
@@ -55,11 +56,12 @@ class Server:
         cluster: str | Cluster | None,
         servers: str | Sequence[str | Listed] | None,
         key: str | bytes | None,
+        http: str | Http | None,
     ) -> None:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key}
+            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http}
             server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
             return await server.start()
 
@@ -74,6 +76,11 @@ class Server:
     def addresses(self) -> tuple[str, ...]:
         """Where clients of this host connect to, real ports filled in."""
         return self._inner.addresses
+
+    @property
+    def http(self) -> str | None:
+        """Where the JSON door listens; None: there is none."""
+        return self._inner.http
 
     @property
     def guid(self) -> str:
@@ -165,9 +172,10 @@ def serve(
     cluster: str | Cluster | None = None,
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
+    http: str | Http | None = None,
 ) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key}
+    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
 
 

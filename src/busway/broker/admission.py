@@ -115,6 +115,8 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
         return
     if hub.engine.serve(conn, service, number, topic, flags) != Code.OK:
         return
+    if (session := hub.sessions.get(conn)) is not None:
+        session.served[service] = topic.removeprefix("/")
     if flags & SHARED:
         hub.sharing.join(conn, service, topic, flags)
     if flags & WAIT:

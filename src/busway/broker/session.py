@@ -37,6 +37,7 @@ class Session(asyncio.BufferedProtocol):
         "node",
         "paused",
         "scheme",
+        "served",
         "session",
         "transport",
     )
@@ -57,6 +58,8 @@ class Session(asyncio.BufferedProtocol):
         self.accepted = False
         self.closing = False
         self.paused = False
+        self.served: dict[int, str] = {}
+        """Topics of the services that it was allowed, by the numbers it has given them."""
 
     # The transport calls these.
 

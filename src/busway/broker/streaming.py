@@ -55,6 +55,8 @@ class Streaming:
         self._databases = Databases()
         self._ends = Ends(self._folder)
         self._changing = asyncio.Lock()
+        self.changes = 0
+        """How often a stream was made, changed or removed."""
 
     # From start to stop.
 
@@ -201,9 +203,17 @@ class Streaming:
                 await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # what stays goes at the next start
 
     def _tell_nodes(self, stream: Stream, *, there: bool = True) -> None:
+        self.changes += 1
         if self._hub.nodes is not None:
             self._hub.nodes.stream(stream, there=there)
             self._hub.flush()
+
+    def taking(self, topic: str) -> Stream | None:
+        """The stream that takes a topic by its patterns; None: only the default one does."""
+        for stream in self.streams.values():
+            if any(matches(topic, one) for one in stream.config.topics):
+                return stream
+        return None
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:

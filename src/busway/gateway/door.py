@@ -1,0 +1,220 @@
+"""The JSON door of a server: HTTP and WebSocket on one port, from its start to its drained stop. A driver."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from busway.client.bus import Bus
+from busway.errors import ListenFailed
+from busway.gateway import pages, websocket
+from busway.gateway.commands import Commands
+from busway.gateway.config import Http, host_port
+from busway.gateway.guard import Guard, Keys
+from busway.gateway.http import Handler
+from busway.gateway.queues import Queues
+from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Socket
+from busway.gateway.statuses import AWAY, FORBIDDEN
+
+try:
+    from busway.gateway.fastsocket import Front
+except ImportError:  # picows is not there; aiohttp reads WebSockets, too
+    Front = None  # type: ignore[assignment, misc]
+
+if TYPE_CHECKING:
+    from busway.broker.server import Server
+
+log = logging.getLogger("busway.gateway")
+
+_SWEEP: Final = 1.0
+"""Seconds between two looks for clients that are silent or take nothing."""
+
+
+class JsonDoor:
+    """Made by `busway.serve(http=...)`."""
+
+    kind = "http"
+
+    def __init__(self, server: "Server", settings: Http, keys: Keys | None = None) -> None:
+        self._server = server
+        self.settings = settings
+        self.closing = False
+        self._guard = Guard(keys)
+        self._host, self._port = host_port(settings.address)
+        self._sockets: set[Socket] = set()
+        self._bus: Bus | None = None
+        self._commands: Commands | None = None
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def commands(self) -> Commands:
+        """What its clients may ask for."""
+        assert self._commands is not None
+        return self._commands
+
+    def figures(self) -> dict[str, Any]:
+        """What it has counted, and who is there."""
+        counters = self.commands.counters
+        return {
+            "sockets": len(self._sockets),
+            "requests": dict(counters.requests),
+            "refusals": {str(status): count for status, count in counters.refusals.items()},
+            "forbidden": self._guard.refused,
+            "delivered": counters.delivered,
+            "slow": counters.slow,
+            "channels": len(self.commands.taps),
+        }
+
+    # From start to stop.
+
+    async def open(self) -> None:
+        """Listen."""
+        loop = asyncio.get_running_loop()
+        self._bus = await self._server.connect(name="json").open()
+        self._flushes = Flushes()
+        queues = Queues(self._server, self._bus, self.settings)
+        self._commands = Commands(self._bus, queues, self.settings, self._guard)
+        self._handler = Handler(self, self._commands, self.settings)
+        self._runner = web.AppRunner(
+            self._application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0, max_line_size=self.settings.head, max_field_size=self.settings.head
+        )
+        await self._runner.setup()
+        try:
+            self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
+        except OSError as error:
+            raise ListenFailed(f"can't listen on {self.address}: {error.strerror or error}") from error
+        self._port = self._listener.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
+
+    def _application(self) -> web.Application:
+        app = web.Application(client_max_size=self.settings.body, middlewares=[self._shared])
+        app.on_response_prepare.append(self._sign)
+        app.router.add_get("/services", self._services)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    async def close(self, seconds: float) -> None:
+        """Take no more, tell those that are there, let what waits for them flow out."""
+        self.closing = True
+        deadline = asyncio.get_running_loop().time() + seconds
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for socket in list(self._sockets):
+            socket.part(GOING_AWAY, "the broker stops")
+        while self._sockets and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for socket in list(self._sockets):
+            socket.abort()
+        if self._commands is not None:
+            for session in list(self._commands.sessions.values()):
+                session.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._commands is not None:
+            await self._commands.close()
+        if self._bus is not None:
+            await self._bus.drain(max(deadline - asyncio.get_running_loop().time(), 0.1))
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = loop.time()
+            self.commands.taps.sweep(now)
+            for socket in list(self._sockets):
+                if socket.full_since is not None and now - socket.full_since > self.settings.stall:
+                    self.commands.counters.slow += 1
+                    log.warning("a WebSocket client took nothing for %g s, and is closed", self.settings.stall)
+                    socket.part(TOO_SLOW, "too slow")
+                elif now - socket.seen > self.settings.idle:
+                    socket.part(GOING_AWAY, f"silent for {self.settings.idle:g} s")
+
+    # Connections.
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return self.plain() if Front is None else Front(self)
+
+    def plain(self) -> Any:
+        """A protocol that speaks HTTP."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    def socket(self, transport: Any) -> Socket:
+        """A client over a WebSocket."""
+        made = Socket(
+            self.commands, self._flushes, transport, self.settings.pending, lambda: self._sockets.discard(made)
+        )
+        self._sockets.add(made)
+        return made
+
+    def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Why a request is not even looked at: a page of somewhere else sends it, or there are too many."""
+        if self.closing:
+            return AWAY, "the broker stops"
+        if len(self._sockets) >= self.settings.clients:
+            return AWAY, f"{self.settings.clients} clients are there already"
+        origin = headers.get("Origin")
+        if origin is None:
+            foreign = headers.get("Sec-Fetch-Site") == "cross-site" and headers.get("Sec-Fetch-Mode") != "navigate"
+        else:
+            foreign = urlsplit(origin).netloc != headers.get("Host")
+        if foreign and not self._shares(origin):
+            return FORBIDDEN, "pages of this origin may not call it (setting cors)"
+        return None
+
+    def _shares(self, origin: str | None) -> bool:
+        return "*" in self.settings.cors or (origin is not None and origin in self.settings.cors)
+
+    # HTTP.
+
+    @web.middleware
+    async def _shared(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Who may call it from a page."""
+        origin = request.headers.get("Origin")
+        if request.method == "OPTIONS" and origin is not None and "Access-Control-Request-Method" in request.headers:
+            response: web.StreamResponse = web.Response(status=204 if self._shares(origin) else FORBIDDEN)
+            response.headers["Access-Control-Allow-Methods"] = "GET, POST, PUT, DELETE, OPTIONS"
+            if (wanted := request.headers.get("Access-Control-Request-Headers")) is not None:
+                response.headers["Access-Control-Allow-Headers"] = wanted
+            response.headers["Access-Control-Max-Age"] = "600"
+        elif (refusal := self.refusal(request.headers)) is not None:
+            response = web.json_response({"id": None, "status": refusal[0], "body": refusal[1]}, status=refusal[0])
+        else:
+            response = await handler(request)
+        return response
+
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Headers that let a page of somewhere else read the answer."""
+        origin = request.headers.get("Origin")
+        if origin is not None and self._shares(origin):
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Access-Control-Expose-Headers"] = "*"
+            response.headers["Vary"] = "Origin"
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await websocket.serve(self, request)
+        return await self._handler(request)
+
+    async def _services(self, request: web.Request) -> web.Response:
+        """Modules and methods that can be called."""
+        offered = {topic: mq for topic, mq, _ in self.commands.offers.listed()}
+        topics = {topic: offered.get(topic) for topic in (*self._server.services(), *offered)}
+        found = pages.modules(topics.items())
+        if "text/html" in request.headers.get("Accept", ""):
+            return web.Response(text=pages.page(self._server.name, found), content_type="text/html")
+        return web.json_response(found)
