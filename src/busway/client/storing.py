@@ -14,7 +14,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from busway import ambient
 from busway.client.connection import Connection
@@ -45,6 +45,22 @@ _CHUNK: Final = 1024
 _LONGEST: Final = 100 * 365.25 * 86400
 
 
+class Told(Protocol):
+    """Who hears what became of a message, at once when it is known: as a future does, without one."""
+
+    def done(self) -> bool:
+        """Whether it has heard."""
+
+    def set_result(self, place: Position, /) -> None:
+        """It is stored."""
+
+    def set_exception(self, error: BusError, /) -> None:
+        """It is not."""
+
+    def exception(self) -> object:
+        """Called after set_exception()."""
+
+
 class Placing(Coroutine[Any, Any, Position]):
     """A durable publish under way: awaited it gives its place. A coroutine for whoever wants a task of it."""
 
@@ -52,14 +68,14 @@ class Placing(Coroutine[Any, Any, Position]):
 
     def __init__(
         self,
-        answer: "asyncio.Future[Position]",
+        answer: "asyncio.Future[Position] | Told",
         topic: str,
         payload: bytes | str,
         fields: bytes,
         times: tuple[int, int],
         sent: int,
     ) -> None:
-        self.answer = answer
+        self.answer: Any = answer
         self.topic = topic
         self.payload = payload
         self.fields = fields
@@ -111,6 +127,18 @@ class Unstored:
         if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
+
+    def begin(self, topic: str, payload: bytes | str, fields: bytes, told: Told) -> bool:
+        """Send a message if that can be done at once, and tell what becomes of it; False: nothing is sent."""
+        core = self._core
+        connection = core.connection
+        if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
+            return False
+        now = ambient.time_ns()
+        number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now)
+        self._ones[number] = Placing(told, topic, payload, fields, (0, 0), now)
+        self._bytes += len(payload) + _EACH
+        return True
 
     async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[Mixed, int]:
         """Send some of these, from one on, without waiting until they are stored; what is under way, and where to go on.

@@ -98,6 +98,10 @@ class Queues:
         self._known[mq] = queue
         return queue
 
+    def known(self, mq: str) -> Queue | None:
+        """The queue of this name, if it was found before and nothing has changed since."""
+        return self._known.get(mq) if self._server.stream_changes == self._seen else None
+
     def get(self, mq: str) -> Queue:
         """The queue of this name. Raises Refused."""
         if (queue := self.find(mq)) is None:

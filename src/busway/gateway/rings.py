@@ -6,6 +6,7 @@ A machine, without a socket or a clock.
 from typing import Any, Final, Protocol
 
 from busway.gateway.filters import Takes
+from busway.gateway.quick import begin
 
 BATCH: Final = 512
 """What a subscriber without a window may be given at once."""
@@ -21,7 +22,7 @@ class Sink(Protocol):
 class Subscriber:
     """One subscriber of a channel."""
 
-    __slots__ = ("channel", "credit", "filter", "form", "mq", "sink", "takes", "tap")
+    __slots__ = ("begin", "channel", "credit", "filter", "form", "mq", "sink", "takes", "tap")
 
     def __init__(
         self, sink: Any, form: int, mq: str, channel: str, credit: int | None, text: str | None, takes: Takes | None
@@ -36,6 +37,7 @@ class Subscriber:
         self.filter = text
         self.takes = takes
         self.tap: Any = None
+        self.begin = begin(mq, channel)
 
     @property
     def room(self) -> int:

@@ -66,6 +66,11 @@ class Session:
     # Requests.
 
     @property
+    def idle(self) -> bool:
+        """Whether no request waits for another one."""
+        return self._running is None
+
+    @property
     def waiting(self) -> int:
         """Requests that are under way or wait for their turn."""
         return self.busy + len(self._waiting)
@@ -125,9 +130,12 @@ class Session:
             log.error("unexpected error while a request was done: %s", request.cmd, exc_info=error)
             self.answer(request.form, request.ident, FAILED, "unexpected error")
             return
-        status, text = told(error)
+        self.refuse(request.form, request.ident, *told(error))
+
+    def refuse(self, form: int, ident: Ident, status: int, text: str) -> None:
+        """Tell that something is not done."""
         self._commands.counters.refused(status)
-        self.answer(request.form, request.ident, status, text)
+        self.answer(form, ident, status, text)
 
     # Subscriptions.
 

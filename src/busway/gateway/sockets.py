@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway._core import Message
-from busway.gateway import envelope
-from busway.gateway.envelope import Ident, Malformed
+from busway.errors import BusError
+from busway.gateway import envelope, quick
+from busway.gateway.envelope import FLAT, Ident, Malformed
 from busway.gateway.queues import Queue
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
+from busway.gateway.statuses import NOT_FOUND, Refused, told
+from busway.positions import Position
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -33,6 +36,46 @@ TOO_SLOW: Final = 1008
 _encode: Final = msgspec.json.Encoder().encode
 _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
+
+
+class Ack:
+    """Who hears that the message of a client is stored, and tells it so."""
+
+    __slots__ = ("_ident", "_over", "_queue", "_socket")
+
+    def __init__(self, socket: "Socket", ident: bytes, queue: Queue) -> None:
+        self._socket = socket
+        self._ident = ident
+        self._queue = queue
+        self._over = False
+
+    def done(self) -> bool:
+        return self._over
+
+    def set_result(self, place: Position, /) -> None:
+        self._over = True
+        socket, queue = self._socket, self._queue
+        socket.busy -= 1
+        if place.stream != queue.stream:  # it was removed at the same moment
+            self._refuse(Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
+            return
+        if not socket.gone:
+            socket.send(_FLAT + self._ident + queue.acked[0])
+        if socket.held:
+            socket.relieved()
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._over = True
+        self._socket.busy -= 1
+        self._refuse(error)
+        self._socket.relieved()
+
+    def exception(self) -> None:
+        return None
+
+    def _refuse(self, error: Exception) -> None:
+        status, text = told(error)
+        self._socket.refuse(FLAT, msgspec.json.decode(self._ident), status, text)
 
 
 class Flushes:
@@ -65,41 +108,54 @@ class Socket(Session):
         self._pending = pending
         self._gone = gone
         self._out: list[bytes] = []
-        self._held = False
+        self.held = False
         """It is not read from."""
         self._loop = asyncio.get_running_loop()
         self.seen = self._loop.time()
         """When it last said or took something."""
         self.full_since: float | None = None
+        self._sender = quick.packed(self.id)
+        self._quick = commands.open
+        """Whether nobody has to sign anything."""
         transport.set_write_buffer_limits(HIGH)
 
     # In.
 
     def frame(self, data: bytes | str) -> None:
         """A message has arrived."""
+        if self._quick and self.idle and type(data) is bytes and (pub := quick.read(data, self._sender)) is not None:
+            queue = self._commands.queues.known(pub.mq)
+            if queue is not None and queue.topic is not None and pub.mq == queue.topic:
+                self.form = FLAT
+                try:
+                    sent = self._commands.store(queue.topic, pub.payload, pub.fields, Ack(self, pub.ident, queue))
+                except BusError:
+                    sent = False  # the long way tells it
+                if sent:
+                    self.busy += 1
+                    return
         try:
             request = envelope.parse(data)
         except Malformed as error:
-            self._commands.counters.refused(error.status)
-            self.answer(error.form, error.ident, error.status, error.text)
+            self.refuse(error.form, error.ident, error.status, error.text)
             return
         self.receive(request)
 
     def read(self) -> None:
         """All that was there is dealt with."""
         self.seen = self._loop.time()
-        if not self._held and (self.full or self.waiting >= self._pending):
-            self._held = True
+        if not self.held and (self.full or self.waiting >= self._pending):
+            self.held = True
             self._transport.pause_reading()
 
     def relieved(self) -> None:
-        if self._held and not self.full and self.waiting < self._pending // 2 + 1 and not self._transport.is_closing():
-            self._held = False
+        if self.held and not self.full and self.waiting < self._pending // 2 + 1 and not self._transport.is_closing():
+            self.held = False
             self._transport.resume_reading()
 
     # Out.
 
-    def _send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         out = self._out
         if not out:
             self._flushes.add(self)
@@ -123,7 +179,7 @@ class Socket(Session):
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
         if not self.gone:
-            self._send(envelope.answer(form, ident, status, body, head))
+            self.send(envelope.answer(form, ident, status, body, head))
 
     def acked(self, form: int, ident: Ident, queue: Queue, mq: str) -> None:
         if self.gone:
@@ -131,11 +187,14 @@ class Socket(Session):
         if mq != queue.topic:
             super().acked(form, ident, queue, mq)
         else:
-            self._send((_HEADERS if form else _FLAT) + _encode(ident) + queue.acked[form])
+            self.send((_HEADERS if form else _FLAT) + _encode(ident) + queue.acked[form])
 
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._commands.counters.delivered += 1
-        self._send(envelope.delivery(one.form, one.mq, one.channel, message, one.credit))
+        if one.form == FLAT and one.credit is None:
+            self.send(quick.delivery(one.begin, one.mq, one.channel, message))
+        else:
+            self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.credit))
 
     # Its socket.
 

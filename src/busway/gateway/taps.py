@@ -46,9 +46,7 @@ class Tap:
         self._held: deque[tuple[Message, Any]] = deque()
         self._size = _BYTES // 32
         """Of a message, as far as is known."""
-        self._wake = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self._taking: asyncio.Future[list[Message]] | None = None
         self._told = False
         self.over = False
         self.opened = asyncio.ensure_future(self._channel.start())
@@ -64,22 +62,21 @@ class Tap:
         """One more; what is held and it takes it gets at once."""
         one.tap = self
         self.ring.add(one)
-        if self._pump is None:
-            self._pump = self._loop.create_task(self._run(), name=f"busway tap {self.queue.stream}/{self.name}")
         self.look()
 
     def unsubscribe(self, one: Subscriber) -> None:
         self.ring.remove(one)
         self.used = self._loop.time()
-        if self._taking is not None and not self.ring.room(1):
-            self._taking.cancel()  # nothing is lost: what has come by then is held
-        self.look()
+        if self._pump is not None and not self.ring.room(1):
+            self._pump.cancel()  # nothing is lost: what has come by then is taken next
+            self._pump = None
 
     def look(self) -> None:
         """Somebody has credit or room again, or another filter."""
         if self._held and self.ring.members:
             self._hand([])
-        self._wake.set()
+        if self._pump is None and not self.over and self.ring.room(1) and len(self._held) < self._aside:
+            self._pump = self._loop.create_task(self._run(), name=f"busway tap {self.queue.stream}/{self.name}")
 
     # Takers.
 
@@ -100,7 +97,7 @@ class Tap:
         finally:
             self.users -= 1
             self.used = self._loop.time()
-            self._wake.set()
+            self.look()
 
     # Inside.
 
@@ -113,31 +110,22 @@ class Tap:
             self._size = max(mean, (self._size + mean) // 2)
 
     async def _run(self) -> None:
+        """Take as long as somebody has room."""
         try:
-            while True:
-                self._wake.clear()
-                room = self.ring.room(self._at_once())
+            while room := self.ring.room(self._at_once()):
                 if len(self._held) >= self._aside:
                     self._tell()
-                    room = 0
-                if not room:
-                    await self._wake.wait()
-                    continue
-                self._taking = asyncio.ensure_future(self._channel.take(room))
-                try:
-                    batch = await self._taking
-                except asyncio.CancelledError:
-                    if not self._taking.cancelled() or (task := asyncio.current_task()) is None or task.cancelling():
-                        raise
-                    continue
-                finally:
-                    self._taking = None
+                    return
+                batch = await self._channel.take(room)
                 self._measure(batch)
                 self._hand(batch)
         except Closed:
             self._end(None)
         except BusError as error:
             self._end(error)
+        finally:
+            if self._pump is asyncio.current_task():
+                self._pump = None
 
     def _hand(self, batch: list[Message]) -> None:
         """Hand out what is held and what has come, in this order; hold what nobody takes now."""
