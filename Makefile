@@ -26,8 +26,8 @@ help: ## list the targets
 setup: $(ENGINE) java ## prepare the virtual environment and build the engine
 
 # With job control the terminal's Ctrl-C reaches the server alone, so that make has nothing to complain of.
-run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
-	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve || test $$? = 130
+run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420, with JSON on http://127.0.0.1:15555
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve --http 127.0.0.1:15555 || test $$? = 130
 
 demo: $(ENGINE) java ## payments, a Spark pipeline, an archive and a picture, in two minutes
 	$(BIN)/python examples/demo/demo.py

@@ -21,9 +21,9 @@ from busway.client.sync_parts import Events, Gathering, Request, Service, Subscr
 from busway.client.sync_streams import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
+from busway.fields import Fields
 from busway.gateway.config import Http
 from busway.gateway.serving import serve as _serve
-from busway.fields import Fields
 from busway.settings import TLS, Identity, Offline, Settings
 
 __all__ = [

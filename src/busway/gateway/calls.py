@@ -117,7 +117,8 @@ class Calls:
         head = {
             name: value
             for name, value in request.head.items()
-            if name not in {"ack", "apiKey", "signature", "status", "target", "source", "recver", "sender", "mq", "channel"}
+            if name
+            not in {"ack", "apiKey", "signature", "status", "target", "source", "recver", "sender", "mq", "channel"}
         }
         if form == FLAT:
             head |= {"recver": target.id, "sender": session.id}
@@ -143,9 +144,7 @@ class Calls:
 
     # A service of the bus.
 
-    async def _native(
-        self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float
-    ) -> None:
+    async def _native(self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float) -> None:
         fields = {"id": request.ident, "sender": session.id}
         for name, params in asked:
             topic = check_topic(name, wildcards=False)
@@ -163,9 +162,7 @@ class Calls:
         raise Refused(NOT_FOUND, _nobody(request))
 
 
-def candidates(
-    parts: list[str], query: str, more: list[Any], *, whole: bool
-) -> Iterator[tuple[str, list[Any]]]:
+def candidates(parts: list[str], query: str, more: list[Any], *, whole: bool) -> Iterator[tuple[str, list[Any]]]:
     """The services that a path may mean, the longest first, each with its parameters.
 
     Those are what is left of the path and what was given besides, or that alone if it is the whole; what the query says

@@ -118,7 +118,13 @@ class Commands:
         return self._publish(queue.topic, payload, fields=fields, durable=True)
 
     def _stored(
-        self, session: Session, request: Request, queue: Queue, mq: str, ack: bool, answer: "asyncio.Future[Any]"  # noqa: FBT001, by partial()
+        self,
+        session: Session,
+        request: Request,
+        queue: Queue,
+        mq: str,
+        ack: bool,
+        answer: "asyncio.Future[Any]",  # noqa: FBT001, by partial()
     ) -> None:
         """What became of a `pub`."""
         session.busy -= 1
@@ -211,9 +217,7 @@ class Commands:
             channel_name(shown)  # one that can't be is found before the queue is made
         queue = await self.queues.create(mq, request.text("mqType"), request.number("mqMask"))
         if shown is not None:
-            await self.queues.create_channel(
-                queue, shown, mask=mask, topic=topic, offset=offset, checksum=checksum
-            )
+            await self.queues.create_channel(queue, shown, mask=mask, topic=topic, offset=offset, checksum=checksum)
         session.answer(request.form, request.ident, OK, f"OK, CREATE ({_names(mq, shown)})")
 
     async def _remove(self, session: Session, request: Request) -> None:
@@ -316,4 +320,3 @@ def _channel(request: Request) -> str:
 
 def _names(mq: str, channel: str | None) -> str:
     return f"mq={mq}" if channel is None else f"mq={mq},channel={channel}"
-

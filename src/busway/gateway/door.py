@@ -87,7 +87,12 @@ class JsonDoor:
         self._commands = Commands(self._bus, queues, self.settings, self._guard)
         self._handler = Handler(self, self._commands, self.settings)
         self._runner = web.AppRunner(
-            self._application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0, max_line_size=self.settings.head, max_field_size=self.settings.head
+            self._application(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
+            max_line_size=self.settings.head,
+            max_field_size=self.settings.head,
         )
         await self._runner.setup()
         try:

@@ -120,16 +120,16 @@ class Front(asyncio.Protocol):
         return WSProtocol(
             None,
             None,
-            False,  # noqa: FBT003, they have no names there: it is the server's side
+            False,
             self._listen,
             logging.getLogger("busway.gateway.picows"),
-            True,  # noqa: FBT003, an exception ends the connection
+            True,
             self._door.settings.slow,
-            False,  # noqa: FBT003, no pings of its own: the door closes what is silent
+            False,
             10.0,
             10.0,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,  # noqa: FBT003, pings are answered
+            True,
             self._door.settings.body + 1024,
             None,
             16 * 1024,
@@ -138,9 +138,7 @@ class Front(asyncio.Protocol):
     def _listen(self, request: WSUpgradeRequest) -> Any:
         if (refusal := self._door.refusal(request.headers)) is not None:
             status, text = refusal
-            return WSUpgradeResponseWithListener(
-                WSUpgradeResponse.create_error_response(status, text.encode()), None
-            )
+            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, text.encode()), None)
         return Listener(self._door)
 
     def connection_lost(self, exc: Exception | None) -> None:

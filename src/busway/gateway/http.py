@@ -62,9 +62,7 @@ class Stream(Session):
 
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._commands.counters.delivered += 1
-        self._put(
-            envelope.delivery(one.form, one.mq, one.channel, message, one.credit), f"id: {message.offset}\n"
-        )
+        self._put(envelope.delivery(one.form, one.mq, one.channel, message, one.credit), f"id: {message.offset}\n")
 
     def ended(self, one: Subscriber, status: int, text: str) -> None:
         super().ended(one, status, text)
@@ -253,5 +251,3 @@ async def _parts(request: web.Request, most: int) -> dict[str, Any]:
     except (ValueError, AssertionError) as error:
         raise Malformed(f"a form that can't be read: {error}") from None
     return {"attributes": attributes, "files": files}
-
-

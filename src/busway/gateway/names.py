@@ -39,7 +39,9 @@ def channel_name(shown: str) -> str:
     if not data:
         raise ValueError("a channel has a name of at least one letter")
     if len(data) > _ROOM:
-        raise ValueError(f"the name of a channel has at most 64 letters, or {_ROOM} bytes with others than letters and digits")
+        raise ValueError(
+            f"the name of a channel has at most 64 letters, or {_ROOM} bytes with others than letters and digits"
+        )
     return _WRITTEN + _write(data)
 
 

@@ -195,5 +195,3 @@ def _request(offer: Offer, message: Message) -> Request:
     if type(body) is dict and type(body.get("method")) is str:
         return Request(FLAT, body, UNSET, {})
     return Request(FLAT, {}, body, {})
-
-

@@ -28,6 +28,8 @@ log = logging.getLogger("busway.gateway")
 
 HIGH: Final = 256 * 1024
 """Bytes that may wait to be written to a client before it counts as full."""
+_TURNS: Final = 1
+"""Turns of the loop that a write waits: what a message is answered with and what is delivered for it leave together."""
 _TEXT: Final = 0x81
 _CLOSE: Final = 0x88
 GOING_AWAY: Final = 1001
@@ -84,13 +86,19 @@ class Flushes:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Socket] = []
+        self._turns = 0
 
     def add(self, one: "Socket") -> None:
         if not self._dirty:
+            self._turns = _TURNS
             self._loop.call_soon(self._flush)
         self._dirty.append(one)
 
     def _flush(self) -> None:
+        if self._turns:
+            self._turns -= 1
+            self._loop.call_soon(self._flush)
+            return
         dirty, self._dirty = self._dirty, []
         for one in dirty:
             one.flush()
@@ -100,7 +108,12 @@ class Socket(Session):
     """A client over a WebSocket."""
 
     def __init__(
-        self, commands: "Commands", flushes: Flushes, transport: asyncio.Transport, pending: int, gone: Callable[[], None]
+        self,
+        commands: "Commands",
+        flushes: Flushes,
+        transport: asyncio.Transport,
+        pending: int,
+        gone: Callable[[], None],
     ) -> None:
         super().__init__(commands)
         self._transport = transport
@@ -232,5 +245,3 @@ class Socket(Session):
         if not self.gone:
             self.close()
             self._gone()
-
-

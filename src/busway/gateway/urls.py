@@ -14,18 +14,58 @@ _KEYS: Final = {
     for key in ("mqType", "mqMask", "channelMask", "clearBind", "apiKey")  # header names have no case
 }
 _PLAIN: Final = frozenset(
-    """accept accept-charset accept-encoding accept-language access-control-request-headers access-control-request-method
-    authorization cache-control connection content-encoding content-length content-type cookie date dnt expect forwarded from
-    host if-match if-modified-since if-none-match if-range if-unmodified-since keep-alive last-event-id max-forwards origin
-    pragma priority proxy-authorization range referer te trailer transfer-encoding upgrade upgrade-insecure-requests user-agent
-    via x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip x-requested-with""".split()
+    [
+        "accept",
+        "accept-charset",
+        "accept-encoding",
+        "accept-language",
+        "access-control-request-headers",
+        "access-control-request-method",
+        "authorization",
+        "cache-control",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "cookie",
+        "date",
+        "dnt",
+        "expect",
+        "forwarded",
+        "from",
+        "host",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "keep-alive",
+        "last-event-id",
+        "max-forwards",
+        "origin",
+        "pragma",
+        "priority",
+        "proxy-authorization",
+        "range",
+        "referer",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "upgrade-insecure-requests",
+        "user-agent",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-real-ip",
+        "x-requested-with",
+    ]
 )
 """Headers of HTTP itself, which are no part of a message."""
 
 
-def of(
-    verb: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any
-) -> Request:
+def of(verb: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
     """What an HTTP request asks for. `body` is bytes, or a value that was read from a form. Raises Malformed."""
     if "cmd" in headers or ("mq" in headers and path == "/"):
         return _headed(verb, path, query, headers, body)
@@ -57,9 +97,7 @@ def _whole(body: bytes) -> Request | None:
     return None
 
 
-def _headed(
-    verb: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any
-) -> Request:
+def _headed(verb: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
     """Control fields in the HTTP headers, and in the query of the path `/`."""
     head = {
         _KEYS.get(name, name): value
@@ -143,4 +181,3 @@ def printable(value: Any) -> str:
 def path_of(raw: str) -> str:
     """The path of a URL, without what is escaped."""
     return unquote(raw, errors="replace")
-
