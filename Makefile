@@ -78,7 +78,7 @@ simulate: $(ENGINE) ## run N (1000) simulated worlds from the seed FIRST (0) on,
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra mdns --extra spark --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra http --extra mdns --extra spark --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made
