@@ -40,6 +40,7 @@ log = logging.getLogger("busway.gateway")
 
 VARIABLE: Final = "BUSWAY_HTTP_KEY_LIST"
 
+_FORBIDDEN: Final = 403
 _LOOK: Final = 1.0
 """Seconds between two looks whether a file has changed."""
 _MILLISECONDS: Final = 1e11
@@ -54,9 +55,9 @@ class KeysError(ValueError):
 
 
 class Refused(Exception):  # noqa: N818 - the name says what happened
-    """A request that is not let in."""
+    """A request that is not let in, with the status and the text for whoever sent it."""
 
-    def __init__(self, text: str, status: int = 403) -> None:
+    def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
@@ -116,21 +117,23 @@ class Keyring:
         """Raises Refused if the key may not do that."""
         if not key.may(verb, topic):
             self.refused += 1
-            raise Refused(f"apiKey may not {verb} {topic}")
+            raise Refused(_FORBIDDEN, f"apiKey may not {verb} {topic}")
 
     def _check(self, request: Mapping[str, Any], now: float, raw: bytes | str | None) -> Key:
         fields = control(request)
         if not (api_key := fields.get("apiKey")):
-            raise Refused("missing apiKey in request")
+            raise Refused(_FORBIDDEN, "missing apiKey in request")
         if not (signature := fields.get("signature")):
-            raise Refused("missing signature in request")
+            raise Refused(_FORBIDDEN, "missing signature in request")
         key = self._keys.get(api_key) if isinstance(api_key, str) else None
         if key is None:
-            raise Refused("apiKey not exists")
+            raise Refused(_FORBIDDEN, "apiKey not exists")
         if not key.secret:
-            raise Refused("secretKey not exists")
+            raise Refused(_FORBIDDEN, "secretKey not exists")
         if not verify(request, key.secret, raw=raw):
-            raise Refused("signature mismatched" if form_of(request) == "headers" else "signature unmatched")
+            raise Refused(
+                _FORBIDDEN, "signature mismatched" if form_of(request) == "headers" else "signature unmatched"
+            )
         if key.window is not None:
             self._once(key, key.window, fields, signature.lower(), now)
         return key
@@ -138,16 +141,16 @@ class Keyring:
     def _once(self, key: Key, window: float, fields: Mapping[str, Any], signature: str, now: float) -> None:
         """Refuse what is old, and what was here before: a request is known by its signature, which covers all of it."""
         if (timestamp := _seconds(fields.get("timestamp"))) is None:
-            raise Refused("missing timestamp in request")
+            raise Refused(_FORBIDDEN, "missing timestamp in request")
         replays = self._replays.get(key.api_key)
         if replays is None or replays.window != window:
             replays = self._replays[key.api_key] = Replays(window, most=self._remembered)
         mark = hashlib.sha256(signature.encode()).digest()[:16]
         match replays.look(mark, timestamp, now):
             case "late":
-                raise Refused("timestamp out of window")
+                raise Refused(_FORBIDDEN, "timestamp out of window")
             case "again":
-                raise Refused("request was sent before")
+                raise Refused(_FORBIDDEN, "request was sent before")
 
     def _look(self, now: float) -> None:
         """Read the keys again if a file of theirs has changed. Keys that can't be understood change nothing."""
