@@ -1,9 +1,13 @@
 """What is scraped: the names, the figures, and that there are never too many."""
 
 import asyncio
+import json
 import platform
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import busway
@@ -195,3 +199,28 @@ async def test_every_figure_of_the_broker_is_there():
     }
     async with busway.serve() as server:
         assert set(server.stats()) == elsewhere | set(metrics._COUNTERS) | set(metrics._GAUGES)
+
+
+async def test_dashboard_alerts_and_documentation_name_what_is_scraped():
+    """Every name that they use is one that a server in a cluster gives, and every one that it gives is documented."""
+    folder = Path(__file__).parent.parent.parent
+    async with busway.serve("tcp://127.0.0.1:0", cluster="m") as server:
+        body, _ = metrics.exposition(metrics.families(await server.figures()))
+    families = list(text_string_to_metric_families(body.decode()))
+    given = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    given = {name for name in given if name.startswith("busway_")} | {"busway_event_loop_lag_seconds"}
+    dashboard = (folder / "examples" / "monitoring" / "grafana.json").read_text()
+    alerts = (folder / "examples" / "monitoring" / "alerts.yml").read_text()
+    json.loads(dashboard)
+    rules = yaml.safe_load(alerts)["groups"][0]["rules"]
+    assert all({"alert", "expr", "annotations"} <= set(rule) for rule in rules)
+    used = set(re.findall(r"\bbusway_\w+", dashboard + alerts))
+    assert used <= given, used - given
+    page = (folder / "docs" / "howto" / "monitoring.md").read_text()
+    told = set(re.findall(r"`(busway_\w+)`", page))
+    for row in page.splitlines():
+        first = re.search(r"`(busway_(?:log|cursor))_\w+`", row)
+        if first:
+            told |= {f"{first[1]}{name}" for name in re.findall(r"`…(_\w+)`", row)}
+    assert given - told == set()
+    assert told - given == set()
