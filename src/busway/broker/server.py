@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from busway import ambient
 from busway.broker import services
@@ -27,6 +27,8 @@ from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
 
 log = logging.getLogger("busway.broker")
+
+State: TypeAlias = Literal["new", "serving", "stopping", "stopped"]
 
 _LOOK: Final = 0.01
 """Seconds between two looks at the outboxes while draining."""
@@ -76,6 +78,7 @@ class Server:
         self._listeners: list[Listener] = []
         self._hub: Hub | None = None
         self._begun = False
+        self._serving = False
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._deadline = math.inf
@@ -128,6 +131,7 @@ class Server:
         except BaseException:
             await self.stop(0.0)
             raise
+        self._serving = True
         places = [*self.addresses, *(door.address for door in self._open)]
         log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(places) or "memory")
         return self
@@ -198,6 +202,32 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """The broker's counters."""
         return services.stats(self._running())
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life: not started or about to be, serving, stopping, or over."""
+        if self._stopped.is_set():
+            return "stopped"
+        if self._stopping is not None:
+            return "stopping"
+        return "serving" if self._serving else "new"
+
+    def overview(self) -> dict[str, Any]:
+        """What `busway info` shows, but for the connections: `transports` counts those that came, `ended` those that went and why.
+
+        `damaged` has the streams that could not be opened.
+        """
+        hub = self._running()
+        return services.overview(hub) | {
+            "transports": dict(hub.opened),
+            "ended": dict(hub.ended),
+            "damaged": dict(hub.streaming.damaged),
+        }
+
+    async def figures(self) -> dict[str, Any]:
+        """The overview, and as `nodes` what `busway cluster` shows: round trips are measured. None without a cluster."""
+        nodes = self._running().nodes
+        return {"nodes": None if nodes is None else await nodes.figures()} | self.overview()
 
     async def serve_forever(self) -> None:
         """Return when the server has been stopped; stop it when this is cancelled."""

@@ -83,7 +83,8 @@ class Placing(Coroutine[Any, Any, Position]):
         self.sent = sent
 
     def __await__(self) -> Generator[Any, None, Position]:
-        return self.answer.__await__()
+        steps: Generator[Any, None, Position] = self.answer.__await__()
+        return steps
 
     def send(self, value: Any) -> Any:
         return self._await().send(value)

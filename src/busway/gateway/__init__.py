@@ -1,1 +1,1 @@
-"""Doors: other ways into the bus than its own protocol. Each is a client of the broker that it runs beside."""
+"""Doors for those who don't speak Busway's own protocol: JSON over HTTP and WebSocket, CloudEvents, metrics."""

@@ -69,30 +69,31 @@ class Commands:
     def run(self, session: Session, request: Request) -> Later | None:
         """Begin a command. Raises Refused, or what the bus says."""
         cmd = request.cmd
-        counts = self.counters.requests
-        counts[cmd or "call"] = counts.get(cmd or "call", 0) + 1
         if self._guard.wanted and cmd != "ping":
             self._guard.check(request)
         if cmd is None:
             if not request.is_call:
                 raise Refused(BAD, "cmd key required")
-            return self.calls.begin(session, request)
+            self.counters.asked("call")
+            self.calls.begin(session, request)
+            return None
         if (command := self._table.get(cmd)) is None:
-            del counts[cmd]  # or anybody could make it grow
-            counts["unknown"] = counts.get("unknown", 0) + 1
+            self.counters.asked("unknown")
             raise Refused(NOT_FOUND, f"Command({cmd}) Not Found")
+        self.counters.asked(cmd)
         return command(session, request)
 
     # Messages.
 
-    def _pub(self, session: Session, request: Request) -> Later | None:
+    def _pub(self, session: Session, request: Request) -> None:
         head = request.head
         mq = head.get("mq")
         if type(mq) is not str or not mq:
             mq = _mq(request)
         ack = True if "ack" not in head else request.flag("ack", True)
         if not ack and request.is_call:
-            return self.calls.begin(session, request)
+            self.calls.begin(session, request)
+            return
         queue = self.queues.find(mq)
         if queue is None or queue.topic is None:
             raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")
@@ -104,12 +105,11 @@ class Commands:
         except BaseException:
             session.busy -= 1
             raise
-        done = partial(self._stored, session, request, queue, mq, ack)
+        done = partial(self._stored, session, request, queue, mq if ack else None)
         if type(placing) is Placing:
             placing.answer.add_done_callback(done)
         else:  # much is under way: it has to wait for room
             asyncio.ensure_future(placing).add_done_callback(done)
-        return None
 
     def publish(self, queue: Queue, request: Request, sender: str) -> Coroutine[Any, Any, Any]:
         """Store the message that a request is; under way when this returns."""
@@ -118,22 +118,16 @@ class Commands:
         return self._publish(queue.topic, payload, fields=fields, durable=True)
 
     def _stored(
-        self,
-        session: Session,
-        request: Request,
-        queue: Queue,
-        mq: str,
-        ack: bool,
-        answer: "asyncio.Future[Any]",  # noqa: FBT001, by partial()
+        self, session: Session, request: Request, queue: Queue, mq: str | None, answer: "asyncio.Future[Any]"
     ) -> None:
-        """What became of a `pub`."""
+        """What became of a `pub`; without `mq` it is told only if it failed."""
         session.busy -= 1
         error = answer.exception() if not answer.cancelled() else Refused(FAILED, "the broker stops")
         if error is not None:
             session.fail(request, error if isinstance(error, Exception) else Refused(FAILED, str(error)))
         elif answer.result().stream != queue.stream:  # it was removed at the same moment
-            session.fail(request, Refused(NOT_FOUND, f"MQ({mq}) Not Found"))
-        elif ack:
+            session.fail(request, Refused(NOT_FOUND, f"MQ({mq or queue.topic}) Not Found"))
+        elif mq is not None:
             session.acked(request.form, request.ident, queue, mq)
         session.relieved()
 

@@ -11,6 +11,8 @@ class Counters:
     """By command."""
     refusals: dict[int, int] = field(default_factory=dict)
     """By status."""
+    quick: int = 0
+    """Of the command `pub`, besides those."""
     delivered: int = 0
     slow: int = 0
     """Clients that were closed since they took nothing."""

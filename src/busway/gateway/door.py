@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -10,12 +11,11 @@ from aiohttp import web
 
 from busway.client.bus import Bus
 from busway.errors import ListenFailed
-from busway.gateway import pages, websocket
 from busway.gateway.commands import Commands
 from busway.gateway.config import Http, host_port
 from busway.gateway.guard import Guard, Keys
-from busway.gateway.http import Handler
 from busway.gateway.queues import Queues
+from busway.gateway.site import application
 from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Socket
 from busway.gateway.statuses import AWAY, FORBIDDEN
 
@@ -42,10 +42,12 @@ class JsonDoor:
         self._server = server
         self.settings = settings
         self.closing = False
-        self._guard = Guard(keys)
+        self.guard = Guard(keys)
         self._host, self._port = host_port(settings.address)
         self._sockets: set[Socket] = set()
-        self._bus: Bus | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.bus: Bus | None = None
         self._commands: Commands | None = None
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -68,9 +70,9 @@ class JsonDoor:
         counters = self.commands.counters
         return {
             "sockets": len(self._sockets),
-            "requests": dict(counters.requests),
+            "requests": counters.requests | {"pub": counters.requests.get("pub", 0) + counters.quick},
             "refusals": {str(status): count for status, count in counters.refusals.items()},
-            "forbidden": self._guard.refused,
+            "forbidden": self.guard.refused,
             "delivered": counters.delivered,
             "slow": counters.slow,
             "channels": len(self.commands.taps),
@@ -81,13 +83,12 @@ class JsonDoor:
     async def open(self) -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
-        self._bus = await self._server.connect(name="json").open()
+        self.bus = await self._server.connect(name="json").open()
         self._flushes = Flushes()
-        queues = Queues(self._server, self._bus, self.settings)
-        self._commands = Commands(self._bus, queues, self.settings, self._guard)
-        self._handler = Handler(self, self._commands, self.settings)
+        queues = Queues(self._server, self.bus, self.settings)
+        self._commands = Commands(self.bus, queues, self.settings, self.guard)
         self._runner = web.AppRunner(
-            self._application(),
+            application(self, self._server),
             access_log=None,
             handler_cancellation=True,
             shutdown_timeout=1.0,
@@ -102,13 +103,6 @@ class JsonDoor:
         self._port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
 
-    def _application(self) -> web.Application:
-        app = web.Application(client_max_size=self.settings.body, middlewares=[self._shared])
-        app.on_response_prepare.append(self._sign)
-        app.router.add_get("/services", self._services)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        return app
-
     async def close(self, seconds: float) -> None:
         """Take no more, tell those that are there, let what waits for them flow out."""
         self.closing = True
@@ -119,8 +113,9 @@ class JsonDoor:
             self._sweeper.cancel()
         for socket in list(self._sockets):
             socket.part(GOING_AWAY, "the broker stops")
-        while self._sockets and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._empty.wait()
         for socket in list(self._sockets):
             socket.abort()
         if self._commands is not None:
@@ -130,8 +125,8 @@ class JsonDoor:
             await self._runner.cleanup()
         if self._commands is not None:
             await self._commands.close()
-        if self._bus is not None:
-            await self._bus.drain(max(deadline - asyncio.get_running_loop().time(), 0.1))
+        if self.bus is not None:
+            await self.bus.drain(max(deadline - asyncio.get_running_loop().time(), 0.1))
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -160,11 +155,15 @@ class JsonDoor:
 
     def socket(self, transport: Any) -> Socket:
         """A client over a WebSocket."""
-        made = Socket(
-            self.commands, self._flushes, transport, self.settings.pending, lambda: self._sockets.discard(made)
-        )
+        made = Socket(self.commands, self._flushes, transport, self.settings.pending, lambda: self._left(made))
         self._sockets.add(made)
+        self._empty.clear()
         return made
+
+    def _left(self, socket: Socket) -> None:
+        self._sockets.discard(socket)
+        if not self._sockets:
+            self._empty.set()
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """Why a request is not even looked at: a page of somewhere else sends it, or there are too many."""
@@ -177,49 +176,9 @@ class JsonDoor:
             foreign = headers.get("Sec-Fetch-Site") == "cross-site" and headers.get("Sec-Fetch-Mode") != "navigate"
         else:
             foreign = urlsplit(origin).netloc != headers.get("Host")
-        if foreign and not self._shares(origin):
+        if foreign and not self.shares(origin):
             return FORBIDDEN, "pages of this origin may not call it (setting cors)"
         return None
 
-    def _shares(self, origin: str | None) -> bool:
+    def shares(self, origin: str | None) -> bool:
         return "*" in self.settings.cors or (origin is not None and origin in self.settings.cors)
-
-    # HTTP.
-
-    @web.middleware
-    async def _shared(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Who may call it from a page."""
-        origin = request.headers.get("Origin")
-        if request.method == "OPTIONS" and origin is not None and "Access-Control-Request-Method" in request.headers:
-            response: web.StreamResponse = web.Response(status=204 if self._shares(origin) else FORBIDDEN)
-            response.headers["Access-Control-Allow-Methods"] = "GET, POST, PUT, DELETE, OPTIONS"
-            if (wanted := request.headers.get("Access-Control-Request-Headers")) is not None:
-                response.headers["Access-Control-Allow-Headers"] = wanted
-            response.headers["Access-Control-Max-Age"] = "600"
-        elif (refusal := self.refusal(request.headers)) is not None:
-            response = web.json_response({"id": None, "status": refusal[0], "body": refusal[1]}, status=refusal[0])
-        else:
-            response = await handler(request)
-        return response
-
-    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Headers that let a page of somewhere else read the answer."""
-        origin = request.headers.get("Origin")
-        if origin is not None and self._shares(origin):
-            response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers["Access-Control-Expose-Headers"] = "*"
-            response.headers["Vary"] = "Origin"
-
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await websocket.serve(self, request)
-        return await self._handler(request)
-
-    async def _services(self, request: web.Request) -> web.Response:
-        """Modules and methods that can be called."""
-        offered = {topic: mq for topic, mq, _ in self.commands.offers.listed()}
-        topics = {topic: offered.get(topic) for topic in (*self._server.services(), *offered)}
-        found = pages.modules(topics.items())
-        if "text/html" in request.headers.get("Accept", ""):
-            return web.Response(text=pages.page(self._server.name, found), content_type="text/html")
-        return web.json_response(found)

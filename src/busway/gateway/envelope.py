@@ -4,6 +4,7 @@ An object with a member `headers` that is an object is of the second form, any o
 `sender` and `source`, `recver` and `target`, `topic` of a message and `tag`. In the bus a message has the fields `sender` and `tag`.
 """
 
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -38,7 +39,21 @@ class Malformed(Refused):
 class Request:
     """What somebody asks for, whatever form it came in."""
 
-    __slots__ = ("body", "cmd", "form", "head", "ident", "key", "more", "raw", "status", "url", "verb", "whole")
+    __slots__ = (
+        "body",
+        "cmd",
+        "form",
+        "head",
+        "ident",
+        "key",
+        "more",
+        "raw",
+        "source",
+        "status",
+        "url",
+        "verb",
+        "whole",
+    )
 
     def __init__(self, form: int, head: dict[str, Any], body: Any, raw: dict[str, Any]) -> None:
         self.form = form
@@ -47,6 +62,8 @@ class Request:
         self.body = body
         self.raw = raw
         """As it came, for its signature."""
+        self.source: bytes | str | None = None
+        """The JSON that it came as."""
         self.key: Any = None
         """Whose it is, if the door has keys."""
         self.url: str | None = None
@@ -81,10 +98,8 @@ class Request:
         if value is None or value == "":
             return None
         if type(value) is str:
-            try:
+            with suppress(ValueError):
                 value = int(value)
-            except ValueError:
-                pass
         elif type(value) is float and value.is_integer():
             value = int(value)
         if type(value) is not int or abs(value) >= 2**63:
@@ -127,7 +142,9 @@ def parse(data: bytes | str) -> Request:
         raw = _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise Malformed("json format required") from None
-    return of(raw)
+    request = of(raw)
+    request.source = data
+    return request
 
 
 def of(raw: Any, *, body: Any = UNSET) -> Request:
@@ -167,9 +184,7 @@ def stored(request: Request, ident: Ident, sender: str) -> tuple[bytes | str, di
     """Payload and fields of the message that a `pub` is. Raises what payload_of() raises."""
     head, fields = request.head, {"id": ident, "sender": sender}
     if len(head) > 1:
-        for key, value in head.items():
-            if key not in _ABOUT:
-                fields[key] = value
+        fields |= {key: value for key, value in head.items() if key not in _ABOUT}
         if request.form == FLAT and "topic" in fields:
             fields["tag"] = fields.pop("topic")
     if request.url is not None:
@@ -255,10 +270,8 @@ def _headed(
     head = fields | {"mq": mq, "channel": channel, "source": sender, "id": ident, "offset": str(offset)}
     if window is not None:
         head["window"] = str(window)
-    made: dict[str, Any] = {"headers": head}
-    for key, value in (("url", url), ("method", verb), ("status", status)):
-        if value is not None:
-            made[key] = value
+    more = (("url", url), ("method", verb), ("status", status))
+    made: dict[str, Any] = {"headers": head} | {key: value for key, value in more if value is not None}
     if body is not UNSET:
         made["body"] = body
     return made

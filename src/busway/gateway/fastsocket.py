@@ -23,7 +23,7 @@ log = logging.getLogger("busway.gateway")
 _END: Final = b"\r\n\r\n"
 
 
-class Listener(WSListener):  # type: ignore[misc]
+class Listener(WSListener):
     """One WebSocket that picows reads."""
 
     def __init__(self, door: "JsonDoor") -> None:

@@ -1,24 +1,30 @@
 """Who may do what: asks the keys of the door about a request and about what it is for. A door without keys lets everybody do everything."""
 
 import time
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from busway.gateway.envelope import Request
+from busway.gateway.grants import Key, Verb
+from busway.gateway.keys import Refused as Unknown
 from busway.gateway.statuses import FORBIDDEN, Refused
 
-
-class Key(Protocol):
-    """What one key allows."""
-
-    def may(self, verb: str, topic: str) -> bool:
-        """Whether its holder may `publish`, `subscribe`, `serve` or `request` on a topic."""
+_VERBS: Final[dict[str, tuple[Verb, ...]]] = {
+    "publish": ("publish",),
+    "subscribe": ("subscribe",),
+    "serve": ("serve",),
+    "request": ("request",),
+    "manage": ("publish", "serve"),
+    "look": ("publish", "subscribe", "serve"),
+}
+"""What a key has to be granted for what is done: one of these."""
 
 
 class Keys(Protocol):
     """All keys of a door."""
 
-    def check(self, request: dict[str, Any], now: float) -> Key:
-        """The key that a request is signed with; raises with `status` and `text`."""
+    def check(self, request: Mapping[str, Any], now: float, *, raw: bytes | str | None = None) -> Key:
+        """The key that a request is signed with; raises keys.Refused."""
 
 
 class Guard:
@@ -31,21 +37,25 @@ class Guard:
 
     def check(self, request: Request) -> None:
         """Refuse a request that is not signed as it should be; else remember by whom it is."""
+        request.key = self.signed(request.raw, request.source)
+
+    def signed(self, request: Mapping[str, Any], source: bytes | str | None = None) -> Key:
+        """Whose request this is; `source` is the text that it came as."""
         assert self._keys is not None
         try:
-            request.key = self._keys.check(request.raw, time.time())
-        except Exception as error:
-            if not hasattr(error, "status"):
-                raise
+            return self._keys.check(request, time.time(), raw=source)
+        except Unknown as error:
             self.refused += 1
-            raise Refused(error.status, getattr(error, "text", str(error))) from None
+            raise Refused(error.status, error.text) from None
 
-    def allow(self, request: Request, verb: str, topic: str) -> None:
+    def allow(self, request: Request, what: str, topic: str) -> None:
         """Refuse what the key of a request does not allow."""
-        if not self.wanted:
-            return
-        may = request.key.may
-        verbs = {"manage": ("publish", "serve"), "look": ("publish", "subscribe", "serve")}.get(verb, (verb,))
-        if not any(may(one, topic) for one in verbs):
+        if self.wanted:
+            self.demand(request.key, what, topic)
+
+    def demand(self, key: Key, what: str, topic: str) -> None:
+        """Refuse what a key does not allow."""
+        verbs = _VERBS[what]
+        if not any(key.may(verb, topic) for verb in verbs):
             self.refused += 1
-            raise Refused(FORBIDDEN, f"this apiKey may not {verbs[0]} on {topic}")
+            raise Refused(FORBIDDEN, f"apiKey may not {' or '.join(verbs)} {topic}")

@@ -40,10 +40,17 @@ class Once(Session):
         self.answered: asyncio.Future[tuple[int, Ident, int, Any, dict[str, Any]]] = (
             asyncio.get_running_loop().create_future()
         )
+        self.settled = asyncio.Event()
+        """Nothing is under way any more."""
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
         if not self.answered.done():
             self.answered.set_result((form, ident, status, body, head or {}))
+        self.settled.set()
+
+    def relieved(self) -> None:
+        if not self.waiting:
+            self.settled.set()
 
 
 class Stream(Session):
@@ -110,6 +117,8 @@ class Handler:
         session = Once(self._commands)
         try:
             session.receive(asked)
+            if session.idle and not session.waiting:
+                session.settled.set()
             return _response(*await session.answered) if self._waits(asked) else await _soon(session, asked)
         finally:
             session.close()
@@ -202,8 +211,7 @@ class _First:
 
 async def _soon(session: Once, asked: Request) -> web.StreamResponse:
     """A request that wants no answer: it gets an empty one when it is done, or what went wrong."""
-    while session.waiting and not session.answered.done():
-        await asyncio.sleep(0)
+    await session.settled.wait()
     if session.answered.done():
         return _response(*session.answered.result())
     return _response(asked.form, asked.ident, OK, None, {})

@@ -1,10 +1,11 @@
 """`busway.serve`: a broker, alone or as a node of a cluster, with the doors that it is to have."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from busway.broker.doors import Door
 from busway.broker.server import Server
@@ -18,6 +19,8 @@ from busway.settings import TLS, Settings
 
 if TYPE_CHECKING:
     from busway.gateway.door import JsonDoor
+
+_NEEDED: Final = frozenset({"aiohttp", "multidict", "yarl", "prometheus_client"})
 
 
 def serve(
@@ -70,7 +73,9 @@ def _json(settings: Http) -> "partial[JsonDoor]":
     try:
         from busway.gateway.door import JsonDoor  # noqa: PLC0415, needs aiohttp, which not everybody has
     except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] not in {"aiohttp", "multidict", "yarl"}:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
-        raise ImportError("the JSON door needs aiohttp: pip install 'busway[http]'", name=error.name) from error
-    return partial(JsonDoor, settings=settings)
+        raise ImportError(f"the JSON door needs {error.name}: pip install 'busway[http]'", name=error.name) from error
+    from busway.gateway.keys import Keyring  # noqa: PLC0415
+
+    return partial(JsonDoor, settings=settings, keys=Keyring.load(settings.keys, os.environ))

@@ -100,7 +100,7 @@ class Session:
         except Exception as error:  # noqa: BLE001, told
             self.fail(request, error)
         self._running = None
-        while self._waiting and self._running is None and not self.gone:
+        while self._waiting and self.idle and not self.gone:
             self._begin(self._waiting.popleft())
         self.relieved()
 

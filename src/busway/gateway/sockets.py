@@ -145,6 +145,7 @@ class Socket(Session):
                 except BusError:
                     sent = False  # the long way tells it
                 if sent:
+                    self._commands.counters.quick += 1
                     self.busy += 1
                     return
         try:

@@ -93,7 +93,9 @@ def _whole(body: bytes) -> Request | None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     if type(raw) is dict and (type(raw.get("headers")) is dict or "cmd" in raw or "method" in raw):
-        return envelope.of(raw)
+        request = envelope.of(raw)
+        request.source = body
+        return request
     return None
 
 
