@@ -47,6 +47,7 @@ class Request:
         "ident",
         "key",
         "more",
+        "plain",
         "raw",
         "source",
         "status",
@@ -70,6 +71,8 @@ class Request:
         self.verb: str | None = None
         """The HTTP method that a message of the second form may have."""
         self.status: Any = None
+        self.plain = False
+        """Its control fields were headers of HTTP, and those of its answer are to be."""
         self.more: list[Any] = []
         """Parameters that are not in the path of a call."""
         self.whole = False

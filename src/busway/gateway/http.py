@@ -119,7 +119,11 @@ class Handler:
             session.receive(asked)
             if session.idle and not session.waiting:
                 session.settled.set()
-            return _response(*await session.answered) if self._waits(asked) else await _soon(session, asked)
+            if not self._waits(asked):
+                await session.settled.wait()
+                if not session.answered.done():
+                    session.answer(asked.form, asked.ident, OK, None)
+            return _response(*await session.answered, plain=asked.plain)
         finally:
             session.close()
 
@@ -149,7 +153,7 @@ class Handler:
         try:
             session.receive(asked)
             if asked.flag("ack", True) and (refusal := await once.status()) is not None:
-                return _response(*refusal)
+                return _response(*refusal, plain=asked.plain)
             response = web.StreamResponse(
                 headers={"Content-Type": _EVENTS if events else _LINES, "Cache-Control": "no-store"}
             )
@@ -209,20 +213,14 @@ class _First:
         return None if answer[2] == OK else answer
 
 
-async def _soon(session: Once, asked: Request) -> web.StreamResponse:
-    """A request that wants no answer: it gets an empty one when it is done, or what went wrong."""
-    await session.settled.wait()
-    if session.answered.done():
-        return _response(*session.answered.result())
-    return _response(asked.form, asked.ident, OK, None, {})
-
-
-def _response(form: int, ident: Ident, status: int, body: Any, head: Mapping[str, Any]) -> web.Response:
-    """An answer, in its form."""
+def _response(
+    form: int, ident: Ident, status: int, body: Any, head: Mapping[str, Any], *, plain: bool = False
+) -> web.Response:
+    """An answer, in its form: JSON, or if it is `plain` the headers of HTTP and the body alone."""
     shown = status if 200 <= status <= 999 and status not in {204, 205, 304} else OK
     reason = "No Data" if status == 604 else None
-    if form == FLAT:
-        data = envelope.answer(FLAT, ident, status, body, dict(head))
+    if not plain:
+        data = envelope.answer(form, ident, status, body, dict(head))
         return web.Response(status=shown, reason=reason, body=data, content_type=_JSON)
     headers = {urls.printable(key): urls.printable(value) for key, value in {**head, "id": ident}.items()}
     headers.pop("content-length", None)

@@ -117,6 +117,7 @@ def _headed(verb: str, path: str, query: Iterable[tuple[str, str]], headers: Map
     if sent is not UNSET:
         raw["body"] = sent
     request = envelope.of(raw)
+    request.plain = True
     if path != "/":
         request.url, request.verb = path, verb
     return request
