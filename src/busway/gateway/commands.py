@@ -87,13 +87,13 @@ class Commands:
 
     def _pub(self, session: Session, request: Request) -> None:
         head = request.head
-        mq = head.get("mq")
-        if type(mq) is not str or not mq:
-            mq = _mq(request)
         ack = True if "ack" not in head else request.flag("ack", True)
         if not ack and request.is_call:
             self.calls.begin(session, request)
             return
+        mq = head.get("mq")
+        if type(mq) is not str or not mq:
+            mq = _mq(request)
         queue = self.queues.find(mq)
         if queue is None or queue.topic is None:
             raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")

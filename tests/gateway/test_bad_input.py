@@ -1,0 +1,226 @@
+"""What is wrong, too much, too slow or meant badly: a clear answer, and nobody else notices."""
+
+import asyncio
+import json
+import socket
+
+import aiohttp
+import pytest
+
+import busway
+from tests.support import door as doors
+
+BROKEN = [b"", b"{", b"[]", b'"pub"', b"nul", b"\xff\xfe", b'{"cmd":"pub","mq":"Q","body":"\xff"}', b'{"cmd":"pub"} x', b"[" * 100_000, b'{"a":' * 50_000, b"1e999"]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", BROKEN, ids=lambda data: repr(data[:12]))
+async def test_broken_json(door, data):
+    async with door.ws() as ws:
+        await ws.socket.send_bytes(data)
+        answer = await ws.recv()
+        assert (answer["status"], answer["body"]) == (400, "json format required")
+        assert (await ws.ask(cmd="ping"))["status"] == 200
+    if data:
+        async with door.session.post(door.url + "/", data=data) as response:
+            assert (response.status, (await response.json())["body"]) == (400, "json format required")
+
+
+WRONG = [
+    {"cmd": 7},
+    {"cmd": ["pub"]},
+    {"cmd": "pub", "mq": {"a": 1}},
+    {"cmd": "pub", "mq": "Q", "id": {"a": 1}},
+    {"cmd": "pub", "mq": "Q", "ack": "maybe"},
+    {"cmd": "pub", "mq": "Q", "ack": []},
+    {"cmd": "sub", "mq": "Q", "channel": True},
+    {"cmd": "sub", "mq": "Q", "channel": "C", "window": "many"},
+    {"cmd": "sub", "mq": "Q", "channel": "C", "window": -1},
+    {"cmd": "sub", "mq": "Q", "channel": "C", "window": 1.5},
+    {"cmd": "sub", "mq": "Q", "channel": "C", "topic": "x" * 200, "filter": "x" * 200},
+    {"cmd": "take", "mq": "Q", "channel": "C", "window": 2**80},
+    {"cmd": "take", "mq": "Q", "channel": "C", "timeout": "soon"},
+    {"cmd": "take", "mq": "Q", "channel": "C", "timeout": -1},
+    {"cmd": "create", "mq": "Q", "mqMask": -1},
+    {"cmd": "create", "mq": "Q", "mqMask": "x"},
+    {"cmd": "create", "mq": "Q", "channel": "C", "channelMask": 2**40},
+    {"cmd": "create", "mq": "Q", "channel": "C", "offset": -5},
+    {"cmd": "create", "mq": "Q", "channel": "/" * 100},
+    {"cmd": "create", "mq": "a//b"},
+    {"cmd": "create", "mq": "a/*"},
+    {"cmd": "create", "mq": "a\x00b"},
+    {"cmd": "pub", "mq": "a/**", "body": 1},
+    {"cmd": "pub", "mq": "Q", ".reserved": 1, "body": 1},
+    {"cmd": "pub", "mq": "Q", "big": 2**70, "body": 1},
+    {"cmd": "pub", "mq": "Q", "deep": json.loads("[" * 40 + "]" * 40)},
+    {"cmd": "route", "body": 1},
+    {"cmd": "bind", "mq": "Q", "body": [{"url": 7}]},
+    {"cmd": "bind", "mq": "Q", "body": [{"url": "/$bus/x"}]},
+    {"method": 7},
+    {"method": ""},
+    {"method": "a", "timeout": []},
+]
+
+
+@pytest.mark.parametrize("request_", WRONG, ids=lambda one: json.dumps(one)[:60])
+async def test_wrong_types(door, form, request_):
+    async with door.ws(form) as ws:
+        await ws.done(cmd="create", mq="Q", channel="C")
+        if "method" in request_ and form == "headers":
+            return
+        answer = await ws.ask(**request_)
+        assert answer["status"] in {400, 404}, answer
+        assert answer["body"]
+        assert (await ws.done(cmd="query", mq="Q"))["body"]["size"] == 0
+
+
+async def test_topics_of_the_broker(door):
+    async with door.ws() as ws:
+        assert (await ws.ask(cmd="create", mq="$bus/x"))["status"] in {400, 403}
+        assert (await ws.ask(cmd="pub", mq="$bus/info"))["status"] == 404
+        assert (await ws.ask(method="$bus/info"))["status"] == 403
+    assert (await door.http.get("/$bus/info"))[0] == 403
+
+
+async def test_huge_bodies(tmp_path):
+    async with doors.opened(body=50_000) as door, door.ws() as other:
+        await other.done(cmd="create", mq="Q", channel="C")
+        async with door.session.post(door.url + "/", data=b"x" * 60_000) as response:
+            assert (response.status, (await response.json())["body"]) == (413, "a request has at most 50000 bytes")
+        async with door.ws() as ws:
+            await ws.socket.send_str("x" * 60_000)
+            closed = await asyncio.wait_for(ws.socket.receive(), 10)
+            assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1009)
+        async with door.ws() as ws:  # in many frames
+            for _ in range(12):
+                await ws.socket._writer.send_frame(b"x" * 5000, 1 if _ == 0 else 0)
+        await other.done(cmd="ping")
+
+
+async def test_a_body_beyond_what_the_bus_takes(tmp_path):
+    async with doors.opened(settings=busway.Settings(frame=64 * 1024, fields=2048)) as door, door.ws() as ws:
+        await ws.done(cmd="create", mq="Q", channel="C")
+        for message in ({"body": "x" * 100_000}, {"body": "x", "extra": "y" * 5000}):
+            answer = await ws.ask(cmd="pub", mq="Q", id="big", **message)
+            assert (answer["id"], answer["status"]) == ("big", 413), answer
+        await ws.done(cmd="pub", mq="Q", body="small")
+
+
+async def test_fragmented_messages(door):
+    async with door.ws() as ws:
+        text = json.dumps({"cmd": "ping", "id": "whole"}).encode()
+        await ws.socket._writer._write(b"")
+        writer = ws.socket._writer
+        for place, part in enumerate((text[:5], text[5:9], text[9:])):
+            # FIN only on the last; masked with nothing
+            first = (0x80 if place == 2 else 0) | (1 if place == 0 else 0)
+            writer.transport.write(bytes((first, 0x80 | len(part))) + bytes(4) + part)
+        assert (await ws.recv())["id"] == "whole"
+
+
+async def test_slow_requests(tmp_path):
+    async with doors.opened(slow=0.2) as door:
+        host, port = door.url.removeprefix("http://").split(":")
+        for text in (b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(text)
+            got = await asyncio.wait_for(reader.read(), 10)
+            assert not got or b" 408 " in got.splitlines()[0]
+            writer.close()
+        assert (await door.http.get("/?cmd=ping"))[0] == 200
+
+
+async def test_a_client_that_never_reads(tmp_path):
+    """It costs what fits in its buffers, is told and closed; another one of the same channel gets everything else."""
+    async with doors.opened(stall=1.0) as door, door.ws() as other:
+        await other.done(cmd="create", mq="Q", channel="C")
+        host, port = door.url.removeprefix("http://").split(":")
+        stuck = socket.create_connection((host, int(port)))
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.setblocking(False)
+        key = "dGhlIHNhbXBsZSBub25jZQ=="
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(
+            stuck,
+            f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode(),
+        )
+        assert b"101" in await loop.sock_recv(stuck, 1024)
+        text = b'{"cmd":"sub","mq":"Q","channel":"C"}'
+        await loop.sock_sendall(stuck, bytes((0x81, 0x80 | len(text))) + bytes(4) + text)
+        while not (await door.bus.channel_info("Q", "C")).consumers:
+            await asyncio.sleep(0.01)
+        await other.done(cmd="sub", mq="Q", channel="C")
+        got = 0
+
+        async def count():
+            nonlocal got
+            while True:
+                message = await other.recv(30)
+                got += "status" not in message
+
+        counting = asyncio.create_task(count())
+        payload = "x" * 10_000
+        for _ in range(2000):
+            await door.bus.publish("Q", payload, durable=True)
+        (one,) = [door_ for door_ in door.server._open]
+        async with asyncio.timeout(30):
+            while one.figures()["slow"] == 0:
+                await asyncio.sleep(0.05)
+        assert got > 1500  # all but what the kernel holds for the one that does not read
+        counting.cancel()
+        stuck.close()
+
+
+async def test_many_queues(tmp_path):
+    async with doors.opened(settings=busway.Settings(streams=50)) as door, door.ws() as ws:
+        for number in range(60):
+            await ws.send({"cmd": "create", "mq": f"Q{number}"})
+        got = [await ws.recv() for _ in range(60)]
+        assert [one["status"] for one in got] == [200] * 49 + [500] * 11
+        assert got[-1]["body"] == "there are 50 streams already (setting streams)"
+        await ws.done(cmd="pub", mq="Q3", body=1)
+        await ws.done(cmd="remove", mq="Q3")
+        await ws.done(cmd="create", mq="New")
+
+
+async def test_header_injection(door):
+    evil = "x\r\nSet-Cookie: a=b\r\n\r\n<script>"
+    async with door.session.get(door.url + "/", params={"cmd": "ping", "id": evil}) as response:
+        assert "Set-Cookie" not in response.headers
+        assert (await response.json())["id"] == evil
+    async with door.session.get(door.url + "/", params={"id": evil, "mq": "ü\r\nA: b"}, headers={"cmd": "ping"}) as response:
+        assert (response.status, "Set-Cookie" in response.headers) == (200, False)
+        assert "\r" not in response.headers["id"]
+        assert response.headers["id"].startswith("x%0D%0A")
+    async with door.ws("headers") as ws, door.ws("flat") as caller:
+        await ws.done(cmd="create", mq="Q", channel="Q")
+        await ws.done(cmd="sub", mq="Q", channel="Q")
+        asked = asyncio.ensure_future(door.session.get(door.url + "/Q/m/f", headers={"cmd": "pub", "mq": "Q", "ack": "false"}))
+        got = await ws.raw()
+        await ws.send({"cmd": "route", "recver": got["headers"]["source"], "id": got["headers"]["id"], "x-a": evil, "content-length": "5", "body": "y"})
+        response = await asked
+        assert (response.status, await response.text()) == (200, "y")
+        assert "Set-Cookie" not in response.headers
+        response.close()
+        await caller.done(cmd="ping")
+
+
+async def test_pages_of_elsewhere(tmp_path):
+    evil, good = "https://evil.example", "https://good.example"
+    async with doors.opened(cors=[good]) as door:
+        for headers in ({"Origin": evil}, {"Sec-Fetch-Site": "cross-site"}):
+            async with door.session.get(door.url + "/?cmd=ping", headers=headers) as response:
+                assert response.status == 403
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await door.session.ws_connect(door.url, headers={"Origin": evil})
+        async with door.session.ws_connect(door.url, headers={"Origin": good}):
+            pass
+        async with door.session.get(door.url + "/?cmd=ping", headers={"Origin": good}) as response:
+            assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (200, good)
+        asked = {"Origin": good, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "cmd, mq"}
+        async with door.session.options(door.url + "/", headers=asked) as response:
+            assert (response.status, response.headers["Access-Control-Allow-Headers"]) == (204, "cmd, mq")
+        async with door.session.options(door.url + "/", headers=asked | {"Origin": evil}) as response:
+            assert (response.status, "Access-Control-Allow-Origin" in response.headers) == (403, False)
+        own = door.url
+        async with door.session.get(door.url + "/?cmd=ping", headers={"Origin": own}) as response:
+            assert response.status == 200
