@@ -32,6 +32,9 @@ log = logging.getLogger("busway.gateway")
 _SWEEP: Final = 1.0
 """Seconds between two looks for clients that are silent or take nothing."""
 
+_LINGER: Final = 2.0
+"""Seconds in which what is left of a refused request is read, so that its sender sees the answer."""
+
 
 class JsonDoor:
     """Made by `busway.serve(http=...)`."""
@@ -45,6 +48,8 @@ class JsonDoor:
         self.guard = Guard(keys)
         self._host, self._port = host_port(settings.address)
         self._sockets: set[Socket] = set()
+        self.fronts: set[Any] = set()
+        """Connections that have not said what they want."""
         self._empty = asyncio.Event()
         self._empty.set()
         self.bus: Bus | None = None
@@ -92,6 +97,7 @@ class JsonDoor:
             access_log=None,
             handler_cancellation=True,
             shutdown_timeout=1.0,
+            lingering_time=_LINGER,
             max_line_size=self.settings.head,
             max_field_size=self.settings.head,
         )
@@ -111,6 +117,8 @@ class JsonDoor:
             self._listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for front in list(self.fronts):
+            front.abort()
         for socket in list(self._sockets):
             socket.part(GOING_AWAY, "the broker stops")
         with suppress(TimeoutError):

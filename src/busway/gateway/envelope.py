@@ -129,7 +129,7 @@ class Request:
             return default
         if type(value) is bool:
             return value
-        if value in {"true", "false"}:
+        if type(value) is str and value in {"true", "false"}:
             return bool(value == "true")
         raise Malformed(f"{key} must be true or false", self.form, self.ident)
 

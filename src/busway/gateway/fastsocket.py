@@ -94,6 +94,7 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._door.fronts.add(self)
         self._timer = asyncio.get_running_loop().call_later(self._door.settings.slow, transport.close)
 
     def data_received(self, data: bytes) -> None:
@@ -101,8 +102,7 @@ class Front(asyncio.Protocol):
         end = self._data.find(_END)
         if end < 0 and len(self._data) < self._door.settings.head:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self._leave()
         head = self._data[: end + 2].lower()
         wanted = end >= 0 and head.startswith(b"get ") and b"\r\nupgrade: websocket\r\n" in head
         transport, data, self._data = self._transport, self._data, b""
@@ -143,6 +143,15 @@ class Front(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
+        self._leave()
+
+    def abort(self) -> None:
+        """Close a connection that has not said what it wants."""
+        self._transport.abort()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._door.fronts.discard(self)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -15,9 +15,9 @@ from busway.gateway import filters
 from busway.gateway.config import Http
 from busway.gateway.envelope import encoded
 from busway.gateway.names import DELETE_ON_EXIT, EXCLUSIVE, MASKS, PAUSE, channel_name, channel_shown, stream_name
-from busway.gateway.statuses import BAD, FAILED, NOT_FOUND, Refused
+from busway.gateway.statuses import BAD, FAILED, FORBIDDEN, NOT_FOUND, Refused
 from busway.streams import DEFAULT, ChannelInfo, StreamConfig
-from busway.topic import check_topic
+from busway.topic import check_topic, is_reserved
 
 if TYPE_CHECKING:
     from busway.broker.server import Server
@@ -50,8 +50,8 @@ class Queue:
         """What is published on; None: the stream has this name, but takes other topics."""
         self.stream = config.name
         self.type = config.store
-        self.alone = not taken or config.topics == (topic,)
-        """Whether the stream is of this queue alone, or has others."""
+        self.alone = topic == config.name or config.topics == (topic,)
+        """Whether it is the whole stream, or that has others."""
         try:
             self.note = msgspec.json.decode(config.note or "{}", type=Note)
         except msgspec.MsgspecError:  # a note of somebody else
@@ -116,7 +116,10 @@ class Queues:
         async with self._changing:
             queue = self.find(mq)
             if queue is None:
-                await self._make(check_topic(mq, wildcards=False), type_ or "memory", mask or 0)
+                topic = check_topic(mq, wildcards=False)
+                if is_reserved(topic):
+                    raise Refused(FORBIDDEN, f"{topic} belongs to the broker")
+                await self._make(topic, type_ or "memory", mask or 0)
                 return self.get(mq)
             if type_ is not None and type_ != queue.type:
                 raise Refused(BAD, f"MQ({mq}) is of the type {queue.type}, which can't be changed")
