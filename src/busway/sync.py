@@ -7,12 +7,13 @@
             print(message.topic, message.payload)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from busway.broker import Server as AsyncServer
+from busway.broker.server import State
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
@@ -25,6 +26,9 @@ from busway.fields import Fields
 from busway.gateway.config import Http
 from busway.gateway.serving import serve as _serve
 from busway.settings import TLS, Identity, Offline, Settings
+from busway.streams import StreamConfig
+
+_T = TypeVar("_T")
 
 __all__ = [
     "Bus",
@@ -83,6 +87,23 @@ class Server:
         return self._inner.http
 
     @property
+    def stream_changes(self) -> int:
+        """How often a stream was made, changed or removed."""
+        return self._inner.stream_changes
+
+    def streams(self) -> dict[str, StreamConfig]:
+        """The streams as they are at this moment, by name."""
+        return self._look(self._inner.streams)
+
+    def stream_of(self, topic: str) -> StreamConfig | None:
+        """The stream that takes a topic at this moment; None: the default one does."""
+        return self._look(lambda: self._inner.stream_of(topic))
+
+    def services(self) -> list[str]:
+        """Topics that clients of this broker serve."""
+        return self._look(self._inner.services)
+
+    @property
     def guid(self) -> str:
         return self._inner.guid
 
@@ -126,9 +147,26 @@ class Server:
 
     def stats(self) -> dict[str, Any]:
         """The broker's counters."""
+        return self._look(self._inner.stats)
 
-        async def look() -> dict[str, Any]:
-            return self._inner.stats()
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        return self._inner.state
+
+    def overview(self) -> dict[str, Any]:
+        """What `busway info` shows, but for the connections."""
+        return self._look(self._inner.overview)
+
+    def figures(self) -> dict[str, Any]:
+        """The overview, and as `nodes` what `busway cluster` shows."""
+        return self._portal.call(self._inner.figures)
+
+    def _look(self, at: Callable[[], _T]) -> _T:
+        """Something of the server, in its own thread."""
+
+        async def look() -> _T:
+            return at()
 
         return self._portal.call(look)
 

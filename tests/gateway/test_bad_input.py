@@ -164,7 +164,7 @@ async def test_a_client_that_never_reads(tmp_path):
         payload = "x" * 10_000
         for _ in range(2000):
             await door.bus.publish("Q", payload, durable=True)
-        (one,) = [door_ for door_ in door.server._open]
+        (one,) = door.server._open
         async with asyncio.timeout(30):
             while one.figures()["slow"] == 0:
                 await asyncio.sleep(0.05)
@@ -190,16 +190,29 @@ async def test_header_injection(door):
     async with door.session.get(door.url + "/", params={"cmd": "ping", "id": evil}) as response:
         assert "Set-Cookie" not in response.headers
         assert (await response.json())["id"] == evil
-    async with door.session.get(door.url + "/", params={"id": evil, "mq": "ü\r\nA: b"}, headers={"cmd": "ping"}) as response:
+    async with door.session.get(
+        door.url + "/", params={"id": evil, "mq": "ü\r\nA: b"}, headers={"cmd": "ping"}
+    ) as response:
         assert (response.status, "Set-Cookie" in response.headers) == (200, False)
         assert "\r" not in response.headers["id"]
         assert response.headers["id"].startswith("x%0D%0A")
     async with door.ws("headers") as ws, door.ws("flat") as caller:
         await ws.done(cmd="create", mq="Q", channel="Q")
         await ws.done(cmd="sub", mq="Q", channel="Q")
-        asked = asyncio.ensure_future(door.session.get(door.url + "/Q/m/f", headers={"cmd": "pub", "mq": "Q", "ack": "false"}))
+        asked = asyncio.ensure_future(
+            door.session.get(door.url + "/Q/m/f", headers={"cmd": "pub", "mq": "Q", "ack": "false"})
+        )
         got = await ws.raw()
-        await ws.send({"cmd": "route", "recver": got["headers"]["source"], "id": got["headers"]["id"], "x-a": evil, "content-length": "5", "body": "y"})
+        await ws.send(
+            {
+                "cmd": "route",
+                "recver": got["headers"]["source"],
+                "id": got["headers"]["id"],
+                "x-a": evil,
+                "content-length": "5",
+                "body": "y",
+            }
+        )
         response = await asked
         assert (response.status, await response.text()) == (200, "y")
         assert "Set-Cookie" not in response.headers

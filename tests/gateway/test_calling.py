@@ -58,7 +58,6 @@ async def test_a_service_of_the_bus(door, form):
         assert await ws.ask(**call, **{params: [6, 3]}, id="1") == {"id": "1", "status": 200, "body": 2.0}
         failed = await ws.ask(**call, **{params: [6, 0]})
         assert (failed["status"], failed["body"]) == (500, "ZeroDivisionError: division by zero")
-    door.bus.errors
 
 
 async def test_results_of_any_kind(door):
@@ -170,7 +169,9 @@ async def test_bind(door):
         await ws.done(cmd="create", mq="Q", channel="Q")
         assert (await ws.ask(cmd="bind", mq="Q", body="x"))["status"] == 400
         assert (await ws.ask(cmd="bind", mq="Q", body=[{"url": "/a", "mq": "R"}]))["status"] == 500
-        assert (await ws.done(cmd="bind", mq="Q", body=[{"url": "/a/b"}, {"url": "/a/c", "mq": "Q"}]))["body"] == "OK, BIND URL (mq=Q)"
+        assert (await ws.done(cmd="bind", mq="Q", body=[{"url": "/a/b"}, {"url": "/a/c", "mq": "Q"}]))[
+            "body"
+        ] == "OK, BIND URL (mq=Q)"
         assert {"a/b", "a/c"} <= set(door.server.services())
         await ws.done(cmd="bind", mq="Q", body=[{"url": "/a/d"}], clearBind=False)
         assert {"a/b", "a/c", "a/d"} <= set(door.server.services())
@@ -181,7 +182,11 @@ async def test_bind(door):
 
 
 async def test_what_can_be_called_can_be_looked_at(door):
-    async with door.ws() as server, Worker(server, plus, bind=["/calc/<b>/plus"]), door.bus.serve("hello", lambda message: "hi"):
+    async with (
+        door.ws() as server,
+        Worker(server, plus, bind=["/calc/<b>/plus"]),
+        door.bus.serve("hello", lambda message: "hi"),
+    ):
         status, found = await door.http.get("/services")
         assert status == 200
         assert found["modules"] == [

@@ -35,7 +35,11 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
         "another type than it has",
         [
             ({"cmd": "create", "mq": "MyMQ", "mqType": "disk"}, 200, "OK, CREATE (mq=MyMQ)"),
-            ({"cmd": "create", "mq": "MyMQ", "mqType": "memory"}, 400, "MQ(MyMQ) is of the type disk, which can't be changed"),
+            (
+                {"cmd": "create", "mq": "MyMQ", "mqType": "memory"},
+                400,
+                "MQ(MyMQ) is of the type disk, which can't be changed",
+            ),
             ({"cmd": "create", "mq": "MyMQ"}, 200, "OK, CREATE (mq=MyMQ)"),
         ],
     ),
@@ -61,7 +65,10 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
     ),
     (
         "the case of a command",
-        [({"cmd": "CREATE", "mq": "MyMQ"}, 200, ANY), ({"cmd": "Pub", "mq": "MyMQ", "body": "x"}, 200, "OK, PUB (mq=MyMQ)")],
+        [
+            ({"cmd": "CREATE", "mq": "MyMQ"}, 200, ANY),
+            ({"cmd": "Pub", "mq": "MyMQ", "body": "x"}, 200, "OK, PUB (mq=MyMQ)"),
+        ],
     ),
     (
         "take many",
@@ -97,7 +104,17 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
             ({"cmd": "take", "mq": "MyMQ"}, 400, "Missing channel field"),
         ],
     ),
-    ("a window that is no number", [(CREATE, 200, ANY), ({"cmd": "take", "mq": "MyMQ", "channel": "MyChannel", "window": "x"}, 400, "window must be a whole number")]),
+    (
+        "a window that is no number",
+        [
+            (CREATE, 200, ANY),
+            (
+                {"cmd": "take", "mq": "MyMQ", "channel": "MyChannel", "window": "x"},
+                400,
+                "window must be a whole number",
+            ),
+        ],
+    ),
     ("ping", [({"cmd": "ping"}, 200, "OK, PING")]),
     (
         "query",
@@ -115,19 +132,30 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
                     "channels": [{"name": "MyChannel", "mask": 64, "offset": 0, "filter": "abc"}],
                 },
             ),
-            ({"cmd": "query", "mq": "MyMQ", "channel": "MyChannel"}, 200, {"name": "MyChannel", "mask": 64, "offset": 0, "filter": "abc"}),
+            (
+                {"cmd": "query", "mq": "MyMQ", "channel": "MyChannel"},
+                200,
+                {"name": "MyChannel", "mask": 64, "offset": 0, "filter": "abc"},
+            ),
         ],
     ),
     (
         "offset and checksum",
         [
             ({"cmd": "create", "mq": "MyMQ"}, 200, ANY),
-            *[({"cmd": "pub", "mq": "MyMQ", "body": f"b{number}", "id": f"m{number}"}, 200, ANY) for number in range(4)],
+            *[
+                ({"cmd": "pub", "mq": "MyMQ", "body": f"b{number}", "id": f"m{number}"}, 200, ANY)
+                for number in range(4)
+            ],
             (CREATE | {"offset": 2}, 200, ANY),
             ({"cmd": "take", "mq": "MyMQ", "channel": "MyChannel", "window": 9}, 200, ["b2", "b3"]),
             (CREATE | {"offset": 1, "checksum": "m1"}, 200, ANY),
             ({"cmd": "take", "mq": "MyMQ", "channel": "MyChannel", "window": 9}, 200, ["b1", "b2", "b3"]),
-            (CREATE | {"offset": 1, "checksum": "m2"}, 400, "checksum unmatched: offset 1 has no message with the id m2"),
+            (
+                CREATE | {"offset": 1, "checksum": "m2"},
+                400,
+                "checksum unmatched: offset 1 has no message with the id m2",
+            ),
             (CREATE | {"offset": 99}, 400, "offset 99 is behind the end of MQ, which is 4"),
             ({"cmd": "take", "mq": "MyMQ", "channel": "MyChannel", "window": 9}, 604, []),
         ],
@@ -174,10 +202,18 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
     (
         "names with slashes and others",
         [
-            ({"cmd": "create", "mq": "a/b/Bücher", "channel": "ch/ännel"}, 200, "OK, CREATE (mq=a/b/Bücher,channel=ch/ännel)"),
+            (
+                {"cmd": "create", "mq": "a/b/Bücher", "channel": "ch/ännel"},
+                200,
+                "OK, CREATE (mq=a/b/Bücher,channel=ch/ännel)",
+            ),
             ({"cmd": "pub", "mq": "a/b/Bücher", "body": "x"}, 200, "OK, PUB (mq=a/b/Bücher)"),
             ({"cmd": "take", "mq": "a/b/Bücher", "channel": "ch/ännel"}, 200, ["x"]),
-            ({"cmd": "query", "mq": "a/b/Bücher", "channel": "ch/ännel"}, 200, {"name": "ch/ännel", "mask": 0, "offset": 1}),
+            (
+                {"cmd": "query", "mq": "a/b/Bücher", "channel": "ch/ännel"},
+                200,
+                {"name": "ch/ännel", "mask": 0, "offset": 1},
+            ),
         ],
     ),
     ("binding what isn't there", [({"cmd": "bind", "mq": "MyMQ", "body": []}, 404, "MQ(MyMQ) Not Found")]),
@@ -185,7 +221,10 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
         "routing to nobody",
         [({"cmd": "route", "recver": "nobody", "ack": True, "body": 1}, 404, "Target=nobody Not Found")],
     ),
-    ("calling nobody", [({"method": "plus", "module": "example", "params": [1, 2]}, 404, "module=example, method=plus Not Found")]),
+    (
+        "calling nobody",
+        [({"method": "plus", "module": "example", "params": [1, 2]}, 404, "module=example, method=plus Not Found")],
+    ),
 ]
 STORIES = [pytest.param(steps, id=name) for name, steps in STORY]
 
@@ -228,7 +267,9 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-@pytest.mark.parametrize("steps", [one for one in STORIES if one.id not in {"calling nobody", "binding what isn't there"}])
+@pytest.mark.parametrize(
+    "steps", [one for one in STORIES if one.id not in {"calling nobody", "binding what isn't there"}]
+)
 async def test_in_the_address(door, steps):
     for number, (request, status, body) in enumerate(steps):
         ident = request.get("id", f"{ID} {number}")
@@ -238,7 +279,11 @@ async def test_in_the_address(door, steps):
         check(raw, status, body, ident)
 
 
-PLAIN = [one for one in STORIES if one.id not in {"calling nobody", "binding what isn't there", "names with slashes and others"}]
+PLAIN = [
+    one
+    for one in STORIES
+    if one.id not in {"calling nobody", "binding what isn't there", "names with slashes and others"}
+]
 
 
 @pytest.mark.parametrize("steps", PLAIN)
@@ -247,14 +292,20 @@ async def test_in_headers(door, steps):
     for number, (request, status, body) in enumerate(steps):
         ident = request.get("id", f"{ID} {number}")
         names = {"recver": "target", "topic": "tag" if request["cmd"] == "pub" else "filter"}
-        asked = {names.get(key, key): as_text(value) for key, value in ({"id": ident} | request).items() if key != "body"}
+        asked = {
+            names.get(key, key): as_text(value) for key, value in ({"id": ident} | request).items() if key != "body"
+        }
         sent = request.get("body")
         async with door.session.post(
-            door.url + "/", headers=asked | {"Content-Type": "text/plain"}, data=as_text(sent) if sent is not None else None
+            door.url + "/",
+            headers=asked | {"Content-Type": "text/plain"},
+            data=as_text(sent) if sent is not None else None,
         ) as response:
             text = await response.text()
             assert (response.status, response.headers["id"]) == (status, ident), text
-            assert response.content_type == ("application/json" if not isinstance(body, str) and body is not ANY else "text/plain")
+            assert response.content_type == (
+                "application/json" if not isinstance(body, str) and body is not ANY else "text/plain"
+            )
         if isinstance(body, str):
             assert text == body
         elif body is not ANY:

@@ -129,7 +129,9 @@ async def test_events_are_messages(door):
         await ws.done(cmd="create", mq="Q", channel="C")
         await ws.done(cmd="sub", mq="Q", channel="C")
         event = {"specversion": "1.0", "id": "e1", "source": "/s", "type": "t", "data": {"a": 1}}
-        async with door.session.post(door.url + "/events/Q?durable=1", json=event, headers={"Content-Type": "application/cloudevents+json"}) as response:
+        async with door.session.post(
+            door.url + "/events/Q?durable=1", json=event, headers={"Content-Type": "application/cloudevents+json"}
+        ) as response:
             assert response.status == 200, await response.text()
         got = await ws.recv()
         assert (got["body"], got["ce-type"]) == ({"a": 1}, "t")
@@ -154,6 +156,7 @@ window = 60
 async def test_keys(tmp_path, form):
     (tmp_path / "keys.toml").write_text(KEYS)
     async with doors.opened(keys=tmp_path / "keys.toml") as door, door.ws(form) as ws:
+
         async def ask(key="shop", secret="s3cret", tamper=None, **message):
             made = signed(doors.formed(form, message), key, secret)
             await ws.socket.send_str(json.dumps(made | (tamper or {}), ensure_ascii=False))
@@ -175,13 +178,17 @@ async def test_keys(tmp_path, form):
         assert (await ask(**secret))["status"] == 403
         import time
 
-        once = signed(doors.formed(form, {"cmd": "pub", "mq": "orders/1", "body": 1, "timestamp": time.time()}), "fresh", "s3cret")
+        once = signed(
+            doors.formed(form, {"cmd": "pub", "mq": "orders/1", "body": 1, "timestamp": time.time()}), "fresh", "s3cret"
+        )
         for status in (200, 403):
             await ws.socket.send_str(json.dumps(once))
             assert doors.flat(await ws.raw())["status"] == status
         assert (await door.http.get("/services"))[0] == 403
         assert (await door.http.get("/healthz"))[0] == 200
-        async with door.session.post(door.url + "/events/orders/1", json={}, headers={"Content-Type": "application/cloudevents+json"}) as response:
+        async with door.session.post(
+            door.url + "/events/orders/1", json={}, headers={"Content-Type": "application/cloudevents+json"}
+        ) as response:
             assert response.status in {400, 403}
         async with door.session.get(door.url + "/metrics") as response:
             assert "busway_http_forbidden_total" in await response.text()

@@ -20,7 +20,9 @@ async def test_curl():
             lines = block[1].splitlines()
             for command, wanted in zip(lines[::2], lines[1::2], strict=True):
                 steps += 1
-                text, _, behind = command.removeprefix("$ ").replace("http://127.0.0.1:15555", server.http).partition(" | ")
+                text, _, behind = (
+                    command.removeprefix("$ ").replace("http://127.0.0.1:15555", server.http).partition(" | ")
+                )
                 words = shlex.split(text)
                 assert words[0] == "curl"
                 process = await asyncio.create_subprocess_exec(*words, "-s", stdout=asyncio.subprocess.PIPE)

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support import door as doors
 
-BODIES = ["hello", "", "123", "true", '{"a":1}', " x", "Zażółć 🐍", 0, -1.5, 12345678901234567890123, True, None, [], {"a": {"b": [None]}}, "a\nb\"c\\"]  # fmt: skip
+BODIES = ["hello", "", "123", "true", '{"a":1}', " x", "Zażółć 🐍", 0, -1.5, 12345678901234567890123, True, None, [], {"a": {"b": [None]}}, 'a\nb"c\\']  # fmt: skip
 
 
 @pytest.mark.parametrize("to", doors.FORMS)
@@ -131,8 +131,15 @@ async def test_bodies_of_http_requests(door):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -173,7 +180,11 @@ KEYS = st.sampled_from(["cmd", "mq", "id", "body", "ack", "channel", "window", "
 
 
 @settings(max_examples=400)
-@given(raw=JSON | st.dictionaries(KEYS, JSON, max_size=6) | st.fixed_dictionaries({"headers": st.dictionaries(KEYS, JSON, max_size=5)}))
+@given(
+    raw=JSON
+    | st.dictionaries(KEYS, JSON, max_size=6)
+    | st.fixed_dictionaries({"headers": st.dictionaries(KEYS, JSON, max_size=5)})
+)
 def test_any_json_is_a_request_or_refused(raw):
     from busway.gateway import envelope
 
@@ -206,7 +217,11 @@ def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space):
 
     from busway.gateway import envelope, quick
 
-    data = json.dumps({"cmd": "pub", "mq": mq, "id": ident, "body": body}, separators=None if space else (",", ":"), ensure_ascii=space).encode()
+    data = json.dumps(
+        {"cmd": "pub", "mq": mq, "id": ident, "body": body},
+        separators=None if space else (",", ":"),
+        ensure_ascii=space,
+    ).encode()
     short = quick.read(data, quick.packed("somebody"))
     if short is None:
         return

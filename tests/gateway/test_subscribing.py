@@ -20,7 +20,11 @@ async def bodies(ws, count):
 async def test_messages_follow_the_acknowledgement(door, form):
     async with door.ws(form) as ws:
         await made(ws)
-        assert await ws.ask(cmd="sub", mq="Q", channel="C", id="s") == {"id": "s", "status": 200, "body": "OK, SUB (mq=Q,channel=C)"}
+        assert await ws.ask(cmd="sub", mq="Q", channel="C", id="s") == {
+            "id": "s",
+            "status": 200,
+            "body": "OK, SUB (mq=Q,channel=C)",
+        }
         for number in range(50):
             await ws.send({"cmd": "pub", "mq": "Q", "id": f"p{number}", "body": f"b{number}"})
         acked, delivered = set(), []
@@ -39,7 +43,15 @@ async def test_what_a_message_carries(door, form):
     async with door.ws(form) as publisher, door.ws(form) as ws:
         await made(ws)
         await ws.done(cmd="sub", mq="Q", channel="C")
-        sent = {"cmd": "pub", "mq": "Q", "id": "m1", "body": {"a": [1, None, "ü"]}, "topic": "t", "extra": [1, {"b": None}], "cmd2": "x"}
+        sent = {
+            "cmd": "pub",
+            "mq": "Q",
+            "id": "m1",
+            "body": {"a": [1, None, "ü"]},
+            "topic": "t",
+            "extra": [1, {"b": None}],
+            "cmd2": "x",
+        }
         await publisher.done(**sent)
         got = await ws.recv()
         assert str(got.pop("offset")) == "0"
@@ -74,7 +86,10 @@ async def test_the_window_is_credit(door, form):
         await ws.send({"cmd": "sub", "mq": "Q", "channel": "C", "window": 1, "ack": False})
         assert (await ws.recv())["body"] == "b2"
         await ws.silent()
-        assert [one["body"] for one in (await door.http.get("/?cmd=take&mq=Q&channel=C&window=9"))[1]["body"]] == ["b3", "b4"]
+        assert [one["body"] for one in (await door.http.get("/?cmd=take&mq=Q&channel=C&window=9"))[1]["body"]] == [
+            "b3",
+            "b4",
+        ]
 
 
 async def test_a_second_sub_is_another_subscription(door):
@@ -206,7 +221,11 @@ async def test_a_poll_that_is_given_up_takes_nothing(door):
 
 async def test_lines_of_json(door, form):
     await door.http.get("/?cmd=create&mq=Q&channel=C")
-    more = {"headers": {"cmd": "sub", "mq": "Q", "channel": "C"}} if form == "headers" else {"params": {"cmd": "sub", "mq": "Q", "channel": "C"}}
+    more = (
+        {"headers": {"cmd": "sub", "mq": "Q", "channel": "C"}}
+        if form == "headers"
+        else {"params": {"cmd": "sub", "mq": "Q", "channel": "C"}}
+    )
     async with door.session.get(door.url + "/", **more) as response:
         assert (response.status, response.content_type) == (200, "application/x-ndjson")
         assert doors.flat(json.loads(await response.content.readline()))["body"] == "OK, SUB (mq=Q,channel=C)"

@@ -24,7 +24,7 @@ from busway.client.receiving import Receiving
 from busway.client.resume import Credentials, Life
 from busway.client.schedule import JITTER
 from busway.client.sending import CONFIRM, PUBLISH, Sender
-from busway.client.storing import Lasting, Told, Unstored, times_of
+from busway.client.storing import Lasting, Unstored, times_of
 from busway.client.streams import Streams
 from busway.client.typed import outgoing
 from busway.errors import BusError, Code, Disconnected, Timeout
@@ -230,14 +230,6 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             await self.publish(one, payload, fields=fields, scope=scope)
             count += 1
         return count
-
-    def store(self, topic: str, payload: bytes | str, fields: bytes, told: Told) -> bool:
-        """As publish(durable=True), without anything to await: whether it was sent. For a program that passes on very many.
-
-        `fields` are as they are on the wire (MessagePack), and those of connect() are not added. `told` hears of its place, or why
-        it has none, in the moment in which the answer of the broker is read. False: there is no room, or no connection; publish() waits for that.
-        """
-        return self._unstored.begin(topic, payload, fields, told)
 
     def feed(self, patience: float = 30.0) -> Feed:
         """For a program that stores very much: see feeding.py. `patience`: seconds in which something must be stored."""

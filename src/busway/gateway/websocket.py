@@ -31,13 +31,18 @@ async def serve(door: "JsonDoor", request: web.Request) -> web.StreamResponse:
             if message.type in {WSMsgType.TEXT, WSMsgType.BINARY}:
                 socket.frame(message.data)
                 socket.seen = asyncio.get_running_loop().time()
-                while (socket.waiting >= door.settings.pending or socket.full) and not socket.gone:
-                    await asyncio.sleep(_LOOK)
+                await _room(socket, door.settings.pending)
     finally:
         watch.cancel()
         socket.flush()
         socket.lost()
     return response
+
+
+async def _room(socket: "Socket", pending: int) -> None:
+    """Read no more while it takes nothing, or much of what it asked for is under way."""
+    while (socket.waiting >= pending or socket.full) and not socket.gone:  # noqa: ASYNC110, nobody tells
+        await asyncio.sleep(_LOOK)
 
 
 async def _watch(socket: "Socket", transport: asyncio.Transport) -> None:
