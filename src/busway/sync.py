@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from busway.broker import Server as AsyncServer
 from busway.broker.server import State
+from busway.broker.streaming import Changes
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
@@ -87,8 +88,8 @@ class Server:
         return self._inner.http
 
     @property
-    def stream_changes(self) -> int:
-        """How often a stream was made, changed or removed."""
+    def stream_changes(self) -> Changes:
+        """Its `count` is how often a stream was made, changed or removed."""
         return self._inner.stream_changes
 
     def streams(self) -> dict[str, StreamConfig]:

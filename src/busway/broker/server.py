@@ -18,6 +18,7 @@ from busway.broker.hub import Hub, Nodes
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.session import Session
+from busway.broker.streaming import Changes
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
@@ -147,8 +148,8 @@ class Server:
         return next((door.address for door in self._open if door.kind == "http"), None)
 
     @property
-    def stream_changes(self) -> int:
-        """How often a stream was made, changed or removed: whoever remembers what streams() said looks at this first."""
+    def stream_changes(self) -> Changes:
+        """Its `count` is how often a stream was made, changed or removed: whoever remembers what streams() said looks at this first."""
         return self._running().streaming.changes
 
     def streams(self) -> dict[str, StreamConfig]:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.gateway")
 
 _END: Final = b"\r\n\r\n"
+_TEXT: Final = WSMsgType.TEXT  # to look them up there takes longer than all the rest
+_BINARY: Final = WSMsgType.BINARY
+_MORE: Final = WSMsgType.CONTINUATION
+_CLOSE: Final = WSMsgType.CLOSE
 
 
 class Listener(WSListener):
@@ -40,14 +44,14 @@ class Listener(WSListener):
         if socket is None:
             return
         kind = frame.msg_type
-        if kind is WSMsgType.TEXT or kind is WSMsgType.BINARY:
+        if kind is _TEXT or kind is _BINARY:
             if frame.fin:
                 socket.frame(frame.get_payload_as_bytes())
             else:
                 self._part(frame)
-        elif kind is WSMsgType.CONTINUATION:
+        elif kind is _MORE:
             self._part(frame)
-        elif kind is WSMsgType.CLOSE:
+        elif kind is _CLOSE:
             socket.flush()
             transport.send_close(frame.get_close_code(), frame.get_close_message())
             transport.disconnect()

@@ -43,9 +43,10 @@ class Note(msgspec.Struct, omit_defaults=True):
 class Queue:
     """A queue that is there."""
 
-    __slots__ = ("acked", "alone", "note", "stream", "topic", "type")
+    __slots__ = ("acked", "alone", "name", "note", "stream", "topic", "type")
 
     def __init__(self, topic: str, config: StreamConfig, *, taken: bool) -> None:
+        self.name = topic
         self.topic = topic if taken else None
         """What is published on; None: the stream has this name, but takes other topics."""
         self.stream = config.name
@@ -77,14 +78,15 @@ class Queues:
         self._bus = bus
         self._settings = settings
         self._known: dict[str, Queue] = {}
+        self._changes = server.stream_changes
         self._seen = -1
         self._changing = asyncio.Lock()
 
     def find(self, mq: str) -> Queue | None:
         """The queue of this name; None: there is none. Raises InvalidTopic."""
-        if self._server.stream_changes != self._seen or len(self._known) > _REMEMBERED:
+        if self._changes.count != self._seen or len(self._known) > _REMEMBERED:
             self._known.clear()
-            self._seen = self._server.stream_changes
+            self._seen = self._changes.count
         if (queue := self._known.get(mq)) is not None:
             return queue
         topic = check_topic(mq, wildcards=False)
@@ -100,7 +102,7 @@ class Queues:
 
     def known(self, mq: str) -> Queue | None:
         """The queue of this name, if it was found before and nothing has changed since."""
-        return self._known.get(mq) if self._server.stream_changes == self._seen else None
+        return self._known.get(mq) if self._changes.count == self._seen else None
 
     def get(self, mq: str) -> Queue:
         """The queue of this name. Raises Refused."""

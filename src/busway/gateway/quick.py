@@ -3,7 +3,7 @@
 What it can't do says so, and goes the long way; the message is the same by either.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,20 +30,14 @@ class _Flat(msgspec.Struct):
     body: Any
 
 
-class Pub(NamedTuple):
-    """A message to publish."""
-
-    mq: str
-    ident: bytes
-    """Its id, as it is in JSON."""
-    payload: bytes
-    fields: bytes
-    """As they are on the wire."""
-
+Pub: TypeAlias = tuple[str, bytes, bytes, bytes]
+"""A message to publish: its queue, its id as it is in JSON, its payload, and its fields as they are on the wire."""
 
 _pub: Final = msgspec.json.Decoder(_Pub).decode
 _encode: Final = msgspec.json.Encoder().encode
 _pack: Final = msgspec.msgpack.Encoder().encode
+_LENGTHS: Final = [bytes((max(158 + size, 160),)) for size in range(_SHORT + 1)]
+"""How MessagePack begins a text, by its length with quotes."""
 _TEXT: Final = _pack(bodies.MARK) + _pack(bodies.TEXT)
 
 
@@ -77,7 +71,7 @@ def read(data: bytes, sender: bytes) -> Pub | None:
             head, sender = b"\x83\xa2id", sender + _TEXT
     elif payload == b"null":
         return None
-    return Pub(pub.mq, ident, payload, head + bytes((158 + size,)) + ident[1:-1] + sender)
+    return (pub.mq, ident, payload, head + _LENGTHS[size] + ident[1:-1] + sender)
 
 
 def begin(mq: str, channel: str) -> bytes:

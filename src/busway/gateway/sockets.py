@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway._core import Message
+from busway.client.storing import Telling
 from busway.errors import BusError
 from busway.gateway import envelope, quick
 from busway.gateway.envelope import FLAT, Ident, Malformed
@@ -19,7 +20,6 @@ from busway.gateway.queues import Queue
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.statuses import NOT_FOUND, Refused, told
-from busway.positions import Position
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -40,25 +40,25 @@ _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
 
 
-class Ack:
-    """Who hears that the message of a client is stored, and tells it so."""
+class Ack(Telling):
+    """A message of a client, which is told that it is stored."""
 
-    __slots__ = ("_ident", "_over", "_queue", "_socket")
+    __slots__ = ("_ident", "_queue", "_socket")
 
-    def __init__(self, socket: "Socket", ident: bytes, queue: Queue) -> None:
+    def __init__(self, socket: "Socket", queue: Queue, ident: bytes, payload: bytes, fields: bytes) -> None:
+        self.topic = queue.name
+        self.payload = payload
+        self.fields = fields
+        self.sent = 0
         self._socket = socket
-        self._ident = ident
         self._queue = queue
-        self._over = False
+        self._ident = ident
 
-    def done(self) -> bool:
-        return self._over
-
-    def set_result(self, place: Position, /) -> None:
-        self._over = True
+    def stored(self, broker: str, stream: str, offset: int, sequence: int) -> None:
+        del broker, offset, sequence
         socket, queue = self._socket, self._queue
         socket.busy -= 1
-        if place.stream != queue.stream:  # it was removed at the same moment
+        if stream != queue.stream:  # it was removed at the same moment
             self._refuse(Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
             return
         if not socket.gone:
@@ -66,14 +66,10 @@ class Ack:
         if socket.held:
             socket.relieved()
 
-    def set_exception(self, error: Exception, /) -> None:
-        self._over = True
+    def refused(self, error: BusError) -> None:
         self._socket.busy -= 1
         self._refuse(error)
         self._socket.relieved()
-
-    def exception(self) -> None:
-        return None
 
     def _refuse(self, error: Exception) -> None:
         status, text = told(error)
@@ -128,6 +124,8 @@ class Socket(Session):
         """When it last said or took something."""
         self.full_since: float | None = None
         self._sender = quick.packed(self.id)
+        self._store = commands.store
+        self._counters = commands.counters
         self._quick = commands.open
         """Whether nobody has to sign anything."""
         transport.set_write_buffer_limits(HIGH)
@@ -136,16 +134,16 @@ class Socket(Session):
 
     def frame(self, data: bytes | str) -> None:
         """A message has arrived."""
-        if self._quick and self.idle and type(data) is bytes and (pub := quick.read(data, self._sender)) is not None:
-            queue = self._commands.queues.known(pub.mq)
-            if queue is not None and queue.topic is not None and pub.mq == queue.topic:
+        if self._quick and self._running is None and type(data) is bytes:
+            pub = quick.read(data, self._sender)
+            if pub is not None and (queue := self._commands.queues.known(pub[0])) is not None and pub[0] == queue.topic:
                 self.form = FLAT
                 try:
-                    sent = self._commands.store(queue.topic, pub.payload, pub.fields, Ack(self, pub.ident, queue))
+                    sent = self._store(Ack(self, queue, pub[1], pub[2], pub[3]))
                 except BusError:
                     sent = False  # the long way tells it
                 if sent:
-                    self._commands.counters.quick += 1
+                    self._counters.quick += 1
                     self.busy += 1
                     return
         try:
@@ -204,7 +202,7 @@ class Socket(Session):
             self.send((_HEADERS if form else _FLAT) + _encode(ident) + queue.acked[form])
 
     def deliver(self, one: Subscriber, message: Message) -> None:
-        self._commands.counters.delivered += 1
+        self._counters.delivered += 1
         if one.form == FLAT and one.credit is None:
             self.send(quick.delivery(one.begin, one.mq, one.channel, message))
         else:

@@ -135,10 +135,16 @@ class Tap:
             done = [message for message, tag in waiting if not self._give(message, tag)]
         else:
             done = []
-        for message in batch:
-            tag = message.fields.get("tag") if ring.filtered else None
-            if not self._give(message, tag):
-                done.append(message)
+        if ring.filtered:
+            done += [message for message in batch if not self._give(message, message.fields.get("tag"))]
+        else:
+            choose = ring.choose
+            for message in batch:
+                if (one := choose(None)) is None:
+                    self._held.append((message, None))
+                else:
+                    one.sink.deliver(one, message)
+                    done.append(message)
         if done and not self._channel.closed:
             self._channel.ack(done)
 
