@@ -25,7 +25,7 @@ def takes(text: str | None) -> Takes | None:
     if not text:
         return None
     if not _is_pattern(text):
-        return text.__eq__
+        return lambda tag: tag == text
     found = re.compile(_regex(text))
     return lambda tag: type(tag) is str and found.fullmatch(tag) is not None
 
