@@ -211,21 +211,22 @@ ID = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
 @settings(max_examples=300)
-@given(body=JSON, ident=ID, mq=st.sampled_from(["Q", "a/b"]), space=st.booleans())
-def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space):
+@given(body=JSON, ident=ID, mq=st.sampled_from(["Q", "a/b"]), space=st.booleans(), ack=st.booleans())
+def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space, ack):
     import msgspec
 
     from busway.gateway import envelope, quick
 
     data = json.dumps(
-        {"cmd": "pub", "mq": mq, "id": ident, "body": body},
+        {"cmd": "pub", "mq": mq, "id": ident, "body": body, **({} if ack else {"ack": False})},
         separators=None if space else (",", ":"),
         ensure_ascii=space,
     ).encode()
     short = quick.read(data, quick.packed("somebody"))
     if short is None:
         return
-    mq_, ident_, payload_, fields_ = short
+    mq_, ident_, payload_, fields_, ack_ = short
+    assert ack_ is ack
     request = envelope.parse(data)
     payload, fields = envelope.stored(request, request.ident, "somebody")
     assert msgspec.msgpack.decode(fields_) == fields

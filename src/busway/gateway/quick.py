@@ -21,6 +21,7 @@ class _Pub(msgspec.Struct, forbid_unknown_fields=True):
     mq: str
     id: msgspec.Raw
     body: msgspec.Raw
+    ack: bool = True
 
 
 class _Flat(msgspec.Struct):
@@ -30,8 +31,8 @@ class _Flat(msgspec.Struct):
     body: Any
 
 
-Pub: TypeAlias = tuple[str, bytes, bytes, bytes]
-"""A message to publish: its queue, its id as it is in JSON, its payload, and its fields as they are on the wire."""
+Pub: TypeAlias = tuple[str, bytes, bytes, bytes, bool]
+"""A message to publish: its queue, its id as it is in JSON, its payload, its fields as they are on the wire, and whether it is answered."""
 
 _pub: Final = msgspec.json.Decoder(_Pub).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -71,7 +72,7 @@ def read(data: bytes, sender: bytes) -> Pub | None:
             head, sender = b"\x83\xa2id", sender + _TEXT
     elif payload == b"null":
         return None
-    return (pub.mq, ident, payload, head + _LENGTHS[size] + ident[1:-1] + sender)
+    return (pub.mq, ident, payload, head + _LENGTHS[size] + ident[1:-1] + sender, pub.ack)
 
 
 def begin(mq: str, channel: str) -> bytes:

@@ -43,16 +43,14 @@ _HEADERS: Final = b'{"headers":{"id":'
 class Ack(Telling):
     """A message of a client, which is told that it is stored."""
 
-    __slots__ = ("_ident", "_queue", "_socket")
+    __slots__ = ("_answered", "_ident", "_queue", "_socket")
 
-    def __init__(self, socket: "Socket", queue: Queue, ident: bytes, payload: bytes, fields: bytes) -> None:
+    def __init__(self, socket: "Socket", queue: Queue, pub: quick.Pub) -> None:
         self.topic = queue.name
-        self.payload = payload
-        self.fields = fields
+        _, self._ident, self.payload, self.fields, self._answered = pub
         self.sent = 0
         self._socket = socket
         self._queue = queue
-        self._ident = ident
 
     def stored(self, broker: str, stream: str, offset: int, sequence: int) -> None:
         del broker, offset, sequence
@@ -61,7 +59,7 @@ class Ack(Telling):
         if stream != queue.stream:  # it was removed at the same moment
             self._refuse(Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
             return
-        if not socket.gone:
+        if self._answered and not socket.gone:
             socket.send(_FLAT + self._ident + queue.acked[0])
         if socket.held:
             socket.relieved()
@@ -139,7 +137,7 @@ class Socket(Session):
             if pub is not None and (queue := self._commands.queues.known(pub[0])) is not None and pub[0] == queue.topic:
                 self.form = FLAT
                 try:
-                    sent = self._store(Ack(self, queue, pub[1], pub[2], pub[3]))
+                    sent = self._store(Ack(self, queue, pub))
                 except BusError:
                     sent = False  # the long way tells it
                 if sent:
