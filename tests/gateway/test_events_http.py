@@ -70,6 +70,7 @@ async def test_a_batch_with_a_wrong_event_publishes_none():
     ("path", "status", "told"),
     [
         ("/events/a//b", 400, "empty fragment"),
+        ("/events/a%0Ab", 400, "control character"),
         ("/events/$bus/info", 403, "reserved|belong"),
         ("/events/" + "x" * 2000, 413, "1024"),
         ("/events/a?durable=maybe", 400, "durable must be 0 or 1"),
