@@ -211,10 +211,16 @@ _ERROR: Final[Mapping[str, Schema]] = {JSON: _ref("Error")}
 _HEALTH: Final[Mapping[str, Schema]] = {JSON: _ref("Health")}
 
 _UNSIGNED: Final = Answer("403", "The key is missing or wrong.", {JSON: _ref("FlatReply")})
+_DONE: Final = Answer(
+    "200",
+    "Done. A `sub` is answered without end: lines of JSON, or server-sent events if they are accepted.",
+    {**_REPLY, "application/x-ndjson": TEXT, "text/event-stream": TEXT},
+)
 _REFUSALS: Final = (
     Answer("400", "The request can't be understood.", _REPLY),
     Answer("403", "The key is missing or wrong, or may not do this.", _REPLY),
     Answer("404", "There is no such queue, channel, command or service.", _REPLY),
+    Answer("408", "The request did not come in time.", _REPLY),
     Answer("413", "The request is too large.", _REPLY),
     Answer("500", "It failed; for a call, the service did.", _REPLY),
     Answer("502", "The service went away before it answered.", _REPLY),
@@ -272,7 +278,7 @@ OPERATIONS: Final = (
         "command",
         "commands",
         "A command, or a call of a service, as a JSON object in either form; it is answered in the same one. Any path will do.",
-        (Answer("200", "Done.", _REPLY), *_REFUSALS),
+        (_DONE, *_REFUSALS),
         body={JSON: {"oneOf": [_ref("FlatRequest"), _ref("HeadersRequest")]}},
     ),
     Operation(
@@ -281,7 +287,7 @@ OPERATIONS: Final = (
         "commandByUrl",
         "commands",
         "A flat command as the query of a URL: `/?cmd=pub&mq=orders&body=hello`.",
-        (Answer("200", "Done.", {**_REPLY, "text/event-stream": TEXT}), *_REFUSALS),
+        (_DONE, *_REFUSALS),
         _QUERY,
     ),
     Operation("get", "/{mq}/{module}/{method}", "call", "services", "Call a method without arguments.", _CALLED, _PATH),
