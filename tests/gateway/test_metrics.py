@@ -103,6 +103,16 @@ async def test_what_a_client_is_closed_for(tmp_path):
         assert server.overview()["ended"] == {("unix", "frame_too_large"): 1, ("unix", "lost"): 1}
 
 
+async def test_what_the_broker_says_when_it_closes_a_connection(tmp_path):
+    path = f"{tmp_path}/bus"
+    async with busway.serve(f"unix:{path}", settings=busway.Settings(connections=1)) as server, server.connect():
+        reader, writer = await asyncio.open_unix_connection(path)
+        await reader.read()
+        writer.close()
+        await eventually(lambda: server.overview()["ended"])
+        assert server.overview()["ended"] == {("unix", "too_many_connections"): 1}
+
+
 def test_reasons_are_few():
     assert reason(Code.IDLE) == "idle"
     assert reason(123456) == "other"

@@ -86,6 +86,8 @@ def test_requests_of_the_protocol_are_described(request_):
         {"cmd": "create", "mq": "a", "mqType": "tape"},
         {"cmd": "take", "mq": "a", "channel": "c", "window": "many"},
         {"cmd": "pub", "mq": 5},
+        {"cmd": "query", "mq": "a\x1db"},
+        {"cmd": "query", "mq": "a//b"},
         {"headers": {"cmd": "pub"}},
         {"headers": {}},
         [],

@@ -106,3 +106,14 @@ def test_what_cannot_be_signed_is_told():
     with pytest.raises(ValueError, match="too deeply"):
         signed_text({}, raw="[" * 100_000)
     assert not verify({"a": deep, "signature": "0" * 64}, SECRET)
+
+
+def test_signatures_are_compared_in_constant_time(monkeypatch):
+    compared = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or real(a, b))
+    whole = signed({"cmd": "ping"}, KEY, SECRET)
+    assert verify(whole, SECRET)
+    assert not verify({**whole, "signature": "0" * 64}, SECRET)
+    assert len(compared) == 2
+    assert all(type(a) is bytes for pair in compared for a in pair)

@@ -125,11 +125,16 @@ def from_json(text: bytes | msgspec.Raw) -> Event:
     try:
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         data, encoded = members.pop("data", None), members.pop("data_base64", None)
-        attributes = {name: msgspec.json.decode(value) for name, value in members.items()}
+        attributes = {name: _whole(msgspec.json.decode(value)) for name, value in members.items()}
     except (ValueError, RecursionError) as error:
         raise EventError(f"an event is a JSON object: {error}") from error
     attributes = {name: value for name, value in attributes.items() if value is not None}
     return _event(attributes, _data(data, encoded, attributes.get("datacontenttype")))
+
+
+def _whole(value: Any) -> Any:
+    """For JSON `5.0` is a whole number, too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _data(data: msgspec.Raw | None, encoded: msgspec.Raw | None, kind: Any) -> bytes | None:

@@ -78,8 +78,8 @@ def routes(
     doors = _Doors(connect, allow, tell, stall)
     return [
         web.post("/events", doors.post),
-        web.post("/events/{topic:.+}", doors.post),
-        web.get("/events/{topic:.+}", doors.get),
+        web.post("/events/{topic:(?s:.+)}", doors.post),
+        web.get("/events/{topic:(?s:.+)}", doors.get),
     ]
 
 

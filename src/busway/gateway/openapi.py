@@ -23,6 +23,8 @@ _ABOUT: Final = (
     "fields in a member `headers`; the same goes over a WebSocket at any path. In the second form control fields may also be "
     "headers of the request, and the body is then the body."
 )
+_PLAIN: Final = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"
+_BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _TAGS: Final = {
     "commands": "Queues and channels.",
     "services": "Calls of services, at paths.",
@@ -159,7 +161,7 @@ def _object(members: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 def _event() -> dict[str, Any]:
-    text = {"type": "string", "minLength": 1}
+    text = {"type": "string", "minLength": 1, "pattern": _PLAIN}
     members = {
         "specversion": {"const": "1.0"},
         "id": text,
@@ -170,8 +172,10 @@ def _event() -> dict[str, Any]:
         "datacontenttype": text,
         "dataschema": text,
         "data": ANY,
-        "data_base64": {**TEXT, "contentEncoding": "base64"},
+        "data_base64": {**TEXT, "contentEncoding": "base64", "pattern": _BASE64},
     }
-    extension = {"type": ["string", "integer", "boolean", "null"]}
+    whole = {"minimum": -(2**31), "maximum": 2**31 - 1}
+    extension = {"type": ["string", "integer", "boolean", "null"], "pattern": _PLAIN, **whole}
     made = _object(members, ["specversion", "id", "source", "type"])
+    made["not"] = {"required": ["data", "data_base64"]}
     return made | {"propertyNames": {"pattern": "^([a-z0-9]{1,64}|data_base64)$"}, "additionalProperties": extension}

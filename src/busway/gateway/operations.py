@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from busway.gateway.cloudevents import BATCH, STRUCTURED
+
 Schema: TypeAlias = Mapping[str, Any]
 
 TEXT: Final[Schema] = {"type": "string"}
 NAME: Final[Schema] = {"type": "string", "minLength": 1}
+_FRAGMENT: Final = r"[^/*\u0000-\u001f\u007f-\u009f]+"
+TOPIC: Final[Schema] = {"type": "string", "maxLength": 255, "pattern": f"^{_FRAGMENT}(/{_FRAGMENT})*$"}
+"""Topics may be longer than that, in bytes."""
+PART: Final[Schema] = {"type": "string", "maxLength": 60, "pattern": f"^{_FRAGMENT}$"}
+_ONE: Final = rf"({_FRAGMENT}|\*\*?)"
+PATTERN: Final[Schema] = {"type": "string", "maxLength": 200, "pattern": f"^{_ONE}(/{_ONE})*$"}
+CHANNEL: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 64}
 NUMBER: Final[Schema] = {"oneOf": [{"type": "integer"}, {"type": "string", "pattern": "^-?[0-9]{1,18}$"}]}
 SECONDS: Final[Schema] = {
     "oneOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?$"}]
@@ -79,9 +88,9 @@ class Operation:
 
 
 _MQ: Final = Field(
-    "mq", NAME, "Name of the queue; its messages are stored under the topic of this name.", required=True
+    "mq", TOPIC, "Name of the queue; its messages are stored under the topic of this name.", required=True
 )
-_CHANNEL: Final = Field("channel", NAME, "Name of the channel.", required=True)
+_CHANNEL: Final = Field("channel", CHANNEL, "Name of the channel.", required=True)
 _ACK: Final = Field("ack", FLAG, "false: the command is not answered if it succeeds.")
 COMMON: Final = (
     Field("id", IDENT, "Given back in the answer; one is made if it is missing."),
@@ -133,7 +142,7 @@ COMMANDS: Final = (
             _MQ,
             Field("mqType", {"enum": ["memory", "disk", "db"]}, "Where messages are stored; memory if it is missing."),
             Field("mqMask", NUMBER, "1: goes with its last subscriber; 2: one subscriber at a time; 8: paused."),
-            Field("channel", NAME, "A channel to make or change, too."),
+            Field("channel", CHANNEL, "A channel to make or change, too."),
             Field("channelMask", NUMBER, "As mqMask, of the channel."),
             Field("offset", NUMBER, "Where the channel goes on."),
             Field("checksum", TEXT, "The id of the message that is expected at this offset."),
@@ -144,13 +153,13 @@ COMMANDS: Final = (
     Command(
         "remove",
         "Remove a channel, or a queue with all that is in it.",
-        (_MQ, Field("channel", NAME, "The channel to remove; without it the queue is.")),
+        (_MQ, Field("channel", CHANNEL, "The channel to remove; without it the queue is.")),
         answer="`OK, REMOVE (mq=…)`",
     ),
     Command(
         "query",
         "Look at a queue or a channel.",
-        (_MQ, Field("channel", NAME, "The channel to look at.")),
+        (_MQ, Field("channel", CHANNEL, "The channel to look at.")),
         answer="name, type, mask, size and channels of the queue, or name, mask, filter and offset of the channel",
     ),
     Command("ping", "See whether somebody is there.", answer="`OK, PING`"),
@@ -181,7 +190,7 @@ CALL: Final = Command(
         Field("method", NAME, "The method.", required=True),
         Field("module", TEXT, "The module of the method."),
         Field("params", {"type": ["array", "object", "null"]}, "The arguments."),
-        Field("mq", NAME, "The queue or topic of the service."),
+        Field("mq", TOPIC, "The queue or topic of the service."),
         Field("timeout", SECONDS, "Seconds that the service has."),
     ),
     answer="what the method returned; with status 500 what it raised",
@@ -193,15 +202,25 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-REPLY: Final[Schema] = {"oneOf": [_ref("FlatReply"), _ref("HeadersReply")]}
+_BODY: Final[Schema] = {
+    "description": "In the headers form: the body alone, its control fields are headers of the answer."
+}
+REPLY: Final[Schema] = {"anyOf": [_ref("FlatReply"), _BODY]}
 _REPLY: Final[Mapping[str, Schema]] = {JSON: REPLY, "text/plain": TEXT}
 _ERROR: Final[Mapping[str, Schema]] = {JSON: _ref("Error")}
 _HEALTH: Final[Mapping[str, Schema]] = {JSON: _ref("Health")}
 
+_UNSIGNED: Final = Answer("403", "The key is missing or wrong.", {JSON: _ref("FlatReply")})
+_DONE: Final = Answer(
+    "200",
+    "Done. A `sub` is answered without end: lines of JSON, or server-sent events if they are accepted.",
+    {**_REPLY, "application/x-ndjson": TEXT, "text/event-stream": TEXT},
+)
 _REFUSALS: Final = (
     Answer("400", "The request can't be understood.", _REPLY),
     Answer("403", "The key is missing or wrong, or may not do this.", _REPLY),
     Answer("404", "There is no such queue, channel, command or service.", _REPLY),
+    Answer("408", "The request did not come in time.", _REPLY),
     Answer("413", "The request is too large.", _REPLY),
     Answer("500", "It failed; for a call, the service did.", _REPLY),
     Answer("502", "The service went away before it answered.", _REPLY),
@@ -219,32 +238,36 @@ _EVENT_REFUSALS: Final = tuple(
         ("504", "It took too long."),
     )
 )
-_EVENT_BODY: Final[Mapping[str, Schema]] = {
-    "application/cloudevents+json": _ref("Event"),
-    "application/cloudevents-batch+json": {"type": "array", "items": _ref("Event")},
-    "*/*": {},
-}
+
+
+def _events(event: Schema) -> Mapping[str, Schema]:
+    return {STRUCTURED: event, BATCH: {"type": "array", "items": event}}
+
+
 _PUBLISHED: Final = (
     Answer("200", "How many were published, and with `durable` where they are stored.", {JSON: _ref("Published")}),
     *_EVENT_REFUSALS,
     Answer("415", "This format of events is not spoken here.", _ERROR),
 )
-_DURABLE: Final = Parameter("durable", "query", {"enum": ["0", "1"]}, "1: answer when the events are stored.")
-_TOPIC: Final = Parameter("topic", "path", NAME, "A topic; slashes in it need no escape.")
+_DURABLE: Final = Parameter(
+    "durable", "query", {"enum": ["0", "1", "true", "false"]}, "1: answer when the events are stored."
+)
+_TOPIC: Final = Parameter("topic", "path", TOPIC, "A topic; slashes in it need no escape.")
+_CMD: Final = Field("cmd", {"enum": [command.name for command in COMMANDS]}, "The command.")
 _QUERY: Final = tuple(
-    Parameter(field.name, "query", TEXT, field.text)
+    Parameter(field.name, "query", field.schema if "enum" in field.schema else TEXT, field.text)
     for field in {
         field.name: field
         for command in COMMANDS
-        for field in (Field("cmd", TEXT, "The command."), *command.fields, Field("body", TEXT, "The message."), *COMMON)
+        for field in (_CMD, *command.fields, Field("body", TEXT, "The message."), *COMMON)
     }.values()
 )
 _PATH: Final = (
-    Parameter("mq", "path", NAME, "The queue, or the first part of the topic, of the service."),
-    Parameter("module", "path", NAME, "The module."),
-    Parameter("method", "path", NAME, "The method."),
+    Parameter("mq", "path", PART, "The queue, or the first part of the topic, of the service."),
+    Parameter("module", "path", PART, "The module."),
+    Parameter("method", "path", PART, "The method."),
 )
-_PARAMS: Final = Parameter("params", "path", NAME, "Arguments, with slashes between them: each is a text.")
+_PARAMS: Final = Parameter("params", "path", PART, "Arguments, with slashes between them: each is a text.")
 _CALLED: Final = (Answer("200", "What the method returned.", _REPLY), *_REFUSALS)
 _ARGUMENTS: Final[Mapping[str, Schema]] = {JSON: {"type": "array"}}
 
@@ -255,7 +278,7 @@ OPERATIONS: Final = (
         "command",
         "commands",
         "A command, or a call of a service, as a JSON object in either form; it is answered in the same one. Any path will do.",
-        (Answer("200", "Done.", _REPLY), *_REFUSALS),
+        (_DONE, *_REFUSALS),
         body={JSON: {"oneOf": [_ref("FlatRequest"), _ref("HeadersRequest")]}},
     ),
     Operation(
@@ -264,7 +287,7 @@ OPERATIONS: Final = (
         "commandByUrl",
         "commands",
         "A flat command as the query of a URL: `/?cmd=pub&mq=orders&body=hello`.",
-        (Answer("200", "Done.", {**_REPLY, "text/event-stream": TEXT}), *_REFUSALS),
+        (_DONE, *_REFUSALS),
         _QUERY,
     ),
     Operation("get", "/{mq}/{module}/{method}", "call", "services", "Call a method without arguments.", _CALLED, _PATH),
@@ -292,20 +315,21 @@ OPERATIONS: Final = (
         "/events",
         "publishEvents",
         "events",
-        "Publish CloudEvents, each on the topic that is its subject: one in binary or structured mode, or a batch.",
+        "Publish CloudEvents, each on the topic that is its subject: one in structured mode, a batch, or one in binary mode: with its "
+        "attributes as headers `ce-…` and its data as the body.",
         _PUBLISHED,
         (_DURABLE,),
-        _EVENT_BODY,
+        _events({"allOf": [_ref("Event"), {"required": ["subject"], "properties": {"subject": TOPIC}}]}),
     ),
     Operation(
         "post",
         "/events/{topic}",
         "publishEventsOnTopic",
         "events",
-        "Publish CloudEvents on one topic.",
+        "Publish CloudEvents on one topic, in any of the three modes.",
         _PUBLISHED,
         (_TOPIC, _DURABLE),
-        _EVENT_BODY,
+        _events(_ref("Event")),
     ),
     Operation(
         "get",
@@ -317,17 +341,17 @@ OPERATIONS: Final = (
             Answer(
                 "200",
                 "Events.",
-                {
-                    "text/event-stream": TEXT,
-                    "application/cloudevents-batch+json": _EVENT_BODY["application/cloudevents-batch+json"],
-                },
+                {"text/event-stream": TEXT, BATCH: _events(_ref("Event"))[BATCH]},
             ),
             *_EVENT_REFUSALS,
         ),
         (
-            Parameter("topic", "path", NAME, "A topic or pattern: `orders/*`, `orders/**`."),
+            Parameter("topic", "path", PATTERN, "A topic or pattern: `orders/*`, `orders/**`."),
             Parameter(
-                "since", "query", TEXT, "From where stored messages come first: `all`, `1h`, a time, a position."
+                "since",
+                "query",
+                {"type": "string", "examples": ["all", "1h", "2026-11-05T17:31:00Z"]},
+                "From where stored messages come first: `all`, `1h`, a time, a position.",
             ),
             Parameter("max", "query", {"type": "integer", "minimum": 1, "maximum": 10_000}, "How many at most."),
             Parameter(
@@ -374,6 +398,14 @@ OPERATIONS: Final = (
         "asyncapi",
         "operation",
         "The bus as an AsyncAPI document: streams, topics, services.",
-        (Answer("200", "AsyncAPI 3.0.", {JSON: {"type": "object"}}),),
+        (Answer("200", "AsyncAPI 3.0.", {JSON: {"type": "object"}}), _UNSIGNED),
+    ),
+    Operation(
+        "get",
+        "/services",
+        "services",
+        "operation",
+        "Modules and methods that can be called, to look at or as JSON.",
+        (Answer("200", "Modules.", {JSON: {"type": "object"}, "text/html": TEXT}), _UNSIGNED),
     ),
 )
