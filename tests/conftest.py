@@ -1,7 +1,8 @@
-"""What all tests share: event loops, certificates, a server with clients, and a PostgreSQL server for each process."""
+"""What all tests share: event loops, certificates, a server with clients, and for each process commands and a PostgreSQL server."""
 
 import asyncio
 import functools
+import gc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.commands import Nursery
 from tests.support.net import Certificates, Net
 from tests.support.postgres import Postgres
 
@@ -20,7 +22,7 @@ except ImportError:
 hypothesis.settings.register_profile("busway", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("busway")
 
-LIMIT = 45.0
+LIMIT = 150.0
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
 if uvloop is not None:
     LOOPS["uvloop"] = uvloop.new_event_loop
@@ -38,6 +40,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Every asynchronous test has a time limit of its own, below the runner's, which could only end the whole run."""
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
         item.obj = limited(item.obj)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes none is left with a long test in the end: those with the longest time limits come first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: -sum(marker.args[0] for marker in item.iter_markers("timeout")))
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded and collected stays: no collection of garbage has to look at all of it again, ten thousand tests long."""
+    gc.collect()
+    gc.freeze()
 
 
 def limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -59,6 +73,13 @@ async def net(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Net]:
     """A server and its clients over TCP, closed in the end."""
     async with Net("tcp", tmp_path, certificates) as net:
         yield net
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 import busway
+from tests.support.commands import Nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "protocol.md")]
@@ -87,7 +88,7 @@ async def run_block(block: Block, page: Path, namespace: dict[str, Any], address
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         if code.co_flags & inspect.CO_COROUTINE:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await eval(code, namespace)
         elif "busway.run(" in block.text or "sync" in block.text:  # makes its own loop, or blocks: not on ours
             await asyncio.to_thread(eval, code, namespace)
@@ -106,7 +107,7 @@ def console_blocks() -> list[Any]:
 
 
 @pytest.mark.parametrize("block", console_blocks())
-async def test_busway_commands_run(block, address, tmp_path):
+async def test_busway_commands_run(block, address, tmp_path, nursery):
     (tmp_path / "job.json").write_text('{"resize": "cat.png"}\n')
     lines = block.text.splitlines()
     commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -123,9 +124,9 @@ async def test_busway_commands_run(block, address, tmp_path):
             elif command.endswith("&"):
                 running.append(await stack.enter_async_context(background(command.removesuffix("&"))))
             else:
-                printed.append(await foreground(command))
+                printed.append(await foreground(command, nursery))
         for process in running:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 printed.append((await process.stdout.read()).decode())
     if checked and expected:
         assert sorted("".join(printed).splitlines()) == sorted(expected)
@@ -138,17 +139,12 @@ def arguments(command: str) -> list[str]:
     return [*BUSWAY, *words, *(["--tcp", "127.0.0.1:0"] if words == ["serve"] else [])]
 
 
-async def foreground(command: str) -> str:
-    pipe = asyncio.subprocess.PIPE
+async def foreground(command: str, nursery: Nursery) -> str:
     url = os.environ["BUSWAY_URL"]
-    asked = [
-        *BUSWAY,
-        *shlex.split(command.replace(DEFAULT, url).replace("127.0.0.1:7420", url.removeprefix("tcp://")))[1:],
-    ]
-    process = await asyncio.create_subprocess_exec(*asked, stdout=pipe, stderr=pipe)
-    async with asyncio.timeout(30):
-        output, errors = await process.communicate()
-    assert process.returncode == 0, f"{command}: exit status {process.returncode}: {errors.decode()}"
+    asked = command.replace(DEFAULT, url).replace("127.0.0.1:7420", url.removeprefix("tcp://"))
+    async with asyncio.timeout(60):
+        status, output, errors = await nursery.run(shlex.split(asked)[1:], os.environ, b"")
+    assert status == 0, f"{command}: exit status {status}: {errors.decode()}"
     return output.decode()
 
 
@@ -158,7 +154,7 @@ async def background(command: str):
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             note = (await process.stderr.readline()).decode()
         assert "Ctrl-C" in note, f"{command}: {note}"
         yield process
@@ -172,7 +168,7 @@ async def background(command: str):
 async def serve_and_stop(command: str) -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         note = (await process.stderr.readline()).decode()
         process.terminate()
         await process.communicate()

@@ -43,6 +43,7 @@ def names(thing):
 
 
 INTERNAL = {
+    "plain",
     "announce",
     "arrived",
     "ended",
@@ -130,7 +131,7 @@ def test_publish_and_subscribe(bus):
         assert prices.recv().text == "1"
         assert [message.text for message in prices.take(2)] == ["2", "3"]
         assert next(iter(prices)).text == "4"
-        assert prices.recv(timeout=5).text == "5"
+        assert prices.recv(timeout=60).text == "5"
         assert [message.text for message in next(prices.batches())] == ["6"]
         with pytest.raises(busway.Timeout):
             prices.recv(timeout=0.01)
@@ -155,14 +156,14 @@ def test_iteration_that_is_left_loses_nothing(bus):
 
 
 def test_requests_in_threads(bus):
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=60)
 
     def meet(message):
         together.wait()  # passes only if three handlers run at the same time
         return {"thread": threading.current_thread() is not threading.main_thread(), "said": message.text}
 
     with bus.serve("meet", meet, concurrency=3), ThreadPoolExecutor(3) as pool:
-        replies = list(pool.map(lambda said: bus.request("meet", said, timeout=20).json(), ["a", "b", "c"]))
+        replies = list(pool.map(lambda said: bus.request("meet", said, timeout=60).json(), ["a", "b", "c"]))
     assert replies == [{"thread": True, "said": said} for said in "abc"]
     with pytest.raises(busway.NoResponders):
         bus.request("meet")
@@ -187,11 +188,11 @@ def test_fields_rules_and_kept_messages(server, bus):
             feed.publish_many([("t", b"5")], fields={"n": 3, "x": 1})
             feed.flush()
             bus.flush()
-            assert [some.recv(timeout=20).kind for _ in range(4)] == ["notify", "publish", "publish", "publish"]
+            assert [some.recv(timeout=60).kind for _ in range(4)] == ["notify", "publish", "publish", "publish"]
             assert feed.unpost("proc/feed") is True
             assert feed.unpin("config") is False
             assert feed.unpin("config", fields={"n": 1}) is True
-            assert [presence.recv(timeout=20).kind for _ in range(2)] == ["post", "withdrawn"]
+            assert [presence.recv(timeout=60).kind for _ in range(2)] == ["post", "withdrawn"]
 
 
 def test_shared_services_and_many_replies(server, bus):
@@ -213,19 +214,19 @@ def test_shared_services_and_many_replies(server, bus):
             bus.serve("s", several, shared=True, ask=ask),
             other.serve("s", one, shared=True, ask=lambda message: True),
         ):
-            replies = bus.request_all("s", timeout=20, each=20)
+            replies = bus.request_all("s", timeout=60, each=20)
             assert sorted(reply.text for reply in replies) == ["$bus/info", "1", "loop"]
             assert replies.failed == []
-            with bus.request_many("s", "no", timeout=20, each=20) as many:
+            with bus.request_many("s", "no", timeout=60, each=20) as many:
                 assert [reply.text for reply in many] == ["loop"]
-            for reply in bus.request_many("s", timeout=20, each=20):
+            for reply in bus.request_many("s", timeout=60, each=20):
                 assert reply.kind == "reply"
                 break
             assert bus.request("s", "no", each=20).text == "loop"
         assert asked
         with bus.serve("parts") as parts, ThreadPoolExecutor(1) as pool:
-            asking = pool.submit(other.request_all, "parts", timeout=20)
-            request = parts.recv(timeout=20)
+            asking = pool.submit(other.request_all, "parts", timeout=60)
+            request = parts.recv(timeout=60)
             request.reply(b"1", last=False)
             request.reply(b"2")
             assert [reply.payload for reply in asking.result(20)] == [b"1", b"2"]
@@ -260,7 +261,7 @@ def test_a_handler_may_use_the_bus(bus):
     with bus.subscribe("in", handler=lambda message: (bus.publish("out", message.payload), done.set())):
         with bus.subscribe("out") as out:
             bus.publish("in", b"x")
-            assert out.recv(timeout=10).payload == b"x"
+            assert out.recv(timeout=60).payload == b"x"
     assert done.is_set()
 
 
@@ -294,7 +295,7 @@ def test_errors_of_handlers(bus, server):
 def test_requests_by_hand(bus):
     with bus.serve("hand") as service, ThreadPoolExecutor(1) as pool:
         asking = pool.submit(bus.request, "hand", "hello")
-        request = service.recv(timeout=10)
+        request = service.recv(timeout=60)
         assert (request.topic, request.text, request.payload) == ("hand", "hello", b"hello")
         request.reply(["yes"])
         assert asking.result().json() == ["yes"]
@@ -314,7 +315,7 @@ def test_typed(bus):
         assert bus.request("", Ask(name="Alice")) == Answer(text="Hello Alice")
     with bus.serve(Ask, "hand") as service, ThreadPoolExecutor(1) as pool:
         asking = pool.submit(bus.request, "hand", Ask(name="Bob"))
-        request = service.recv(timeout=10)
+        request = service.recv(timeout=60)
         assert (request.value.name, request.topic) == ("Bob", "ask/hand")
         request.reply(Answer(text="by hand"))
         assert asking.result().text == "by hand"
@@ -322,10 +323,10 @@ def test_typed(bus):
         bus.publish("x", Ask(name="1"))
         bus.publish("ask/x", b"bad")
         bus.publish("x", Ask(name="2"))
-        assert asks.recv(timeout=10) == ("ask/x", Ask(name="1"))
+        assert asks.recv(timeout=60) == ("ask/x", Ask(name="1"))
         with pytest.raises(busway.PayloadError):
-            asks.recv(timeout=10)
-        assert asks.recv(timeout=10).value.name == "2"
+            asks.recv(timeout=60)
+        assert asks.recv(timeout=60).value.name == "2"
 
 
 def test_push_info_and_state(bus, server):
@@ -363,7 +364,7 @@ def test_closing_the_bus_ends_a_waiting_thread(server):
         while subscription.received == 0 or subscription.pending:
             bus.flush()
         bus.close()
-        assert len(waiting.result(timeout=20)) == 1
+        assert len(waiting.result(timeout=60)) == 1
 
 
 def test_nobody_there():
@@ -377,7 +378,7 @@ def test_nobody_there():
 async def test_inside_a_running_loop():
     with busway.sync.serve() as server, server.connect() as bus, bus.subscribe("x") as subscription:
         bus.publish("x", b"1")
-        assert subscription.recv(timeout=10).payload == b"1"
+        assert subscription.recv(timeout=60).payload == b"1"
 
 
 def test_many_threads_share_a_bus(bus):
@@ -385,7 +386,7 @@ def test_many_threads_share_a_bus(bus):
         for _ in pool.map(lambda number: bus.publish("n", str(number)), range(200)):
             pass
         bus.flush()
-        found = list(pool.map(lambda _: numbers.recv(timeout=10).text, range(200)))
+        found = list(pool.map(lambda _: numbers.recv(timeout=60).text, range(200)))
     assert sorted(found, key=int) == [str(number) for number in range(200)]
 
 
@@ -411,7 +412,7 @@ def test_fork(bus, server):
             os._exit(0)
     os.close(writer)
     try:
-        assert subscription.recv(timeout=20).text == "from the child"
+        assert subscription.recv(timeout=60).text == "from the child"
         assert os.read(reader, 100) == b"forked forked forked"
     finally:
         os.close(reader)
@@ -435,7 +436,7 @@ with busway.sync.serve() as server, server.connect() as bus, bus.subscribe("x") 
         print("interrupted")
     subscription._inner.take = take
     bus.publish("x", "after")
-    print(subscription.recv(timeout=20).text)
+    print(subscription.recv(timeout=60).text)
 """
 
 LEFT_OPEN = """
@@ -467,7 +468,7 @@ def test_an_interrupt_before_the_wait_ends_what_was_begun(bus, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 subscription.recv()
         bus.publish("x", "after")
-        assert subscription.recv(timeout=20).text == "after"
+        assert subscription.recv(timeout=60).text == "after"
 
 
 def test_what_a_script_published_goes_out_at_its_end(bus, server):
@@ -522,9 +523,9 @@ def test_streams(bus):
 def test_a_position_counts_what_was_handed_out_only(bus):
     bus.publish_many("t", [b"%d" % number for number in range(10)], durable=True)
     with bus.subscribe("t", since="all") as subscription:
-        assert subscription.recv(timeout=20).payload == b"0"
+        assert subscription.recv(timeout=60).payload == b"0"
         first = next(iter(subscription))  # fetches more than it hands out
         assert first.payload == b"1"
         position = subscription.position
     with bus.subscribe("t", since=position) as subscription:
-        assert subscription.recv(timeout=20).payload == b"2"
+        assert subscription.recv(timeout=60).payload == b"2"

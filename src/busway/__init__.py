@@ -48,7 +48,7 @@ from busway.gateway.serving import serve
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings
-from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo
+from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo, StreamPart
 
 _T = _TypeVar("_T")
 
@@ -114,6 +114,7 @@ __all__ = [
     "Stream",
     "StreamConfig",
     "StreamInfo",
+    "StreamPart",
     "Subscription",
     "Timeout",
     "TypedRequest",

@@ -369,8 +369,8 @@ class Engine:
         """Count a message that these don't get for lack of room, and tell them."""
     def withdraw(self, message: _Kept, local: bool = False) -> None:
         """Tell those who watch that a kept message is gone."""
-    def want_room(self, conn: int) -> None:
-        """Have EVENT_ROOM tell when little waits for a connection."""
+    def want_room(self, conn: int, sub: int | None = None) -> None:
+        """Have EVENT_ROOM tell when little waits for a connection, or for one of its subscriptions and that takes something."""
     def publish(self, conn: int, topic: str, frame: bytes) -> int:
         """Send a message that is kept to those who subscribed to it now; how many connections."""
     def settle(self, conn: int) -> None:

@@ -110,6 +110,33 @@ SETTINGS: Final = tuple(name for name in StreamConfig.__struct_fields__ if name 
 """What may be chosen of a stream beside its name."""
 
 
+class StreamPart(msgspec.Struct, frozen=True):
+    """The part of a stream that one node of a cluster has; figures as a StreamInfo has them. If the node is gone they are of a copy."""
+
+    broker: str
+    """The guid; empty if only an address is known."""
+    node: str
+    """The name."""
+    error: str = ""
+    """Why nothing is known of it."""
+    first: int | None = None
+    next: int | None = None
+    end: int | None = None
+    bytes: int | None = None
+    index_bytes: int | None = None
+    buckets: int | None = None
+    damage: int | None = None
+    waiting: int | None = None
+    held: int | None = None
+    held_bytes: int | None = None
+    topic_count: int | None = None
+    mirrored: bool | None = None
+
+    @property
+    def count(self) -> int:
+        return (self.next or 0) - (self.first or 0)
+
+
 class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only=True):
     """A stream as it is: its settings and figures."""
 
@@ -144,11 +171,24 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     topic_count: int = 0
     """Topics that were ever stored."""
     channels: tuple[dict[str, Any], ...] = ()
+    unreached: tuple[str, ...] = ()
+    """Nodes of the cluster that could not be asked, if parts were asked for."""
+    parts: tuple[StreamPart, ...] = ()
+    """What each node of the cluster has of it, if that was asked for; all other figures are of the node that was asked."""
 
     @property
     def count(self) -> int:
         """Messages that are there, damaged ones included; one that was to be delivered later counts twice when it was."""
         return self.next - self.first
+
+    @property
+    def total(self) -> int:
+        """The same over all parts that are known of."""
+        return sum(part.count for part in self.parts) if self.parts else self.count
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.bytes or 0 for part in self.parts) if self.parts else self.bytes
 
 
 class StoredTopic(NamedTuple):

@@ -335,3 +335,18 @@ def test_agrees_with_a_list(turns) -> None:
         assert payloads(box.select("a")) == [row[4] for row in model if row[2] == "a"]
         assert box.bytes == sum(one.size for one in box)
     assert (box.deadline() is None) or away
+
+
+def test_a_post_that_was_under_way_for_long_is_late() -> None:
+    """Its client is at another node meanwhile, and has posted something else there."""
+    box = retained()
+    far = message(POST, "t", b"new", number=7)
+    far.far = True
+    box.put(far)
+    assert box.is_late(message(POST, "t", b"old", number=3))
+    assert not box.is_late(message(POST, "t", b"newer", number=8))
+    assert not box.is_late(message(POST, "t", b"old", number=3, session=BOB))
+    assert not box.is_late(message(POST, "u", b"old", number=3))
+    assert not box.is_late(message(PIN, "t", b"old", number=3))
+    box.put(message(POST, "t", b"near", number=9))
+    assert not box.is_late(message(POST, "t", b"old", number=3)), "of its own client it is taken as it comes"

@@ -65,8 +65,29 @@ def test_one_that_rests_hands_out_nothing_and_then_everything_that_is_left():
     one.do(one.channel.take(ME, 5, 3, 0.0, 0.0))
     assert not one.given
     assert not one.channel.more
+    assert one.channel.in_flight(ME) == 10, "its consumer has them still"
+    assert one.wake() == list(range(12, 22))
+    one.ack(2, 9)
+    assert one.journal["c"].floor == 3, "and may say that they are done"
+
+
+def test_what_its_consumer_was_refused_is_handed_out_again():
+    one = Driver(window=10)
+    one.channel.rest()
+    one.channel.take_back(ME, [(2, 3), (7, 1)])
+    one.channel.take_back((2, 2), [(0, 10)])
+    assert one.channel.in_flight(ME) == 6
+    assert not one.channel.more
+    assert one.wake() == [2, 3, 4, 7]
+
+
+def test_whose_consumer_goes_while_it_rests_is_handed_out_again_and_dies_no_earlier():
+    one = Driver(ChannelState("c", ChannelConfig(lease=5.0, max_deliveries=1), 1, 0), size=4, window=4)
+    one.channel.rest()
+    one.do(one.channel.expire(5.0))
+    assert not one.given[4:]
     assert one.channel.in_flight(ME) == 0
-    assert one.wake() == list(range(2, 22))
+    assert one.wake() == [0, 1, 2, 3]
 
 
 def test_what_was_done_elsewhere_is_done():
@@ -78,7 +99,8 @@ def test_what_was_done_elsewhere_is_done():
     one.absorb(after(state, Done("c", 1, 2, ((8, 1), (20, 5)))))
     assert one.journal["c"].floor == 2
     one.do(one.channel.join(ME, SIZE, 0.0))
-    assert one.wake() == [two for two in range(2, SIZE) if two not in {3, 5, 8, *range(20, 25)}]
+    assert one.channel.in_flight(ME) == 7, "2, 4, 6, 7, 9, 10 and 11"
+    assert one.wake() == [two for two in range(12, SIZE) if two not in range(20, 25)]
 
 
 def test_how_often_something_was_handed_out_elsewhere_counts():
@@ -104,7 +126,7 @@ def test_a_place_that_the_other_did_not_hear_of_stays():
     one.do(one.channel.seek(30, 0.0))
     one.channel.rest()
     one.absorb(after(old, Done("c", 1, 35)))
-    assert one.wake() == list(range(30, 40))
+    assert (one.channel.floor, one.channel.in_flight(ME), one.wake()) == (30, 10, [])
 
 
 def test_by_chance():
@@ -123,9 +145,11 @@ def test_by_chance():
         one.absorb(elsewhere.journal["c"])
         every = done | more | there
         assert rebuild(one.journal["c"].entries())["c"].floor == min(set(range(SIZE + 1)) - every)
+        has = set(one.given) - every
+        assert one.channel.in_flight(ME) == len(has)
         one.do(one.channel.join(ME, SIZE, 0.0))
-        assert one.wake() == [two for two in range(SIZE) if two not in every]
-        assert Driver(one.journal["c"]).given == one.given, "and so it is after another start"
+        assert one.wake() == [two for two in range(SIZE) if two not in every | has]
+        assert Driver(one.journal["c"]).given == sorted({*one.given} | has), "after another start also what it had"
 
 
 def test_of_a_copy_that_lacks_the_end_nothing_is_concluded():

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 import busway
+from tests.support.commands import Nursery, plain
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 @dataclass
@@ -53,12 +53,12 @@ class Running:
 
 
 class Shell:
-    """Runs `busway` against a server of the test."""
+    """Runs `busway` against a server of the test: `start` as a user does, `run` in a process that had less to load."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, nursery: Nursery) -> None:
         self.url = url
-        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("BUSWAY_")}
-        self.environment |= {"BUSWAY_URL": url, "COLUMNS": "200", "NO_COLOR": "1"}
+        self.environment = plain() | {"BUSWAY_URL": url}
+        self._nursery = nursery
         self.stack = contextlib.AsyncExitStack()
 
     async def start(self, *arguments: object, stdout: int | None = None, **environment: str) -> Running:
@@ -75,10 +75,10 @@ class Shell:
         return Running(process)
 
     async def run(self, *arguments: object, stdin: bytes = b"", **environment: str) -> Done:
-        running = await self.start(*arguments, **environment)
+        words = [str(argument) for argument in arguments]
         async with asyncio.timeout(PATIENCE):
-            out, notes = await running.process.communicate(stdin)
-        return Done(running.process.returncode, out, notes.decode())
+            code, out, notes = await self._nursery.run(words, self.environment | environment, stdin)
+        return Done(code, out, notes.decode())
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
@@ -105,7 +105,7 @@ async def bus(server: busway.Server) -> AsyncIterator[busway.Bus]:
 
 
 @pytest.fixture
-async def shell(server: busway.Server) -> AsyncIterator[Shell]:
-    shell = Shell(server.addresses[0])
+async def shell(server: busway.Server, nursery: Nursery) -> AsyncIterator[Shell]:
+    shell = Shell(server.addresses[0], nursery)
     async with shell.stack:
         yield shell

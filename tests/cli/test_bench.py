@@ -29,7 +29,7 @@ async def _work(role, job, before):
     arguments = ("-m", "busway.cli.workload", role, json.dumps(job))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert json.loads(await process.stdout.readline()) == {"ready": True}
             await before()
             process.stdin.write(b"go\n")

@@ -137,9 +137,9 @@ async def test_take_follows(shell, bus, orders):
 
 
 async def test_take_runs_a_command_for_each(shell, bus, orders):
-    await bus.create_channel("orders", "billing", max_deliveries=2, lease=1)
+    await bus.create_channel("orders", "billing", max_deliveries=2)
     done = await shell.run(
-        *("take", "orders", "billing", "-f", "-t", "200ms"),
+        *("take", "orders", "billing", "-f", "-t", "2s"),
         *("--exec", 'read n; test "$n" = 3 && exit 7; echo "$BUSWAY_TOPIC $n"'),
     )
     assert done.code == 3  # nothing more came

@@ -70,3 +70,68 @@ async def test_info_and_doctor_tell_of_it(shell, pair):
     assert findings["cluster"]["state"] == "warn"
     assert "not linked: east" in findings["cluster"]["text"]
     assert told.code == 0
+
+
+async def findings(shell, server):
+    told = await shell.run("doctor", "--json", "--url", server.addresses[0])
+    assert told.code == 0
+    return {one["check"]: one for one in map(json.loads, told.lines)}
+
+
+async def summary(shell, server):
+    """What the lines above the table of nodes say."""
+    done = await shell.run("cluster", "--url", server.addresses[0])
+    assert done.code == 0
+    return [" ".join(line.split()) for line in done.out.decode().splitlines()]
+
+
+def node(folder, name, *known, **more):
+    place = busway.Cluster(name="shop", servers=[one.addresses[0] for one in known], takeover=0.8, **more)
+    return busway.serve("tcp://127.0.0.1:0", name=name, data=folder / name, cluster=place)
+
+
+async def test_mirrors(shell, tmp_path):
+    async with (
+        node(tmp_path, "west") as west,
+        node(tmp_path, "east", west, mirror_of="west") as east,
+        node(tmp_path, "south", west, east) as south,
+    ):
+        await until(lambda: west.stats()["links"] == south.stats()["links"] == 2 and west._hub.nodes.mirrored)
+        async with west.connect() as bus, south.connect() as there, there.subscribe("$bus/cluster/**") as happens:
+            await bus.create_stream("orders", ["orders/**"], safety="mirrored")
+            event = await happens.recv(timeout=20)
+            assert (event.topic, event.fields["stream"]) == ("$bus/cluster/unmirrored", "orders")
+            assert (await (await bus.stream("orders")).info()).mirrored is True
+            assert (await (await there.stream("orders")).info()).mirrored is False
+        lines = await summary(shell, west)
+        assert "mirrored by east, 0 behind" in lines
+        assert "waits for its mirror orders" in lines
+        assert "hands out its own channels" in lines
+        assert "take-overs 0" in lines
+        assert "mirror of west, linked, 0 behind" in await summary(shell, east)
+        assert "not mirrored orders: acknowledged without a mirror" in await summary(shell, south)
+        told = (await findings(shell, south))["cluster"]
+        assert (told["state"], told["text"]) == ("warn", "shop, 3 nodes; no mirror has the streams orders")
+        await until(lambda: east._hub.nodes.turns._heir.ready(west.guid))
+        await west.stop()
+        await until(lambda: east._hub.nodes.turns.takeovers == 1)
+        lines = await summary(shell, east)
+        assert "mirror of west, not linked, 0 behind" in lines
+        assert "hands out for west" in lines
+        assert "take-overs 1" in lines
+
+
+async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("busway.cluster.copying.UNSEEN", 0.5)
+    async with (
+        node(tmp_path, "west") as west,
+        node(tmp_path, "east", west, mirror_of="wset") as east,
+        east.connect() as bus,
+        bus.subscribe("$bus/cluster/mirror_missing") as happens,
+    ):
+        assert "'wset'" in (await happens.recv(timeout=20)).text
+        assert "a mirror of 'wset', and no node with that name, guid or address was seen" in caplog.text
+        assert "mirror of 'wset': no node with that name, guid or address was seen" in await summary(shell, east)
+        told = (await findings(shell, east))["cluster"]
+        assert told["state"] == "warn"
+        assert "is to mirror 'wset', and no such node was seen" in told["text"]

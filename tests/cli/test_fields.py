@@ -110,11 +110,11 @@ async def test_fields_of_what_is_sent(shell, bus):
         for verb, topic in (("pub", "t"), ("push", "t"), ("pin", "t")):
             done = await shell.run(verb, topic, "x", *given)
             assert (done.code, done.notes) == (0, ""), done.notes
-            message = await subscription.recv(timeout=20)
+            message = await subscription.recv(timeout=60)
             assert message.fields == {"venue": "krk", "size": 5}
         assert json.loads((await shell.run("req", "s", *given)).out) == {"venue": "krk", "size": 5}
         assert (await shell.run("pub", "t", "--lines", *given, stdin=b"1\n2\n")).code == 0
-        assert [(await subscription.recv(timeout=20)).fields["size"] for _ in range(2)] == [5, 5]
+        assert [(await subscription.recv(timeout=60)).fields["size"] for _ in range(2)] == [5, 5]
 
 
 @pytest.mark.parametrize("verb", ["pub", "push", "req", "post", "pin", "unpin"])

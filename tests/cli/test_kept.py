@@ -12,13 +12,13 @@ async def test_a_post_lasts_as_long_as_its_command(shell, bus):
     async with bus.subscribe("proc/*", watch=True) as watching:
         post = await shell.start("post", "proc/hdb", "up", "-f", "host=a1", "--name", "hdb")
         assert "posted on proc/hdb" in await post.ready()
-        message = await watching.recv(timeout=20)
+        message = await watching.recv(timeout=60)
         assert (message.kind, message.payload, message.fields) == ("post", b"up", {"host": "a1"})
         listed = await shell.run("kept")
         assert listed.lines == ["post proc/hdb [host=a1] by hdb: up"]
         done = await post.end(signal.SIGINT)
         assert (done.code, done.out) == (130, b"")
-        assert (await watching.recv(timeout=20)).kind == "withdrawn"
+        assert (await watching.recv(timeout=60)).kind == "withdrawn"
     assert (await shell.run("kept")).out == b""
 
 
@@ -29,10 +29,10 @@ async def test_a_post_that_ends_well(shell, bus, how):
         post = await shell.start("post", "t", "-", "--quiet", *flags)
         post.process.stdin.write(b"from stdin")
         post.process.stdin.close()
-        assert (await watching.recv(timeout=20)).payload == b"from stdin"
+        assert (await watching.recv(timeout=60)).payload == b"from stdin"
         done = await post.end(None if flags else signal.SIGTERM)
         assert (done.code, done.out, done.notes) == (0, b"", "")
-        assert (await watching.recv(timeout=20)).kind == "withdrawn"
+        assert (await watching.recv(timeout=60)).kind == "withdrawn"
 
 
 async def test_a_post_comes_back(shell, tmp_path):
@@ -43,7 +43,7 @@ async def test_a_post_comes_back(shell, tmp_path):
         await server.stop()
     async with busway.serve(address) as server, server.connect() as bus, bus.subscribe("t") as subscription:
         assert "lost" in await post.ready()
-        assert (await subscription.recv(timeout=20)).payload == b"up"
+        assert (await subscription.recv(timeout=60)).payload == b"up"
         assert "connected again" in await post.ready()
 
 

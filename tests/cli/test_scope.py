@@ -10,7 +10,7 @@ async def test_pub_push_and_req(shell, bus):
             assert (await shell.run("push", "t", "pushed", "--scope", scope)).code == code
             assert (await shell.run("req", "sum", "--scope", scope)).code == code
         assert (await shell.run("req", "sum", "--scope", "remote", "--all")).code == 4
-        assert [(await inbox.recv(timeout=20)).text for _ in range(3)] == ["local", "local", "pushed"]
+        assert [(await inbox.recv(timeout=60)).text for _ in range(3)] == ["local", "local", "pushed"]
         assert inbox.pending == 0
 
 

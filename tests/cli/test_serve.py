@@ -26,7 +26,7 @@ async def test_serve_as_in_the_t2_document(shell, tmp_path):
     async with busway.connect(told["addresses"][0]) as unix, busway.connect(told["addresses"][1]) as tcp:
         async with unix.subscribe("x") as subscription:
             await tcp.publish("x", b"1")
-            assert (await subscription.recv(timeout=10)).payload == b"1"
+            assert (await subscription.recv(timeout=60)).payload == b"1"
     done = await serving.end(signal.SIGTERM)
     assert done.code == 0
     for text in (told["addresses"][1], "busway sub", "busway pub", "busway info"):
@@ -126,7 +126,7 @@ async def test_the_second_signal_stops_at_once(shell):
     async with busway.connect(address, reconnect=None) as service, busway.connect(address, reconnect=None) as bus:
         async with service.serve("stuck") as requests:
             asking = asyncio.ensure_future(bus.request("stuck", timeout=60))
-            await requests.recv(timeout=10)  # a request in flight: draining waits for it
+            await requests.recv(timeout=60)  # a request in flight: draining waits for it
             serving.process.send_signal(signal.SIGTERM)
             while bus.state == "connected" and not bus._core.away:
                 await asyncio.sleep(0)
@@ -163,6 +163,24 @@ async def test_flags_that_cannot_be(shell, arguments, text):
     assert (done.code, done.out) == (2, b""), done.notes
     assert text in done.notes
     assert "Traceback" not in done.notes
+
+
+@pytest.mark.parametrize("content", [b"", b" \n"])
+async def test_an_empty_key_of_a_cluster_lets_nobody_in(shell, tmp_path, content):
+    """It is a mistake, as of a secret that was not mounted, and no open cluster."""
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    place = ("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--cluster", "vault")
+    done = await shell.run(*place, "--cluster-key-file", file)
+    assert (done.code, done.out) == (2, b""), done.notes
+    assert "is empty" in done.notes
+    done = await shell.run(*place, BUSWAY_CLUSTER_KEY=content.decode())
+    assert (done.code, done.out) == (2, b""), done.notes
+    assert "BUSWAY_CLUSTER_KEY is empty; unset it" in " ".join(done.notes.split())
+    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+        busway.Cluster(name="vault", key=content)
+    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+        busway.serve(cluster="vault", key=content)
 
 
 async def test_a_host_that_is_none(shell):

@@ -33,7 +33,7 @@ async def test_the_ones_that_share_a_topic_are_asked_by_their_command(shell, bus
 
 async def test_the_command_that_asks_sees_topic_and_payload(shell, bus, tmp_path):
     await provider(shell, "one", "--ask", f'echo "$BUSWAY_TOPIC $(cat)" > {tmp_path}/asked', "--echo")
-    assert (await bus.request("where", "hello", timeout=20, each=20)).text == "hello"
+    assert (await bus.request("where", "hello", timeout=60, each=20)).text == "hello"
     assert (tmp_path / "asked").read_text() == "where hello\n"
 
 
@@ -67,7 +67,7 @@ async def test_each_is_the_time_for_one(shell):
     ):
         flags = ("--timeout", "600s", "--url", server.addresses[0])
         asking = asyncio.ensure_future(shell.run("req", "s", "--each", "500ms", *flags))
-        await taken.recv(timeout=20)
+        await taken.recv(timeout=60)
         async with bus.serve("s", lambda _: "next", shared=True):
             assert (await asking).lines == ["next"]
         done = await shell.run("req", "s", "--all", "--each", "100ms", *flags)
@@ -103,11 +103,11 @@ async def test_shared_and_alone_do_not_mix(shell, bus):
 async def test_an_interrupted_ask_is_no_yes(shell, bus, tmp_path):
     service = await provider(shell, "one", "--ask", f"touch {tmp_path}/asked; sleep 600", "--echo")
     asking = asyncio.ensure_future(bus.request("where", timeout=None, each=600))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (tmp_path / "asked").exists():
             await asyncio.sleep(0.001)
     assert (await service.end(signal.SIGINT)).code == 130
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(busway.NoResponders):
             await asking
 

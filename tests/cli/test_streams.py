@@ -7,9 +7,11 @@ import pty
 import signal
 import sys
 
+import pyarrow.parquet
 import pytest
 
 import busway
+from tests.support.net import until
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ async def test_removing_asks_on_a_terminal(shell, bus, orders):
         )
         os.close(theirs)
         os.write(ours, answer)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             out, notes = await process.communicate()
         os.close(ours)
         assert (process.returncode, out) == (code, b"")
@@ -163,7 +165,7 @@ async def test_pub_stores_and_prints_positions(shell, bus, server):
     stream = await bus.stream("orders")
     assert [one.messages for one in await stream.topics()] == [3, 3000]
     async with bus.subscribe("orders/*", since="all") as subscription:
-        got = {(await subscription.recv(timeout=20)).topic for _ in range(3003)}
+        got = {(await subscription.recv(timeout=60)).topic for _ in range(3003)}
     assert got == {"orders/eu", "orders/us"}  # the others are not due
 
 
@@ -271,7 +273,7 @@ async def test_replay_shows_how_far_it_is_on_a_terminal_only(shell, bus, orders,
         env=shell.environment | {"TERM": "xterm"},
     )
     os.close(theirs)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         out, _ = await process.communicate()
     seen = b""
     while True:
@@ -298,10 +300,67 @@ async def test_info_shows_streams(shell, orders):
 
 async def test_channels_are_shown_with_their_lag(shell, bus, orders):
     async with bus.channel("orders", "billing", window=1) as channel:
-        await channel.recv(timeout=20)
+        await channel.recv(timeout=60)
         for arguments in (("stream", "info", "orders"), ("info", "--no-connections")):
             lines = [line.split() for line in (await shell.run(*arguments)).lines]
             (head,) = [line for line in lines if "lag" in line]
             (line,) = [line for line in lines if "billing" in line]
             assert line[head.index("lag")] == "3"
             assert line[head.index("channel")] == "billing"
+
+
+@pytest.fixture
+async def spread(tmp_path):
+    """Two nodes, with two messages at the first and one at the second."""
+    async with (
+        busway.serve("tcp://127.0.0.1:0", name="west", data=tmp_path / "west", cluster="shop") as west,
+        busway.serve(
+            "tcp://127.0.0.1:0", name="east", data=tmp_path / "east", cluster="shop", servers=list(west.addresses)
+        ) as east,
+        west.connect() as here,
+        east.connect() as there,
+    ):
+        await until(lambda: west.stats()["links"] == east.stats()["links"] == 1)
+        await here.create_stream("jobs", ["jobs/**"])
+        await here.publish_many("jobs/1", [b"1", b"2"], durable=True)
+        await there.publish("jobs/2", b"3", durable=True)
+        yield west, east
+
+
+async def test_streams_of_a_cluster_are_shown_and_replayed_whole(shell, spread, tmp_path):
+    west, east = spread
+    for server in spread:
+        at = ("--url", server.addresses[0])
+        listed = await shell.run("stream", "list", "--json", *at)
+        figures = {one["name"]: one for one in map(json.loads, listed.lines)}
+        assert figures["jobs"]["total"] == 3
+        table = await shell.run("stream", "list", *at)
+        assert next(line.split() for line in table.lines if line.startswith("jobs"))[-1] == "2", "nodes"
+        shown = await shell.run("stream", "info", "jobs", *at)
+        assert shown.code == 0
+        rows = {words[0]: words for line in shown.out.decode().splitlines() if (words := line.split())}
+        assert rows["total"] == ["total", "3"]
+        assert (rows["west"][2], rows["east"][2]) == ("2", "1")
+        for what in ("jobs", "jobs/*"):
+            done = await shell.run("replay", what, "--format", "{payload}", *at)
+            assert (done.code, sorted(done.lines)) == (0, ["1", "2", "3"]), done.notes
+            assert "3 messages" in done.notes
+        done = await shell.run("replay", "jobs", "--since", "0", "--format", "{payload}", *at)
+        assert done.lines == (["1", "2"] if server is west else ["3"]), "an offset is a place at one node"
+        done = await shell.run(
+            "replay", "jobs", "--to", busway.Position(west.guid, "jobs", 1), "--format", "{payload}", *at
+        )
+        assert sorted(done.lines) == ["1", "3"], done.notes
+        file = tmp_path / f"{server.name}.parquet"
+        done = await shell.run("replay", "jobs", "--out", file, *at)
+        assert done.code == 0
+        assert sorted(pyarrow.parquet.read_table(file)["payload"].to_pylist()) == [b"1", b"2", b"3"]
+    done = await shell.run("replay", "jobs/2", "--format", "{payload}", "--url", west.addresses[0])
+    assert done.lines == ["3"]
+    await east.stop()
+    await until(lambda: west.stats()["links"] == 0)
+    for verb in (("stream", "list"), ("stream", "info", "jobs"), ("replay", "jobs")):
+        done = await shell.run(*verb, "--url", west.addresses[0])
+        assert done.code == 0
+        assert "not reached" in done.notes
+        assert "east" in done.notes

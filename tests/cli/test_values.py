@@ -106,7 +106,7 @@ def test_fields_on_the_screen(fields, text):
 async def test_format(bus):
     async with bus.subscribe("a/b") as subscription:
         await bus.publish("a/b", "hello")
-        message = await subscription.recv(timeout=5)
+        message = await subscription.recv(timeout=60)
     layout = values.Format(r'{number}\t{topic} {payload} {size} {sender} {kind} {missed} {"x"} {}')
     assert layout.line(message, 7) == '7\ta/b hello 5 test publish 0 {"x"} {}'
     assert message.id in values.Format("{id}").line(message, 1)
@@ -118,7 +118,7 @@ async def test_format(bus):
 async def test_objects(bus: busway.Bus):
     async with bus.subscribe("a/b") as subscription:
         await bus.publish("a/b", b"\xff")
-        message = await subscription.recv(timeout=5)
+        message = await subscription.recv(timeout=60)
     made = values.as_object(message)
     assert made["payload_base64"] == "/w=="
     assert made["topic"] == "a/b"

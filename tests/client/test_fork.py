@@ -39,7 +39,7 @@ async def main():
         os._exit(0)
     os.waitpid(child, 0)
     await bus.publish("t", b"the parent goes on")
-    print((await subscription.recv(timeout=5)).text)
+    print((await subscription.recv(timeout=60)).text)
     await bus.close()
 
 asyncio.run(main())
@@ -51,7 +51,7 @@ import asyncio, os, sys, busway
 async def once(text):
     async with busway.connect(sys.argv[1]) as bus, bus.subscribe("t") as subscription:
         await bus.publish("t", text)
-        print((await subscription.recv(timeout=5)).text, flush=True)
+        print((await subscription.recv(timeout=60)).text, flush=True)
 
 asyncio.run(once("parent"))
 child = os.fork()

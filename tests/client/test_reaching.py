@@ -193,3 +193,24 @@ async def test_coming_back_past_a_silent_server(server):
                 return None
 
             assert await within(back()) == server.addresses[0]
+
+
+async def test_one_that_is_thrown_away_waits_for_nothing():
+    """As by a loop that runs no more: who waits then is told of as a coroutine that ignored GeneratorExit."""
+    dialled: list[asyncio.Task[None] | None] = []
+
+    async def dial(url, timeout):
+        dialled.append(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    async def reach():
+        async with Reaching(["a", "b"], dial, AGES) as round_:
+            await round_.next()
+
+    coroutine = reach()
+    coroutine.send(None)
+    await asyncio.sleep(0)
+    coroutine.close()
+    (task,) = dialled
+    await asyncio.wait([task])
+    assert task.cancelled()

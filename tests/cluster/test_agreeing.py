@@ -4,6 +4,7 @@ import pytest
 
 import busway
 from busway.cluster.definitions import Definition, Definitions
+from busway.cluster.noting import Unsure
 from tests.cluster.test_mesh import Cluster, cluster
 from tests.support.net import eventually
 
@@ -41,6 +42,30 @@ async def test_channels_are_everywhere_too(cluster: Cluster):
     assert [one.max_deliveries for one in await other.channels("orders")] == [3]
     await other.remove_channel("orders", "billing")
     assert channels(a, "orders") == channels(b, "orders") == set()
+
+
+async def test_one_that_the_mirror_may_not_know_yet_is_made(cluster: Cluster, caplog, monkeypatch):
+    """The mirror hears of it when it is back; nobody is told that it is not there."""
+    a, b = await cluster.several(2)
+    one = await cluster.client(a)
+    await one.create_stream("orders", topics=["orders/**"])
+    delivering = b._hub.delivering
+    declare = delivering.declare
+
+    async def unsure(*how):
+        await declare(*how)
+        raise Unsure("the mirror may not have it")
+
+    monkeypatch.setattr(delivering, "declare", unsure)
+    await one.create_channel("orders", "billing")
+    assert channels(b, "orders") == {"billing"}
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "billing" in record.getMessage()]
+    assert told == [
+        (
+            "WARNING",
+            "the channel 'billing' of the stream 'orders' is made as another node has it, but the mirror may not have it",
+        )
+    ]
 
 
 async def test_a_node_that_was_away_takes_over_what_it_missed(cluster: Cluster, tmp_path):

@@ -1,6 +1,7 @@
 """Channels over several nodes: one consumer of the whole cluster gets each message, wherever it was stored."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -43,7 +44,7 @@ async def test_a_consumer_gets_the_messages_of_all_nodes(three):
         await some(client, f"jobs/{number}", 0, 50)
     async with clients[2].channel("jobs", "work", window=8) as jobs:
         got = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(got) < 150:
                 message = await jobs.recv()
                 got.append(message)
@@ -56,7 +57,7 @@ async def test_a_consumer_gets_the_messages_of_all_nodes(three):
         await some(clients[0], "jobs/0", 50, 5)
         await some(clients[1], "jobs/1", 50, 5)
         for _ in range(10):
-            await (await jobs.recv(20)).ack()
+            await (await jobs.recv(60)).ack()
         await drained(*servers)
 
 
@@ -67,7 +68,7 @@ async def test_it_never_has_more_than_its_window(three, window):
         await some(client, f"jobs/{number}", 0, 20)
     async with clients[1].channel("jobs", "work", window=window) as jobs:
         held, got = [], set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(got) < 60:
                 message = await jobs.recv()
                 got.add(place(message))
@@ -105,10 +106,10 @@ async def test_what_was_not_acknowledged_is_for_another_node_s_consumer(three):
     servers, clients = three
     await some(clients[0], "jobs/0", 0, 10)
     async with clients[1].channel("jobs", "work", window=10) as first:
-        taken = [await first.recv(20) for _ in range(10)]
+        taken = [await first.recv(60) for _ in range(10)]
         await taken[0].ack()
     async with clients[2].channel("jobs", "work", window=10) as second:
-        again = [await second.recv(20) for _ in range(9)]
+        again = [await second.recv(60) for _ in range(9)]
         assert [int(message.payload) for message in again] == list(range(1, 10))
         assert {message.deliveries for message in again} == {2}
         await second.ack(again)
@@ -122,10 +123,10 @@ async def test_a_message_given_back_comes_again_and_dies_where_it_is_stored(thre
     async with clients[1].subscribe("dead/**", since="all") as dead:
         async with clients[1].channel("jobs", "work", window=2) as jobs:
             for times in (1, 2):
-                message = await jobs.recv(20)
+                message = await jobs.recv(60)
                 assert message.deliveries == times
                 await message.nack()
-            buried = await dead.recv(20)
+            buried = await dead.recv(60)
             assert buried.payload == b"0"
             assert buried.fields["dead_offset"] == 0
             assert buried.broker == servers[0].guid
@@ -175,19 +176,19 @@ async def test_a_node_that_goes_and_comes_back(cluster: Cluster, tmp_path):
     async with there.channel("jobs", "work", window=4) as jobs:
         got = []
         for _ in range(10):
-            got.append(message := await jobs.recv(20))
+            got.append(message := await jobs.recv(60))
             await message.ack()
         await a.stop()
         await some(there, "jobs/1", 0, 5)
         for _ in range(5):
-            message = await jobs.recv(20)
+            message = await jobs.recv(60)
             while message.broker != b.guid:  # handed out before the other one went
-                message = await jobs.recv(20)
+                message = await jobs.recv(60)
             await message.ack()
         again = await cluster.start(b, data=tmp_path / "a")
         left = set()
         while len(left) < 10:
-            message = await jobs.recv(20)
+            message = await jobs.recv(60)
             assert message.broker == a.guid == again.guid
             try:
                 await message.ack()
@@ -216,10 +217,14 @@ async def test_late_acknowledgements_are_told(three):
     await clients[0].create_channel("jobs", "work", lease=0.2, max_deliveries=0)
     await some(clients[0], "jobs/0", 0, 1)
     async with clients[1].channel("jobs", "work", window=1) as first, clients[2].channel("jobs", "work") as second:
-        one = await first.recv(20)
-        again = await second.recv(20)
-        assert place(one) == place(again)
-        await again.ack()
+        one = await first.recv(60)
+        done = False
+        while not done:  # the time of this one may be over, too, before it is acknowledged
+            again = await second.recv(60)
+            assert place(one) == place(again)
+            with suppress(busway.AckLate):
+                await again.ack()
+                done = True
         with pytest.raises(busway.AckLate):
             await one.ack()
 
@@ -230,8 +235,8 @@ async def test_a_lease_that_ends_at_another_node_makes_room(three):
     await clients[0].create_channel("jobs", "work", lease=0.2, max_deliveries=0)
     await some(clients[0], "jobs/0", 0, 3)
     async with clients[1].channel("jobs", "work", window=1) as jobs:
-        assert (await jobs.recv(20)).payload == b"0"
-        async with asyncio.timeout(20):
+        assert (await jobs.recv(60)).payload == b"0"
+        async with asyncio.timeout(60):
             done = set()
             while len(done) < 3:
                 message = await jobs.recv()
@@ -261,15 +266,15 @@ async def test_an_acknowledgement_does_not_look_through_all_that_waits(three):
     servers, clients = three
     await some(clients[0], "jobs/0", 0, 30)
     async with clients[1].channel("jobs", "work", window=30) as jobs:
-        await (await jobs.recv(20)).ack()
+        await (await jobs.recv(60)).ack()
         await until(lambda: jobs.received == 30)
         assert jobs.pending == 29
         for _ in range(3):
-            message = await jobs.recv(20)
+            message = await jobs.recv(60)
             taken = jobs._ready, len(jobs._inbox)
             await message.ack()
             assert (jobs._ready, len(jobs._inbox)) == taken
         assert jobs.pending == 26
         for _ in range(26):
-            await (await jobs.recv(20)).ack()
+            await (await jobs.recv(60)).ack()
         await drained(*servers)

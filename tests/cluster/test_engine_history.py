@@ -108,3 +108,24 @@ def test_a_word_in_order_is_heard_before_what_follows() -> None:
     assert [event[0] for event in events] == [_core.EVENT_NODE, _core.EVENT_YIELD]
     there.handle(there.engine.resume(far))
     assert payloads(there, bob) == [b"x"]
+
+
+def test_what_a_node_got_back_is_told_to_those_who_were_at_its_end() -> None:
+    here, there, _, ann, bob, stream = two()
+    store(here, ann, 1, 2)
+    pump(here, there)
+    assert live(there, bob, stream, 2) == (2, None, True)
+    there.cursors[bob.conn, 1] = _core.Selection("a"), 0
+    # A mirror has given back one more, which nobody publishes.
+    here.engine.recovered(2, 3, whole=False)
+    pump(here, there)
+    assert there.cursors[bob.conn, 1][1] == 2, "it reads on there"
+    assert live(there, bob, stream, 3) == (3, None, True)
+
+
+def test_what_was_read_from_a_copy_does_not_come_again_when_its_node_knows_that_it_is_safe() -> None:
+    here, there, _, ann, bob, stream = two()
+    assert live(there, bob, stream, 2) == (2, None, True), "a copy had two, of which their node says nothing yet"
+    store(here, ann, 1, 3)
+    pump(here, there)
+    assert payloads(there, bob) == [b"x"], "the third"

@@ -110,7 +110,7 @@ async def test_everything_goes_on_at_another_server(nodes):
     await other.publish("news", b"end")
     await taken(inbox, b"end")
     await knows(other, "jobs", 1)
-    assert (await grouped.recv(timeout=20)).payload == b"?"
+    assert (await grouped.recv(timeout=60)).payload == b"?"
 
     async def answered():
         try:
@@ -387,6 +387,30 @@ async def test_a_server_stops_although_others_go_on_sending_to_its_clients(nodes
     finally:
         going = False
         await within(publishing)
+
+
+async def test_who_is_sent_elsewhere_is_told_that_it_may_have_missed_something(nodes, tmp_path):
+    """Plain messages are for those who are there; who moves is told that it was not, and for how long."""
+    a = await nodes.start(data=tmp_path / "a")
+    b = await nodes.start(a, data=tmp_path / "b")
+    await nodes.whole()
+    reader, feed = await nodes.client(a, reconnect=(0.2,)), await nodes.client(b)
+    plain = await nodes.stack.enter_async_context(reader.subscribe("t"))
+    stored = await nodes.stack.enter_async_context(reader.subscribe("t", since="all"))
+    await knows(feed, "t", 1)
+    events = reader.events()
+    await a.stop()
+    await until(lambda: reader.state == "lost")
+    await feed.publish("t", b"for those who are there")
+    await feed.publish("t", b"for all", durable=True)
+    while (event := await within(anext(events))).kind != "resumed":
+        pass
+    assert event.count == 1, "the other one goes on where it was"
+    assert event.downtime > 0
+    assert (plain.interrupted, stored.interrupted) == (1, 1)
+    await taken(stored, b"for all")
+    await feed.publish("t", b"end")
+    assert b"for those who are there" not in await taken(plain, b"end")
 
 
 async def test_who_was_told_something_else_at_its_welcome_is_told_again(nodes):

@@ -94,3 +94,19 @@ async def test_what_waits_is_refused_when_somebody_else_hands_out(hearing):
     with pytest.raises(StoreFailed):
         told.result()
     assert hearing.deadline() is None
+
+
+@pytest.mark.parametrize("since", [10.000334, 16.00033440114627 - LONG, 1e6 / 3, 0.1 + 0.2, 7.1, 123456.789])
+async def test_at_the_deadline_it_is_over(since):
+    """Also where the sum and the difference of the same times differ in their last bit; else it is due again and again."""
+    for patience in (0.1, 0.7, 2.0, 3.3):
+        hearing = Hearing(patience)
+        hearing.heard("m", 1, all_=True)
+        waits = note(hearing, 2, since)
+        hearing.expire(hearing.deadline())
+        assert waits.done()
+        assert hearing.deadline() is None
+        hearing.heard("m", 3, all_=True)
+        hearing.lost("m", since, ends=False)
+        hearing.expire(hearing.deadline())
+        assert hearing.deadline() is None

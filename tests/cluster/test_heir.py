@@ -62,7 +62,7 @@ async def hands_out(server):
 
 async def take(channel, count):
     got = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             got.append(await channel.recv())
     return got
@@ -111,7 +111,7 @@ async def test_the_channels_of_a_dead_node_go_on_at_its_mirror(three, where):
         await stands_in(three.b, three.a.guid)
         got = []
         for _ in range(7):
-            message = await jobs.recv(20)
+            message = await jobs.recv(60)
             try:
                 await message.ack()
             except BusError:  # of those that it had when the node died; they come again
@@ -194,16 +194,16 @@ async def test_a_node_that_stops_leaves_no_gap(three):
     bus = await three.loose(three.c)
     async with bus.channel("jobs", "work", window=1) as jobs:
         await ready(three.b, three.a.guid)
-        first = await jobs.recv(20)
+        first = await jobs.recv(60)
         await first.ack()
         await three.a.stop()
         await stands_in(three.b, three.a.guid)
-        got = [await jobs.recv(20)]
+        got = [await jobs.recv(60)]
         if not await tried(got[0]):  # it was on its way when the node stopped
-            got = [await jobs.recv(20)]
+            got = [await jobs.recv(60)]
             await got[0].ack()
         for _ in range(8):
-            got.append(await jobs.recv(20))
+            got.append(await jobs.recv(60))
             await got[-1].ack()
         assert numbers(got) == list(range(1, 10))
 
@@ -276,6 +276,41 @@ async def test_a_node_without_the_others_rests_and_says_so(three):
         other = await three.loose(three.c)
         async with other.channel("jobs", "work", window=20) as there:
             assert numbers(await take(there, 9)) == list(range(1, 10))
+
+
+async def test_nodes_that_stopped_do_not_count(three):
+    """A cluster that was made smaller still has its mirrors take over."""
+    more = [await three.nodes.node(name, data=name == "d") for name in "def"]
+    await three.nodes.whole(three.a, three.b, three.c, *more)
+    for server in more:
+        await server.stop()
+    bus = await three.loose(three.c)
+    async with bus.channel("jobs", "work", window=20) as jobs:
+        assert len(await take(jobs, 10)) == 10
+        await ready(three.b, three.a.guid)
+        crash(three.a)
+        await stands_in(three.b, three.a.guid)
+
+
+async def test_a_node_that_stopped_counts_again_when_it_is_back(three):
+    await ready(three.b, three.a.guid)
+    guid = three.c.guid
+
+    async def counts(server, yes):
+        async def does():
+            return (guid in turns(server)._count.nodes) is yes
+
+        await eventually(does)
+
+    await three.c.stop()
+    await counts(three.a, yes=False)
+    await counts(three.b, yes=False)
+    three.c = await three.nodes.node("c", data=False)
+    guid = three.c.guid
+    await counts(three.a, yes=True)
+    await counts(three.b, yes=True)
+    crash(three.a)
+    await stands_in(three.b, three.a.guid)
 
 
 async def test_of_two_nodes_the_mirror_does_not_take_over(nodes: Mirrored):

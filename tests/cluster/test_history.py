@@ -16,7 +16,7 @@ async def some(bus, topic, first, count):
 
 
 async def take(subscription, count):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await subscription.recv() for _ in range(count)]
 
 
@@ -182,7 +182,7 @@ async def _reaches(publisher):
 
 async def _until(subscription, last):
     seen = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while seen < 21:
             message = await subscription.recv()
             seen += 1

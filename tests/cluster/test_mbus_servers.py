@@ -96,7 +96,7 @@ async def test_the_startup_example(stack):
     bus = await stack.enter_async_context(busway.connect(said["addresses"][0]))
     async with bus.subscribe("t") as inbox:
         await bus.publish("t", b"x")
-        assert (await inbox.recv(timeout=20)).payload == b"x"
+        assert (await inbox.recv(timeout=60)).payload == b"x"
     found = (await bus.request("$bus/cluster")).json()
     assert (len(found["nodes"]), found["missing"]) == (1, [])
 
@@ -138,7 +138,7 @@ async def test_default_address_fields_of_a_server(nodes):
             return await here.publish("t", b"?", confirm=True) == 1
 
         await eventually(reaches)
-        assert (await inbox.recv(timeout=20)).fields == {"region": "emea"}
+        assert (await inbox.recv(timeout=60)).fields == {"region": "emea"}
 
 
 async def test_a_list_of_other_servers_that_includes_the_server_itself(stack):
@@ -214,5 +214,5 @@ async def test_the_format_of_servers_json(stack, tmp_path):
     bus = await stack.enter_async_context(busway.connect(said["addresses"][0]))
     async with bus.subscribe("t") as inbox:
         await bus.publish("t", b"x")
-        assert (await inbox.recv(timeout=20)).fields == {"region": "emea", "host": "given"}
+        assert (await inbox.recv(timeout=60)).fields == {"region": "emea", "host": "given"}
     assert (await bus.request("$bus/cluster")).json()["missing"] == []

@@ -5,6 +5,7 @@ import pytest
 from busway.cluster.actions import Notice, Probe, Refuse
 from busway.cluster.membership import Membership
 from busway.cluster.node import Node
+from busway.errors import Code
 from tests.cluster.world import Machine, World
 
 SEEDS = range(25)
@@ -159,6 +160,56 @@ def test_a_node_that_was_told_of_and_is_gone_for_long_is_forgotten():
     dials = world.dials
     world.move_on(3600)
     assert world.dials == dials
+    world.assert_whole()
+
+
+def flap(world: World, one: Machine, other: Machine) -> None:
+    """The two lose each other, and find each other again."""
+    ways = {(a.node.addresses[0], b.node.addresses[0]) for a, b in ((one, other), (other, one))}
+    world.cut |= ways
+    world.move_on(20)
+    world.cut -= ways
+    world.move_on(20)
+
+
+@pytest.mark.parametrize("code", [Code.OK, Code.GOING_AWAY])
+def test_what_others_tell_of_a_node_that_is_gone_makes_it_no_younger(code):
+    world = World(6)
+    a, b, c = world.start("a", ""), world.start("b", "a:1"), world.start("c", "a:1")
+    world.move_on(30)
+    world.kill(c, code=code)
+    for _ in range(12):
+        flap(world, a, b)
+    late = world.start("d", "a:1")
+    world.move_on(20)
+    assert c.node.guid in {node.guid for node in late.members.known}
+    for _ in range(4):
+        flap(world, a, b)
+    for machine in (a, b, late):
+        assert c.node.guid not in {node.guid for node in machine.members.known}
+    world.assert_whole()
+
+
+def test_who_was_not_there_hears_that_a_node_stopped_until_it_is_back():
+    world = World(7)
+    a, b, c = world.start("a", ""), world.start("b", "a:1"), world.start("c", "a:1,b:1")
+    world.move_on(30)
+    ways = {(one.node.addresses[0], other.node.addresses[0]) for one, other in ((b, c), (c, b))}
+    world.cut |= ways
+    world.move_on(30)
+    world.kill(c, code=Code.GOING_AWAY)
+    world.move_on(10)
+    late = world.start("d", "a:1")
+    world.move_on(10)
+    for machine in (a, b, late):
+        assert machine.members.stopped == {c.node.guid}
+        assert machine.left == [c.node.guid]
+    world.start("c", "a:1", guid=c.node.guid)
+    world.move_on(30)
+    for machine in (a, b, late):
+        assert not machine.members.stopped
+    world.cut.clear()
+    world.move_on(60)
     world.assert_whole()
 
 

@@ -128,7 +128,7 @@ async def test_what_is_copied_is_delivered_to_nobody(nodes):
     async with there.subscribe("t") as got:
         await follows(a, b)
         await there.publish("t", b"mine")
-        assert (await got.recv(timeout=20)).payload == b"mine"
+        assert (await got.recv(timeout=60)).payload == b"mine"
 
 
 async def test_a_copy_goes_on_where_it_was(nodes, caplog):
@@ -176,11 +176,11 @@ async def test_channels_are_copied_with_where_they_stand(nodes):
     for number in range(10):
         await bus.publish("orders/1", str(number).encode(), durable=True)
     async with bus.channel("orders", "early", start="first", lease=7.0) as early:
-        await early.ack(await early.take(4, timeout=20))
+        await early.ack(await early.take(4, timeout=60))
     b = await nodes.node("b", mirror_of="a")
     await follows(a, b)
     async with bus.channel("orders", "late", start="first") as late:
-        await late.ack(await late.take(6, timeout=20))
+        await late.ack(await late.take(6, timeout=60))
 
     async def copied():
         copy = mirroring(b).copies[a.guid, "orders"]
@@ -305,8 +305,8 @@ async def test_an_acknowledgement_waits_for_the_mirror(nodes):
         copying._told = told
         copying._told("orders")
         b._hub.flush()
-        await asyncio.wait_for(waiting, 20)
-        assert (await got.recv(timeout=20)).payload == b"last"
+        await asyncio.wait_for(waiting, 60)
+        assert (await got.recv(timeout=60)).payload == b"last"
 
 
 async def test_without_its_mirror_a_stream_waits_and_goes_on(nodes, caplog):
@@ -416,7 +416,7 @@ async def test_what_is_sent_again_is_not_acknowledged_before_the_mirror_has_it(n
     assert (await (await other.stream("orders")).info()).mirrored is True
     assert not waiting.done()
     b = await nodes.node("b", mirror_of="a")
-    await asyncio.wait_for(waiting, 20)
+    await asyncio.wait_for(waiting, 60)
     assert payloads(mirroring(b).copies[a.guid, "orders"].log) == [b"0", b"1"]
     assert payloads(streams(a)["orders"].log) == [b"0", b"1"]
 
@@ -441,7 +441,7 @@ async def test_a_node_that_lost_its_end_gets_it_back_before_it_takes_anything(no
     bus = await nodes.client(a)
     waiting = asyncio.create_task(bus.publish("t", b"new", durable=True))
     b = await nodes.node("b", mirror_of="a")
-    await asyncio.wait_for(waiting, 20)
+    await asyncio.wait_for(waiting, 60)
     assert payloads(streams(a)["default"].log) == [str(number).encode() for number in range(80)] + [b"new"]
     await follows(a, b)
     assert content(mirroring(b).copies[a.guid, "default"].log) == content(streams(a)["default"].log)
@@ -482,7 +482,7 @@ class Process:
     async def start(self):
         arguments = ["-m", "busway", "serve", "--json", "--quiet", "--tcp", f"127.0.0.1:{self.port}", *self._arguments]
         self._process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
-        said = json.loads(await asyncio.wait_for(self._process.stdout.readline(), 30))
+        said = json.loads(await asyncio.wait_for(self._process.stdout.readline(), 60))
         self.address, self.guid = said["addresses"][0], said["guid"]
         self.port = int(self.address.rpartition(":")[2])
         return self
@@ -490,7 +490,7 @@ class Process:
     async def end(self, number=signal.SIGTERM):
         if self._process.returncode is None:
             self._process.send_signal(number)
-            await asyncio.wait_for(self._process.wait(), 30)
+            await asyncio.wait_for(self._process.wait(), 60)
             self._process._transport.close()
 
 
@@ -547,7 +547,7 @@ async def test_what_was_acknowledged_survives_the_node_and_its_disk(processes):
                     enough.set()
 
         tasks = [asyncio.create_task(publish(task)) for task in range(20)]
-        await asyncio.wait_for(enough.wait(), 30)
+        await asyncio.wait_for(enough.wait(), 60)
         await a.end(signal.SIGKILL)
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, busway.BusError)
@@ -588,7 +588,7 @@ async def test_a_node_and_its_mirror_that_are_killed_agree_again(processes):
             await victim.start()
         await is_mirrored(bus, "orders")
         stop.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
     await a.end()
     await b.end()
     here = Log.view(a.data / "streams" / "orders" / "log")

@@ -142,7 +142,7 @@ async def test_what_nobody_can_tell_is_stored_again_and_told(cluster: Cluster):
         places = await within(asyncio.gather(*answers))
     assert {one.broker for one in places} == {b.guid}
     assert b.stats()["doubtful"] == 3
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (event := await anext(events)).kind != "doubtful":
             pass
     assert event.count == 3

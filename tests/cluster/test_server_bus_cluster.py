@@ -155,7 +155,7 @@ async def test_a_node_that_comes_online_announces_itself(nodes):
     async with bus.subscribe("$bus/cluster/up") as events:
         new = await nodes.start(servers[0])  # it knows one of them
         await nodes.whole()
-        assert (await events.recv(timeout=20)).fields["guid"] == new.guid
+        assert (await events.recv(timeout=60)).fields["guid"] == new.guid
     for server in servers:
         assert sum(session.node for session in server._hub.everyone) == 3
     there, here = await nodes.client(new), await nodes.client(servers[2])

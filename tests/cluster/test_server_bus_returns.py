@@ -89,7 +89,7 @@ async def test_what_is_not_stored_is_never_delayed(three):
         await reaches(clients[0], "now/x")
         async with clients[1].subscribe("log/**", since="all", limit=5):  # nobody takes any: the backlog stands still
             await clients[0].publish("now/x", b"at once")
-            while (await now.recv(20)).payload != b"at once":
+            while (await now.recv(60)).payload != b"at once":
                 pass
 
 
@@ -149,7 +149,7 @@ async def test_a_request_is_never_stored(three):
         await asyncio.Event().wait()
 
     service = await clients[1].serve("sum", never, wait="cluster")
-    asking = asyncio.create_task(clients[0].request("sum", b"", timeout=20))
+    asking = asyncio.create_task(clients[0].request("sum", b"", timeout=60))
     await called.wait()
     await servers[1].stop(0)
     with pytest.raises(busway.BusError):

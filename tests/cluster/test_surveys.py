@@ -22,7 +22,7 @@ def part_of(info, server):
 async def taken(jobs, count):
     """So many messages, acknowledged."""
     got = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             batch = await jobs.take(count - len(got))
             await jobs.ack(batch)
@@ -134,7 +134,7 @@ async def test_what_was_in_flight_leaves_the_windows_of_other_nodes(three):
     servers, clients = three
     await some(clients[2], "jobs/2", 0, 8)
     async with clients[0].channel("jobs", "work", window=4) as jobs:
-        first = [await jobs.recv(20) for _ in range(4)]
+        first = [await jobs.recv(60) for _ in range(4)]
         (consumer,) = servers[0]._hub.nodes._seats._consumers.values()
 
         async def full():
@@ -142,10 +142,10 @@ async def test_what_was_in_flight_leaves_the_windows_of_other_nodes(three):
 
         await eventually(full)  # it knows that there is more, and will not be told again
         await clients[1].seek_channel("jobs", "work", "first")
-        again = [await jobs.recv(20) for _ in range(4)]
+        again = [await jobs.recv(60) for _ in range(4)]
         assert [one.offset for one in first] == [one.offset for one in again]
         await jobs.ack(again)
-        await jobs.ack([await jobs.recv(20) for _ in range(4)])
+        await jobs.ack([await jobs.recv(60) for _ in range(4)])
         await drained(*servers)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from busway.cluster.actions import Action, Admit, Dial, Notice, Probe, Refuse, Tell
+from busway.cluster.actions import Action, Admit, Dial, Left, Notice, Probe, Refuse, Tell
 from busway.cluster.membership import Membership
 from busway.cluster.node import Node, pack_sightings, read_sightings
 from busway.cluster.servers import listed
@@ -40,6 +40,7 @@ class Machine:
     members: Membership
     ends: dict[int, End] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     running: bool = True
 
     @property
@@ -78,12 +79,12 @@ class World:
         self._act(machine)
         return machine
 
-    def kill(self, machine: Machine, *, silent: bool = False) -> None:
-        """End it; silently as a host that loses power does, or so that others hear of it."""
+    def kill(self, machine: Machine, *, silent: bool = False, code: int = Code.OK) -> None:
+        """End it; silently as a host that loses power does, or so that others hear of it; GOING_AWAY: it says that it stops."""
         machine.running = False
         for end in list(machine.ends.values()):
             if not silent:
-                self._close(end, Code.OK)
+                self._close(end, code)
             end.open = False
 
     def move_on(self, seconds: float) -> None:
@@ -168,6 +169,8 @@ class World:
         """An end hears that its connection is over."""
         end.open = False
         end.owner.ends.pop(end.conn, None)
+        if code == Code.GOING_AWAY:
+            end.owner.members.stops(end.conn)
         if end.attempt is not None and not end.admitted:
             end.owner.members.failed(end.attempt, self.now, text, code)
         end.owner.members.lost(end.conn, self.now, text, code)
@@ -210,6 +213,8 @@ class World:
                 packed = pack_sightings(sightings)
                 if (end := machine.ends.get(conn)) is not None:
                     self._send(end, lambda other: self._told(other, packed))
+            case Left(guid):
+                machine.left.append(guid)
             case Notice():
                 machine.notices.append(action)
 

@@ -10,7 +10,7 @@ import busway
 from busway.errors import Code
 from tests.support.net import PATIENCE, Net, gather, payloads, settle, until, within
 
-pytestmark = pytest.mark.both_loops
+pytestmark = pytest.mark.both_loops(every=True)
 
 VERBS = ("publish", "publish_many", "push", "post", "unpost", "pin", "unpin", "request", "request_all")
 

@@ -9,7 +9,7 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, payloads, rest, settle
 
-pytestmark = pytest.mark.both_loops
+pytestmark = pytest.mark.both_loops(every=True)
 
 TURNS = 12
 """An operation is cancelled after 0, 1, 2, ... turns of the loop; more than any of them takes to be under way."""

@@ -405,7 +405,7 @@ async def test_a_handler_hears_that_it_was_removed(net: Net) -> None:
 async def test_messages_that_are_due_later(net: Net) -> None:
     bus = await stream(net)
     async with bus.channel(STREAM, "c") as channel:
-        await bus.publish(TOPIC, b"0", durable=True, delay=0.2)
+        await bus.publish(TOPIC, b"0", durable=True, delay=1.0)
         await bus.publish(TOPIC, b"1", durable=True, deliver_at=datetime.now(UTC) + timedelta(hours=1))
         await store(bus, 2, 3)
         got = await some(channel, 2)
@@ -424,9 +424,9 @@ async def test_messages_that_expire(net: Net) -> None:
     async with bus.channel(STREAM, "c") as channel:
         assert numbers(await some(channel, 1)) == [1]
         # One that expires while it waits to be handed out again does not come again.
-        await bus.publish(TOPIC, b"2", durable=True, expires=0.2)
+        await bus.publish(TOPIC, b"2", durable=True, expires=1.0)
         (message,) = await some(channel, 1)
-        await message.nack(delay=0.3)
+        await message.nack(delay=1.2)
         await shown(bus, floor=1, in_flight=1, waiting=0)
         assert await nothing(bus, channel)
 

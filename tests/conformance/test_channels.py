@@ -155,7 +155,7 @@ async def test_a_lease_that_ends_gives_it_to_another(net: Net) -> None:
 
 async def test_extend_keeps_it(net: Net) -> None:
     bus = await stream(net, 2)
-    async with bus.channel(STREAM, "c", window=2, lease=1.0) as channel:
+    async with bus.channel(STREAM, "c", window=2, lease=2.0) as channel:
         kept, left = await some(channel, 2)
         again = None
         while again is None:

@@ -193,8 +193,8 @@ async def test_an_expired_message_is_not_handed_out_any_more(net: Net) -> None:
 async def test_a_delayed_message_is_stored_at_once_and_delivered_when_it_is_due(net: Net) -> None:
     bus = await net.connect()
     async with bus.subscribe("t") as live, bus.subscribe("t", since="all") as reader:
-        late = await bus.publish("t", b"late", durable=True, delay=0.3)
-        at = await bus.publish("t", b"at", durable=True, deliver_at=datetime.now(UTC) + timedelta(seconds=0.2))
+        late = await bus.publish("t", b"late", durable=True, delay=1.5)
+        at = await bus.publish("t", b"at", durable=True, deliver_at=datetime.now(UTC) + timedelta(seconds=1.0))
         now = await bus.publish("t", b"now", durable=True)
         assert (late.offset, at.offset, now.offset) == (0, 1, 2)
         for subscription in (live, reader):
@@ -213,7 +213,7 @@ async def test_a_message_that_is_due_far_ahead_waits(net: Net) -> None:
 async def test_what_is_due_survives_a_restart(net: Net, tmp_path: Path) -> None:
     server = await net.serve(data=tmp_path / "data")
     async with net.client() as bus:
-        await bus.publish("t", b"late", durable=True, delay=0.5)
+        await bus.publish("t", b"late", durable=True, delay=2.0)
         await bus.publish("t", b"expired", durable=True, delay=0.2, expires=0.1)
     await server.stop()
     await net.serve(data=tmp_path / "data")
@@ -225,7 +225,7 @@ async def test_what_is_due_survives_a_restart(net: Net, tmp_path: Path) -> None:
 async def test_many_with_times(net: Net) -> None:
     bus = await net.connect()
     async with bus.subscribe("t", since="all") as reader:
-        receipts = await bus.publish_many("t", [b"0", b"1"], durable=True, delay=0.2)
+        receipts = await bus.publish_many("t", [b"0", b"1"], durable=True, delay=1.0)
         placed = await bus.publish_many("t", [b"2", b"3"], durable=True, expires="1h")
         past = datetime.now(UTC) - timedelta(hours=1)
         await bus.publish_many("t", [b"4"], durable=True, expires=past)

@@ -338,7 +338,7 @@ async def test_an_exclusive_service_that_is_late_is_a_timeout(net: Net) -> None:
     async with server.serve("s") as service:
         with pytest.raises(busway.Timeout):
             await client.request_all("s", timeout=0.01)
-        asking = asyncio.ensure_future(client.request_all("s", timeout=0.2))
+        asking = asyncio.ensure_future(client.request_all("s", timeout=1.0))
         await service.recv(timeout=PATIENCE)
         await (await service.recv(timeout=PATIENCE)).reply(b"1", last=False)
         replies = await within(asking)

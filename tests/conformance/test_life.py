@@ -7,7 +7,7 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, within
 
-pytestmark = pytest.mark.both_loops
+pytestmark = pytest.mark.both_loops(every=True)
 
 
 async def test_what_a_client_knows_of_itself_and_the_server(net: Net) -> None:

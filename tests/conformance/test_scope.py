@@ -80,7 +80,7 @@ async def test_waiting_for_a_cluster_of_one(net: Net) -> None:
         bus.serve("sum", lambda _: b"3", wait="cluster"),
     ):
         await bus.publish("t", b"live")
-        assert [(await inbox.recv(timeout=20)).kind for _ in range(3)] == ["post", "notify", "publish"]
+        assert [(await inbox.recv(timeout=60)).kind for _ in range(3)] == ["post", "notify", "publish"]
         assert (await bus.request("sum")).payload == b"3"
 
 

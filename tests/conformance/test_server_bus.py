@@ -229,7 +229,7 @@ async def test_the_array_is_handed_over_and_nothing_comes_after(net: Net) -> Non
     """ "Entrega a array à callback. O requerente remove a callback". A reply after the end finds nobody."""
     one, two, client = await net.connect("one"), await net.connect("two"), await net.connect()
     async with one.serve("dtc", lambda _: "1", shared=True), two.serve("dtc", shared=True) as late:
-        gathering = client.request_many("dtc", timeout=0.5, each=PATIENCE)
+        gathering = client.request_many("dtc", timeout=1.0, each=PATIENCE)
         replies = await gathering.all()
         assert [reply.text for reply in replies] == ["1"]
         assert [failed.sender for failed in replies.failed] == ["two"]

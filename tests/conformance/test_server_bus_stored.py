@@ -138,11 +138,10 @@ async def test_it_is_persisted_delivered_and_acknowledged(net: Net, tmp_path: Pa
     assert b"pole 7" in bucket.read_bytes()  # behind the acknowledgement it is there
 
 
+@pytest.mark.parametrize("net", ["unix", "tcp"], indirect=True)  # the link that fails is a proxy for these
 async def test_after_an_error_the_client_sends_it_again_and_it_is_stored_once(net: Net) -> None:
     """ "Se houver algum erro o cliente volta a enviar a mensagem; mensagens duplicadas são descartadas pelos clientes
     consumidores?????" No consumer has to: the broker knows what it has stored."""
-    if net.kind not in {"tcp", "unix"}:
-        pytest.skip("the link that fails is a proxy for TCP and Unix sockets")
     server, witness = await net.serve(), await net.connect()
     listen = f"unix:{net.folder / 'proxy'}" if net.kind == "unix" else None
     async with FaultProxy(server.addresses[0], listen=listen) as proxy, witness.subscribe("t") as live:

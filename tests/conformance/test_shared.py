@@ -147,7 +147,7 @@ async def test_a_death_is_followed_by_the_next(net: Net) -> None:
 async def test_a_timeout_is_followed_by_the_next(net: Net) -> None:
     one, two, client = await net.connect("one"), await net.connect("two"), await net.connect()
     async with one.serve("s", shared=True) as silent:
-        asking = asyncio.ensure_future(client.request("s", timeout=PATIENCE, each=0.05))
+        asking = asyncio.ensure_future(client.request("s", timeout=PATIENCE, each=1.0))
         late = await silent.recv(timeout=PATIENCE)
         async with two.serve("s", says("2"), shared=True):
             assert (await within(asking)).text == "2"

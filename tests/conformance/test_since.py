@@ -296,7 +296,7 @@ async def test_the_position_is_how_far_its_consumers_have_come(net: Net, way: st
 async def test_a_position_behind_a_delayed_message_gives_nothing_twice(net: Net) -> None:
     bus = await net.connect()
     async with bus.subscribe("t", since="all") as reader:
-        await bus.publish("t", b"0", durable=True, delay=0.2)
+        await bus.publish("t", b"0", durable=True, delay=1.0)
         await fill(bus, 1, 5)
         assert numbers(await gather(reader, 5)) == [1, 2, 3, 4, 0]
         kept = reader.position

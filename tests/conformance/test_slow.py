@@ -12,7 +12,7 @@ import pytest
 import busway
 from tests.support.net import PATIENCE, Net, gather, rest, settle, until
 
-pytestmark = pytest.mark.both_loops
+pytestmark = pytest.mark.both_loops(every=True)
 
 SIZE = 32 << 10
 COUNT = 1200  # 37 MiB: more than the sockets, the read buffers and the outbox together take
@@ -48,7 +48,7 @@ def told(messages: list[busway.Message]) -> int:
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_new", "block"])
 async def test_received_and_missed_make_all(net: Net, policy: busway.Policy) -> None:
-    server = await net.serve(outbox=OUTBOX, stall=0.02)
+    server = await net.serve(outbox=OUTBOX, stall=0.3)
     slow, publisher, quick = await net.connect("slow"), await net.connect(), await net.connect()
     async with (
         slow.subscribe("t", policy=policy, limit_bytes=1 << 30) as subscription,
@@ -87,7 +87,7 @@ async def test_received_and_missed_make_all(net: Net, policy: busway.Policy) -> 
 
 
 async def test_disconnect(net: Net) -> None:
-    await net.serve(outbox=OUTBOX, stall=0.02)
+    await net.serve(outbox=OUTBOX, stall=0.3)
     slow, publisher, quick = await net.connect("slow", reconnect=None), await net.connect(), await net.connect()
     async with quick.subscribe("t", limit_bytes=1 << 30) as others:
         subscription = await slow.subscribe("t", policy="disconnect", limit_bytes=1 << 30)
@@ -110,7 +110,7 @@ async def test_disconnect(net: Net) -> None:
 
 async def test_after_a_disconnect_the_other_subscriptions_come_back(net: Net) -> None:
     """The subscription that asked for it has visibly ended; what else the client has is live again."""
-    await net.serve(outbox=OUTBOX, stall=0.02)
+    await net.serve(outbox=OUTBOX, stall=0.3)
     slow, publisher = await net.connect("slow"), await net.connect()
     events = slow.events()
     async with slow.subscribe("u") as other:
@@ -183,7 +183,7 @@ async def test_block_holds_the_publisher_back_and_loses_nothing(net: Net) -> Non
 
 async def test_a_stuck_consumer_does_not_stop_other_traffic_of_the_publisher(net: Net) -> None:
     """After the stall time the stuck one is passed over; the publisher's other topics never had to do with it."""
-    await net.serve(outbox=OUTBOX, stall=0.02)
+    await net.serve(outbox=OUTBOX, stall=0.3)
     slow, publisher, quick = await net.connect(), await net.connect(), await net.connect()
     async with (
         slow.subscribe("t", limit_bytes=1 << 30) as stuck,

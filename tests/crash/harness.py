@@ -20,7 +20,7 @@ import busway
 from busway.positions import Position
 from busway.streams import Safety, StreamConfig
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 RECONNECT = (0.0, 0.005, 0.02)
 LATER: Final = "later"
 """The topic of messages with a delay."""

@@ -215,6 +215,47 @@ def test_a_service_that_somebody_else_has_meanwhile_is_told_to_be_lost(world: Wo
     ]
 
 
+def test_a_service_that_somebody_else_has_is_not_waited_for_once_the_old_server_has_stopped(world: World) -> None:
+    """Nobody believes any more that the client serves there, so what is taken is somebody else's."""
+    serves, over, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    times: list[float] = []
+
+    async def program() -> None:
+        async with busway.connect("sim://b1:7420", "sim://b2:7420", name="c1", reconnect=(3.0,)) as bus:
+            service, events = await bus.serve("only"), bus.events()
+            serves.set()
+            while (await anext(events)).kind != "resumed":
+                pass
+            times.append(world.loop.time())
+            with pytest.raises(busway.ServiceTaken):
+                await service.recv()
+            times.append(world.loop.time())
+        over.set()
+
+    async def rival() -> None:
+        async with busway.connect("sim://b3:7420", name="c2") as bus:
+            while True:
+                try:
+                    async with bus.serve("only", lambda _: "another one's"):
+                        taken.set()
+                        await over.wait()
+                        return
+                except busway.ServiceTaken:
+                    await asyncio.sleep(0.1)
+
+    async def main() -> None:
+        nodes = await started(world)
+        world.launch("c1", "c1", program)
+        await serves.wait()
+        world.launch("c2", "c2", rival)
+        await world.stop(nodes[0])
+        await taken.wait()
+        await over.wait()
+        assert times[1] - times[0] < 1.0, "seconds after it came back; eight heartbeats are 8"
+
+    world.run(main())
+
+
 async def pins(bus: busway.Bus) -> list[str]:
     return [message.text for message in await bus.kept("config")]
 

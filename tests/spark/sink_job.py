@@ -7,7 +7,9 @@ the end of one partition, and then hangs), `go` (the same stream to its end, wit
 
 import os
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,6 @@ BATCH = 100
 
 
 def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,3]").appName("sink")
     more = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH), "spark.driver.memory": "1g"}
     for key, value in (CONF | more).items():
@@ -85,12 +86,22 @@ def follow(spark: SparkSession, folder: str, url: str, drain: bool) -> None:
     write: Any = table.writeStream.format("busway").options(url=url, checkpointLocation=f"{folder}/checkpoint")
     query = (write.trigger(availableNow=True) if drain else write).start()
     if not drain:  # both at once, so that a kill meets both
+        threading.Thread(target=end_with, args=[query], daemon=True).start()
         archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], interval=0.2, compact_below=1 << 20, grace=1.0)
     query.awaitTermination()
     archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], once=True)
     report = audit(table_of(spark, f"{folder}/lake"))
     print(f"audit: {report.messages} messages, {sum(report.counts.values())} findings", flush=True)
     assert report.clean, report
+
+
+def end_with(query: Any) -> None:
+    """A query that fails by itself takes everything with it; who waits for what it does would wait for ever."""
+    try:
+        query.awaitTermination()
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def ordered(batches: Iterator[pa.RecordBatch], backwards: bool) -> list[pa.RecordBatch]:

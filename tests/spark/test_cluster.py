@@ -71,7 +71,7 @@ def submit(cluster: Cluster, url: str, folder: Path) -> str:
     (folder / "job.py").write_text(found[1])
     program = Path(sys.executable).with_name("spark-submit")
     conf = [word for key, value in cluster_job.CONF.items() for word in ("--conf", f"{key}={value}")]
-    environment = os.environ | {"BUSWAY_URL": url, "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {"BUSWAY_URL": url}
     command = [program, "--master", cluster.url, *conf, folder / "job.py"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -19,7 +19,7 @@ from busway.spark.lake.folder import Lake
 from tests.spark import lakes
 from tests.spark.bus import Served, served
 
-pytestmark = pytest.mark.timeout(900)  # starting Spark is part of the first test
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]  # starting Spark is part of the first test
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,19 @@ import asyncio
 import csv
 import io
 import json
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 import busway
 from busway.cli.app import app
-from busway.spark import NeedsSpark, session
+from busway.spark import NeedsSpark, connecting, session
 from busway.spark.lake.archive import archive
 from busway.spark.lake.sql import sql, views
 
-pytestmark = pytest.mark.timeout(900)  # starting Spark is part of the first test
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]  # starting Spark is part of the first test
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,8 @@ def test_the_session_that_is_there_is_taken_unless_another_master_is_asked_for(s
         session("local[7]")
 
 
-def test_no_bus_there(spark):
+def test_no_bus_there(spark, monkeypatch):
+    monkeypatch.setattr(connecting, "time", SimpleNamespace(monotonic=count(0, 20.0).__next__, sleep=lambda _: None))
     done = CliRunner().invoke(app, ["lake", "sql", "SELECT 1 FROM messages", "--url", "tcp://127.0.0.1:1"])
     assert done.exit_code == 1
     assert "is a server running there?" in done.stderr

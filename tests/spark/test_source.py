@@ -318,7 +318,7 @@ def test_no_folder_and_no_broker(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="is no data folder of a broker"):
         read_all({"path": str(tmp_path)})
     with pytest.raises(ConnectionError, match=r"tcp://127\.0\.0\.1:1 can't be reached"):
-        read_all({"url": "tcp://127.0.0.1:1"})
+        read_all({"url": "tcp://127.0.0.1:1", "timeout": "1"})
 
 
 def test_two_brokers_are_one_table(spark: SparkSession, orders: Served, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ async def test_what_is_due_later_and_what_expires(bus_with_stream: Place) -> Non
     place = bus_with_stream
     bus = await place.connect()
     async with bus.channel("orders", "c") as channel:
-        await within(bus.publish("orders/a", b"0", durable=True, delay=0.3))
+        await within(bus.publish("orders/a", b"0", durable=True, delay=1.0))
         await within(bus.publish("orders/a", b"1", durable=True, expires=0.001, delay=0.1))
         await fill(bus, 2, 3)
         assert numbers(await some(channel, 2)) == [2, 0]

@@ -12,7 +12,7 @@ from busway.testing import FaultProxy
 from tests.streams.kits import Place
 from tests.support.net import PATIENCE, payloads, until, within
 
-SOON = 0.3
+SOON = 1.0
 
 
 async def waits(place: Place, count: int) -> None:

@@ -89,7 +89,7 @@ async def test_sent_again_after_a_restart_it_is_stored_once(lasting: Place) -> N
 async def test_what_is_due_later_is_delivered_by_the_next_broker(lasting: Place) -> None:
     place = lasting
     bus, other = await place.connect(), await place.connect()
-    await within(bus.publish("orders/a", b"late", durable=True, delay=0.5))
+    await within(bus.publish("orders/a", b"late", durable=True, delay=2.0))
     await within(bus.publish("orders/a", b"gone", durable=True, expires=0.001, delay=0.1))
     await place.restart()
     async with other.subscribe("orders/**") as subscription:

@@ -171,7 +171,7 @@ async def test_what_expired_is_not_delivered(bus_with_stream: Place) -> None:
 async def test_what_is_due_later_is_delivered_later_once(bus_with_stream: Place) -> None:
     bus, other = await bus_with_stream.connect(), await bus_with_stream.connect()
     async with other.subscribe("orders/**") as plain, other.subscribe("orders/**", since="all") as following:
-        await within(bus.publish("orders/late", b"late", durable=True, delay=0.2))
+        await within(bus.publish("orders/late", b"late", durable=True, delay=1.0))
         await within(bus.publish("orders/now", b"now", durable=True))
         for subscription in (plain, following):
             assert await payloads(subscription, 2) == [b"now", b"late"]

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import busway
 
 KINDS = ("memory", "unix", "tcp", "tls")
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test gives up; nothing is ever expected to take that long."""
 
 T = TypeVar("T")

@@ -391,7 +391,7 @@ class RawClient:
         self.slots = Reader()
 
     @classmethod
-    async def open(cls, address: str, *, timeout: float = 10) -> Self:
+    async def open(cls, address: str, *, timeout: float = 60) -> Self:
         if address.startswith("unix:"):
             pair = await asyncio.open_unix_connection(address.removeprefix("unix:"))
         else:
@@ -400,7 +400,7 @@ class RawClient:
         return cls(*pair, timeout)
 
     @classmethod
-    async def welcomed(cls, address: str, session: int, name: str = "", *, timeout: float = 10) -> Self:
+    async def welcomed(cls, address: str, session: int, name: str = "", *, timeout: float = 60) -> Self:
         client = await cls.open(address, timeout=timeout)
         await client.send(hello(session, name))
         client.version, client.welcome = await client.expect(WELCOME)

@@ -10,6 +10,8 @@ import busway
 from tests.support import wire
 from tests.support.net import Certificates, payloads, within
 
+pytestmark = pytest.mark.both_loops  # each has its own way of TLS
+
 
 def server_tls(certificates: Certificates, *, mutual: bool = False) -> busway.TLS:
     return busway.TLS(cert=certificates.server, key=certificates.server_key, ca=certificates.ca if mutual else None)

@@ -500,3 +500,28 @@ fn in_a_group_a_long_message_goes_to_a_node_that_takes_it() {
     assert_eq!(of_eve.iter().filter(|one| one.payload.len() == 2000).count(), 10);
     assert_eq!(of_bob.len() + of_eve.len(), 30);
 }
+
+#[test]
+fn who_wants_room_for_a_subscription_that_takes_nothing_is_told_when_it_does() {
+    let mut mesh = Mesh::new(1);
+    let bob = mesh.client(0, "bob");
+    mesh.subscribe(bob, 1, "a", "", 0, &[]);
+    mesh.subscribe(bob, 2, "b", "", 0, &[]);
+    mesh.clients[bob].out.hold(1, true, 0);
+    mesh.pump();
+    let conn = mesh.clients[bob].conn;
+    let engine = &mut mesh.nodes[0];
+    let told = |engine: &mut Engine| engine.take_events().iter().any(|event| matches!(event, Event::Room(_)));
+    told(engine);
+    assert!(!engine.has_room(conn, 1));
+    engine.want_room(conn, Some(1));
+    assert!(!told(engine), "it would ask again and be told again, for ever");
+    engine.want_room(conn, Some(2));
+    assert!(told(engine));
+    engine.want_room(conn, None);
+    assert!(told(engine));
+    engine.want_room(conn, Some(1));
+    mesh.clients[bob].out.hold(1, false, 0);
+    mesh.pump();
+    assert!(mesh.events.iter().any(|(_, event)| matches!(event, Event::Room(_))), "now it takes something");
+}

@@ -332,8 +332,9 @@ impl Engine {
     }
 
     /// `EVENT_ROOM` tells when little waits for a connection.
-    fn want_room(&self, conn: u32) {
-        self.core().want_room(conn);
+    #[pyo3(signature = (conn, sub=None))]
+    fn want_room(&self, conn: u32, sub: Option<u32>) {
+        self.core().want_room(conn, sub);
     }
 
     /// Gives one connection a kept message.

@@ -163,7 +163,7 @@ class Giving:
         """What was in flight comes back without an acknowledgement."""
         assert run.holder is not None
         self._landed(run.holder, run.end - run.start)
-        if 0 < self.config.max_deliveries <= run.deliveries:
+        if 0 < self.config.max_deliveries <= run.deliveries and not self.resting:
             self._die(run, out)
         elif until:
             self._held.later(run, until)

@@ -141,6 +141,9 @@ class Handing:
 
     def rest(self) -> None:
         """Somebody else may hand out from now on: nothing goes out here, also not what was about to."""
+        for action in self._todo:
+            if isinstance(action, Deliver):
+                self.machine.take_back(action.consumer, action.spans)
         self._todo = deque(action for action in self._todo if not isinstance(action, Deliver))
         self.machine.rest()
 
@@ -270,7 +273,7 @@ class Handing:
         self._lose(who, lost)
         if not outlet.has_room(who):
             self.machine.stop(who)
-            self._hub.engine.want_room(who[0])
+            outlet.want_room(who)
         return True
 
     def _lose(self, who: Who, spans: list[Span]) -> None:

@@ -180,6 +180,19 @@ class Held:
             self._gone(run)
         return gone
 
+    def delivered(self, start: int, end: int, times: int) -> None:
+        """Everything in [start, end) was handed out so often, at least."""
+        index = self._index(start)
+        while index < len(self._starts) and self._starts[index] < end:
+            run = self._runs[index]
+            if run.start < start:
+                run = self._split(index, start)
+                index += 1
+            if run.end > end:
+                self._split(index, end)
+            run.deliveries = max(run.deliveries, times)
+            index += 1
+
     def around(self, offset: int, floor: int, cursor: int) -> tuple[int, int]:
         """The run of offsets around one that is done in which all are done."""
         index = bisect_right(self._starts, offset)

@@ -19,7 +19,7 @@ from busway.broker.consumers import Who
 from busway.broker.delivering import Delivering
 from busway.broker.directory import Directory
 from busway.broker.events import Events as Happenings
-from busway.broker.far import Placements
+from busway.broker.far import Placements, Portion
 from busway.broker.fences import Fences
 from busway.broker.handing import Handing
 from busway.broker.keeping import Keeping
@@ -127,6 +127,15 @@ class Nodes(Protocol):
 
     async def survey(self, stream: str, channel: str | None) -> list[Answer]:
         """How one channel, or all of a stream, stand at each other node."""
+
+    async def streams(self, name: str | None) -> list[Answer]:
+        """How the parts of one stream, or of all, stand at each other node."""
+
+    async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
+        """What lies from an offset on in the part of another node, and matches; some that doesn't may be among it."""
+
+    async def locate(self, guid: str, name: str, time: int) -> int:
+        """The offset there of the first message that was stored at this time (ns) or later."""
 
     async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
         """Put a channel to another place at each other node, or at one alone; what each says."""

@@ -165,7 +165,11 @@ class Keeping:
             engine.refuse(conn, number, fault.code, fault.reason)
             return
         pins = self._pins if flags & PIN else None
-        if flags & UNKEEP:
+        if self.box.is_late(message):
+            if self._hub.nodes is not None and not flags & UNKEEP:
+                self._hub.nodes.kept(message)  # it is gone here when this session is
+            self._done(conn, number, flags, 0)
+        elif flags & UNKEEP:
             there = message.key in self.box
             if there and pins is not None:
                 done = partial(self._stored, session, conn, number, flags, message, b"")

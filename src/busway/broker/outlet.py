@@ -19,6 +19,9 @@ class Outlet(Protocol):
     def has_room(self, who: Who) -> bool:
         """Whether it may be given more now."""
 
+    def want_room(self, who: Who) -> None:
+        """Have `Delivering.room` called when it may."""
+
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
         """The answer to a frame of it."""
 
@@ -43,6 +46,9 @@ class Clients:
 
     def has_room(self, who: Who) -> bool:
         return self._hub.engine.has_room(*who)
+
+    def want_room(self, who: Who) -> None:
+        self._hub.engine.want_room(*who)
 
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
         self._hub.engine.result(who[0], call, code, value, text)

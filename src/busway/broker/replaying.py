@@ -30,6 +30,8 @@ _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _Place: TypeAlias = tuple[str, str, _Offset]
 _Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
 _RETRY: Final = 1.0
+_SOON: Final = 0.05
+"""Seconds after which it is looked again whether something is written."""
 _TURN: Final = 4
 """Blocks that are read before everybody else has a turn."""
 
@@ -229,9 +231,10 @@ class Replaying:
             if live:
                 self._behind.get(cursor.conn, {}).pop(key, None)
                 return False
-            if end and cursor.reader is not None and behind <= gone:
-                # Who answers for another node may have less than came from that node itself.
-                self._hub.loop.call_later(_RETRY, self.plan, cursor.conn)
+            if end and behind <= gone:
+                # Who answers for another node may have less than came from that node itself, and of what a stream
+                # got back from its mirror the rest may not be written yet.
+                self._hub.loop.call_later(_SOON if cursor.reader is None else _RETRY, self.plan, cursor.conn)
                 return False
         return True
 

@@ -198,6 +198,11 @@ class Retained:
 
     # What comes and is taken back.
 
+    def is_late(self, message: Kept) -> bool:
+        """Whether its client is elsewhere by now, and has posted something later there: this was under way for long."""
+        old = self._kept.get(message.key) if message.flags & POST else None
+        return old is not None and old.far and old.number > message.number
+
     def same(self, message: Kept) -> bool:
         """Whether exactly this one is kept and was published: it came again because its answer was lost."""
         old = self._kept.get(message.key)

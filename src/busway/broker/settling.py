@@ -28,6 +28,8 @@ class Settling:
     def settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
         """An ACK: answered when it is noted as safely as the stream promises."""
         if handing.machine.resting or not self._hub.delivering.standing.is_sure(handing.stream.copied):
+            given = [(one.start, one.many) for one in entries if one.what is not What.EXTEND]
+            handing.machine.take_back(who, given)
             text = "the mirror of this broker may hand it out now; it may be handed out again"
             raise StoreFailed(f"channel {handing.name!r}: {text}")
         good, left = 0, list[Span]()

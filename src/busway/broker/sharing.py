@@ -62,6 +62,8 @@ class Sharing:
     def do(self, actions: Iterable[Action]) -> None:
         """Carry it out; what a connection doesn't take goes on to somebody else."""
         engine, waiting = self._hub.engine, deque(actions)
+        # Also where there is nothing else to do: later the number of a connection may be somebody else's.
+        waiting.extend(self.asking.take_offs())
         while waiting:
             action = waiting.popleft()
             match action:
@@ -107,7 +109,7 @@ def request(hub: "Hub", event: tuple[Any, ...]) -> None:
 def cancel(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number = event
     hub.sharing.asking.cancel(conn, number, hub.loop.time())
-    hub.sharing.do(hub.sharing.asking.take_offs())
+    hub.sharing.do(())
 
 
 def accept(hub: "Hub", event: tuple[Any, ...]) -> None:

@@ -14,12 +14,13 @@ import msgspec
 from busway import ambient
 from busway._core import Message, Selection, select_records
 from busway.broker.stream import Stream
+from busway.broker.survey import with_parts
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.hub import Hub, Nodes
 
 Service: TypeAlias = Callable[["Hub", Message], Awaitable[bytes | dict[str, Any]]]
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -34,9 +35,10 @@ _BROKERS: Final = 64
 
 
 class ListQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stream/list`: one stream, or all."""
+    """The payload of a request on `$bus/stream/list`: one stream, or all; with what each node of the cluster has of it, if `parts`."""
 
     name: str | None = None
+    parts: bool = False
 
 
 class NameQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +63,8 @@ class FindQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ago: _Natural | None = None
     topic: str | None = None
     sequence: _Natural = 0
+    broker: _Guid | None = None
+    """Another node of the cluster, in whose part; for a time."""
 
 
 class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +80,8 @@ class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str = "**"
     rules: bytes = b""
     expired: bool = False
+    broker: _Guid | None = None
+    """Another node of the cluster, whose part is meant."""
 
 
 class StoredQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,9 +135,13 @@ async def _everywhere(hub: "Hub", key: str) -> None:
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/list`: settings and figures."""
     payload = message.payload
-    name = msgspec.json.decode(payload, type=ListQuestion).name if payload else None
+    question = msgspec.json.decode(payload, type=ListQuestion) if payload else ListQuestion()
+    name = question.name
     chosen = hub.streaming.streams.values() if name is None else [hub.streaming.get(name)]
-    return {"streams": [shown(hub, stream) for stream in chosen]}
+    here = [shown(hub, stream) for stream in chosen]
+    if not question.parts:
+        return {"streams": here}
+    return {"streams": with_parts(hub, here, [] if hub.nodes is None else await hub.nodes.streams(name))}
 
 
 async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -159,13 +169,29 @@ def _page(
 async def find(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/find`: an offset; None if there is no such message of the topic."""
     question = msgspec.json.decode(message.payload, type=FindQuestion)
-    stream = hub.streaming.get(question.name)
     if sum(one is not None for one in (question.time, question.ago, question.topic)) != 1:
         raise Rejected("give one of time, ago and topic", code=Code.INVALID_SETTING)
+    far = _elsewhere(hub, question.broker)
+    if far is not None and question.topic is not None:
+        raise Rejected("a sequence is looked for in the broker's own part only", code=Code.INVALID_SETTING)
+    if far is None:
+        stream = hub.streaming.get(question.name)
     if question.topic is not None:
         return {"offset": await stream.find(question.topic, question.sequence)}
     moment = ambient.time_ns() - question.ago if question.ago is not None else question.time or 0
-    return {"offset": await stream.find_time(min(max(moment, -_END >> 1), _END >> 1))}
+    moment = min(max(moment, -_END >> 1), _END >> 1)
+    if far is not None:
+        return {"offset": await far.locate(question.broker or "", question.name, max(moment, 0))}
+    return {"offset": await stream.find_time(moment)}
+
+
+def _elsewhere(hub: "Hub", broker: str | None) -> "Nodes | None":
+    """Whom to ask for the part of another node; None: this broker's own is meant."""
+    if broker in {None, hub.guid}:
+        return None
+    if hub.nodes is None:
+        raise Rejected(f"there is no node {broker}: this broker is in no cluster", code=Code.NO_STREAM)
+    return hub.nodes
 
 
 async def read(hub: "Hub", message: Message) -> bytes:
@@ -175,6 +201,8 @@ async def read(hub: "Hub", message: Message) -> bytes:
     """
     question = msgspec.json.decode(message.payload, type=ReadQuestion)
     selection = Selection(question.pattern, question.rules)
+    if (far := _elsewhere(hub, question.broker)) is not None:
+        return await _read_far(hub, far, question, selection)
     stream = hub.streaming.get(question.stream)
     end = stream.safe if question.to is None else min(question.to, stream.safe)
     begin = max(question.begin, min(stream.first, end))
@@ -197,6 +225,21 @@ async def read(hub: "Hub", message: Message) -> bytes:
         now = 0 if question.expired else ambient.time_ns()
         block = select_records(block, None if everything else selection, start, end, now)
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
+
+
+async def _read_far(hub: "Hub", far: "Nodes", question: ReadQuestion, selection: Selection) -> bytes:
+    """The same of the part of another node."""
+    if question.expired:
+        raise Rejected("expired messages are read from the broker's own part only", code=Code.INVALID_SETTING)
+    end = _END >> 1 if question.to is None else min(question.to, _END >> 1)
+    if question.begin >= end:
+        return _HEAD.pack(question.begin, question.begin)
+    most = min(question.most, _BLOCK, max(hub.settings.frame - KiB, 1))
+    where = question.broker or "", question.stream
+    gone, first, behind, records, _ = await far.read(*where, question.begin, most, question.pattern, question.rules)
+    lost = max(min(first, end) - max(gone, question.begin), 0)
+    block = select_records(records, selection, question.begin, end, ambient.time_ns())
+    return _HEAD.pack(question.begin + lost, min(max(behind, question.begin), end)) + block
 
 
 async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:

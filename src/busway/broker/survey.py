@@ -1,4 +1,4 @@
-"""A channel as a whole, from what its parts at the nodes of a cluster say. Values and sums only."""
+"""A channel or a stream as a whole, from what its parts at the nodes of a cluster say. Values and sums only."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -7,7 +7,7 @@ import msgspec
 
 from busway.broker.handing import Handing
 from busway.errors import Code
-from busway.streams import ChannelInfo, ChannelPart
+from busway.streams import ChannelInfo, ChannelPart, StreamInfo, StreamPart
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -25,6 +25,7 @@ _SUMS: Final = (
     "lost",
 )
 _OWN: Final = ("floor", "cursor", *_SUMS)
+STREAM_FIGURES: Final = tuple(name for name in StreamPart.__struct_fields__ if name not in {"broker", "node", "error"})
 _NOT_THERE: Final = {Code.NO_CHANNEL, Code.NO_STREAM}
 
 
@@ -40,6 +41,7 @@ class Answer(NamedTuple):
     """Where a seek has led."""
     code: int = Code.OK
     error: str = ""
+    streams: tuple[StreamInfo, ...] = ()
 
     @property
     def heard(self) -> bool:
@@ -78,3 +80,23 @@ def summed(hub: "Hub", here: list[dict[str, Any]], others: Iterable[Answer], *, 
 
 def _part(guid: str, node: str, figures: dict[str, Any]) -> ChannelPart:
     return ChannelPart(guid, node, "", **{name: figures[name] for name in _OWN})
+
+
+def with_parts(hub: "Hub", here: list[dict[str, Any]], others: Iterable[Answer]) -> list[dict[str, Any]]:
+    """Each stream with what every node has of it; its own figures stay those of the part here."""
+    others = list(others)
+    silent = [one for one in others if not one.heard]
+    wholes = []
+    for one in here:
+        parts = [_stream_part(hub.guid, hub.name or hub.guid[:8], one)]
+        for answer in others:
+            found = next((info for info in answer.streams if info.name == one["name"]), None)
+            if found is not None:
+                parts.append(_stream_part(answer.guid, answer.node, msgspec.to_builtins(found)))
+        parts += [StreamPart(answer.guid, answer.node, answer.error) for answer in silent]
+        wholes.append(one | {"parts": parts, "unreached": [answer.node for answer in silent]})
+    return wholes
+
+
+def _stream_part(guid: str, node: str, figures: dict[str, Any]) -> StreamPart:
+    return StreamPart(guid, node, "", **{name: figures[name] for name in STREAM_FIGURES})

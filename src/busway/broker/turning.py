@@ -4,25 +4,35 @@ A part of the machine in `channels`. Two that hand out of one channel would give
 only one rests, and whoever goes on first takes in what the other has done.
 """
 
+from collections.abc import Iterable
 from itertools import chain
 from math import inf
 
 from busway.broker.channel_actions import Action, Note
+from busway.broker.consumers import Who
 from busway.broker.giving import Giving
-from busway.broker.held import AGAIN, FLIGHT, Held
-from busway.broker.progress import ChannelState, Delivered, Done, Sought
+from busway.broker.held import FLIGHT, Held
+from busway.broker.progress import ChannelState, Delivered, Done, Sought, Span
 
 
 class Turning(Giving):
     """Rests, and goes on."""
 
     def rest(self) -> None:
-        """Hand nothing out until wake(). What is in flight is so no longer: the other may hand it out."""
+        """Hand nothing out until wake(). Who has something still has it then, unless the other hears that it is done.
+
+        It would be given to the same consumer twice if it was for all again: the acknowledgement of the first copy may be on its way.
+        """
         self.resting = True
-        for run in [run for run in self._held if run.phase is FLIGHT]:
-            if run.holder is not None:
-                self._landed(run.holder, run.end - run.start)
-            self._held.again(run)
+
+    def take_back(self, consumer: Who, spans: Iterable[Span]) -> None:
+        """It has these no longer, and hears that it can't say anything of them: they are handed out again, when that may be."""
+        if (holder := self._consumers.get(consumer)) is None:
+            return
+        for start, count in spans:
+            for run in self._held.pick(start, start + count, FLIGHT, holder)[0]:
+                self._landed(holder, run.end - run.start)
+                self._held.again(run)
 
     def wake(self, now: float) -> list[Action]:
         """Hand out again."""
@@ -54,8 +64,7 @@ class Turning(Giving):
         for start, end, count in state.deliveries:
             if end > cursor:
                 past.deliveries.put(max(start, cursor), end, count)
-            for run in self._held.pick(start, end, AGAIN, None)[0]:
-                run.deliveries = max(run.deliveries, count)
+            self._held.delivered(start, end, count)
         out += (Note(one) for one in state.entries() if isinstance(one, Done | Delivered))
         out.append(Note(Done(self.name, state.epoch, state.floor)))
         return self._pump(now, out)

@@ -75,16 +75,39 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
         "refused": found["refused"],
         "conflicts": found["conflicts"],
     }
-    names = {one["guid"]: one["name"] for one in nodes}
-    mirroring = found["mirroring"]
-    if mirroring["stands_in_for"]:
-        summary["hands out for"] = ", ".join(names.get(guid, guid) for guid in mirroring["stands_in_for"])
-    if not mirroring["hands_out"]:
-        summary["hands out"] = "nothing of its own channels: its mirror may do so"
+    summary |= _mirroring(found["mirroring"], {one["guid"]: one["name"] for one in nodes})
     terminal.out.print(pairs("", summary))
     terminal.out.print(rows("nodes", [_row(one) for one in nodes]))
     if found["missing"]:
         terminal.out.print(rows("listed, and never seen", found["missing"]))
+
+
+def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Who mirrors whom, and who hands out for whom; nothing where nobody has a mirror."""
+    told: dict[str, Any] = {}
+    if of := found["mirror_of"]:
+        state = "linked" if of["linked"] else "not linked"
+        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}, {of['behind']} behind"
+    elif found["to_mirror"] is not None:
+        told["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
+    if found["mirrors"]:
+        mirrors = (f"{one['name'] or one['guid'][:8]}, {one['behind']} behind" for one in found["mirrors"])
+        told["mirrored by"] = "; ".join(mirrors)
+    if waits := [name for name, kept in found["mirrored"].items() if kept]:
+        told["waits for its mirror"] = ", ".join(waits)
+    if alone := unmirrored(found):
+        told["not mirrored"] = f"{', '.join(alone)}: acknowledged without a mirror"
+    if not (told or found["takeovers"]) and found["hands_out"]:
+        return {}
+    told["hands out"] = "its own channels" if found["hands_out"] else "nothing of its own: its mirror may do so"
+    if found["stands_in_for"]:
+        told["hands out for"] = ", ".join(names.get(guid) or guid[:8] for guid in found["stands_in_for"])
+    return told | {"take-overs": found["takeovers"]}
+
+
+def unmirrored(mirroring: dict[str, Any]) -> list[str]:
+    """The streams that are to be mirrored, and whose messages are acknowledged without that at this node."""
+    return [name for name, kept in mirroring["mirrored"].items() if not kept]
 
 
 def _row(node: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import busway
 from busway.cli import flags, terminal
 from busway.cli.advice import advice
+from busway.cli.cluster import unmirrored
 from busway.cli.link import Link, linked
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
@@ -189,9 +190,17 @@ async def _cluster(bus: busway.Bus) -> Finding:
     lost += [one["name"] or " ".join(one["addresses"]) for one in found["missing"]]
     others = any(one.addresses for one in bus.servers[1:])
     told = f"{found['cluster']}, {len(found['nodes'])} nodes"
+    mirroring = found["mirroring"]
+    alone = unmirrored(mirroring)
     troubles = [
         *([f"not linked: {', '.join(lost)}"] if lost else []),
         *(f"{found[name]} {name}" for name in ("refused", "conflicts") if found[name]),
+        *(
+            [f"is to mirror {mirroring['to_mirror']!r}, and no such node was seen"]
+            if mirroring["to_mirror"] is not None and mirroring["mirror_of"] is None
+            else []
+        ),
+        *([f"no mirror has the streams {', '.join(alone)}"] if alone else []),
         *([] if others or len(found["nodes"]) == 1 else ["none of the others can be reached from here"]),
     ]
     return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))

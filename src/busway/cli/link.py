@@ -101,7 +101,8 @@ async def watch(bus: busway.Bus, note: Callable[[str], None]) -> None:
         if event.kind == "lost":
             note("connection lost; trying to come back")
         elif event.kind == "resumed":
-            note(f"connected again to {bus.url}")
+            missed = f"; what others published in these {event.downtime:.1f} s was missed" if event.count else ""
+            note(f"connected again to {bus.url}{missed}")
         elif event.kind == "error" and event.error is not None:
             note(f"error: {' '.join(str(event.error).split()) or type(event.error).__name__}")
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeAlias
@@ -18,7 +18,7 @@ from busway.cli.link import Link, linked, watch
 from busway.cli.printing import Printer, read, renderer
 from busway.fields import Where
 from busway.message import Message
-from busway.positions import Positions
+from busway.positions import Position, Positions
 from busway.streams import DEFAULT, StreamInfo, is_name
 from busway.topic import matches
 
@@ -68,7 +68,9 @@ def replay(
     ] = None,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Print the messages that a stream holds, or those of a topic in all streams.
+    """Print the messages that a stream holds, or those of a topic in all streams; in a cluster those of all nodes, one node after the other.
+
+    An offset is a place at the node that is asked, so with one only that node's messages are printed.
 
     busway replay orders --since 1h --json
     busway replay 'orders/eu/*' --follow
@@ -90,6 +92,7 @@ def replay(
         async with link.connect(reconnect=follow) as bus:
             wanted = await _choose(bus, what, topic, begin, note)
             if not follow:
+                wanted = wanted.to(end)
                 await _check(wanted)
             if follow:
                 await _follow(bus, wanted, rules, Printer(render, count, note), note)
@@ -97,9 +100,9 @@ def replay(
             shown = not quiet and terminal.notes.is_terminal and (out is not None or not terminal.out.is_terminal)
             with _Bar(shown=shown) as bar:
                 if out is None:
-                    done = await _print(wanted, end, rules, count, render, bar)
+                    done = await _print(wanted, rules, count, render, bar)
                 else:
-                    done = await _save(wanted, end, rules, count, out, bar)
+                    done = await _save(wanted, rules, count, out, bar)
             if not done and wanted.only is None and not await wanted.stored():
                 note(f"nothing is stored that matches {what!r}")
             note(f"{done} message{'s' * (done != 1)}")
@@ -111,46 +114,97 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is asked for: of one stream, or of all that may hold it."""
+    """What is asked for: of one stream, or of all that may hold it, in the parts of all nodes."""
 
-    streams: list[tuple[busway.Stream, _Place]]
-    """Each with the place to begin at."""
+    streams: list[tuple[busway.Stream, _Place, _Place]]
+    """Each with the place to begin at and that to end before. The first one is of the broker itself."""
     pattern: str
     begin: _Place
     only: str | None
     """The one stream, if it was named."""
+    broker: str
+    """The node that is asked."""
 
     @property
     def lost(self) -> int:
-        return sum(stream.lost for stream, _ in self.streams)
+        return sum(stream.lost for stream, _, _ in self.streams)
+
+    def to(self, end: _Place) -> "_Wanted":
+        """The same, but only to before a place."""
+        if isinstance(end, str) and ":" in end:
+            places = _places(end)
+            if any((one.broker, one.name) in places for one, _, _ in self.streams):
+                return self._ending([(one, places.get((one.broker, one.name))) for one, _, _ in self.streams])
+            return self._ending([(self.streams[0][0], end)])  # which says what is wrong with it
+        if isinstance(end, int):  # of the broker's own part
+            return self._ending([(one, end) for one, _, _ in self.streams if one.broker == self.broker])
+        return self._ending([(one, end) for one, _, _ in self.streams])
+
+    def _ending(self, ends: Sequence[tuple[busway.Stream, _Place]]) -> "_Wanted":
+        begins = {id(one): begin for one, begin, _ in self.streams}
+        return replace(self, streams=[(one, begins[id(one)], end) for one, end in ends])
 
     async def stored(self) -> bool:
         """Whether there is anything of it at all."""
-        for stream, _ in self.streams:
-            if any(matches(self.pattern, one.topic) for one in await stream.topics()):
+        for stream, _, _ in self.streams:
+            if stream.broker != self.broker:
+                async with contextlib.aclosing(stream.read(topic=self.pattern)) as reading:
+                    async for _ in reading:
+                        return True
+            elif any(matches(self.pattern, one.topic) for one in await stream.topics()):
                 return True
         return False
 
 
 async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Wanted:
-    known = await bus.streams()
+    known = await bus.streams(parts=True)
+    if known and known[0].unreached:
+        note(f"not reached, so what is stored there is left out: {', '.join(known[0].unreached)}")
+    broker = str(bus.server["guid"])
     if isinstance(begin, str) and ":" in begin:
         begin = Positions.parse(begin)  # the place of a message is what lies behind it, as for subscribe(since=)
-    if any(one.name == what for one in known):
-        return _Wanted([(await bus.stream(what), begin)], "**" if topic is None else topic, begin, what)
+    if found := [one for one in known if one.name == what]:
+        streams = await _parts(bus, found, begin)
+        return _Wanted(streams, "**" if topic is None else topic, begin, what, broker)
     if topic is not None:
         raise terminal.Ended(terminal.REJECTED, f"busway: there is no stream {what!r}; --topic is for a stream")
     if isinstance(begin, int):
         raise terminal.Ended(terminal.REJECTED, f"busway: there is no stream {what!r}; an offset is one of a stream")
     chosen = [one for one in known if _takes(one, what)]
     note(f"{what} in {' '.join(one.name for one in chosen)}")
-    # A position tells of some streams; others are wanted whole.
+    return _Wanted(await _parts(bus, chosen, begin), what, begin, None, broker)
+
+
+async def _parts(
+    bus: busway.Bus, chosen: list[StreamInfo], begin: _Place
+) -> list[tuple[busway.Stream, _Place, _Place]]:
+    """What each node has of these streams, and where to begin there."""
+    known = [
+        (info.name, guid)
+        for info in chosen
+        for guid in (
+            info.broker,
+            *(part.broker for part in info.parts if not part.error and part.broker != info.broker),
+        )
+    ]
+    if isinstance(begin, int):
+        known = known[:1]  # an offset is a place at one node
     places = begin if isinstance(begin, Positions) else None
-    streams: list[tuple[busway.Stream, _Place]] = []
-    for one in chosen:
-        place = begin if places is None else places.get((one.broker, one.name))
-        streams.append((await bus.stream(one.name), place))
-    return _Wanted(streams, what, begin, None)
+    if places is not None and len(chosen) == 1 and not any((guid, name) in places for name, guid in known):
+        known, places = known[:1], None  # which says what is wrong with it
+    # A position tells of some streams; others are wanted whole.
+    return [
+        (await bus.stream(name, broker=guid), begin if places is None else places.get((guid, name)), None)
+        for name, guid in known
+    ]
+
+
+def _places(text: str) -> Positions:
+    """Up to before this position, or as far as these have come."""
+    if ":+" in text:
+        return Positions.parse(text)
+    one = Position.parse(text)
+    return Positions({(one.broker, one.stream): one.offset})
 
 
 async def _check(wanted: _Wanted) -> None:
@@ -168,11 +222,9 @@ def _takes(info: StreamInfo, pattern: str) -> bool:
     return any(matches(pattern, one) for one in (*info.topics, *info.former))
 
 
-async def _each(
-    wanted: _Wanted, end: _Place, rules: Where | None, count: int | None, bar: "_Bar"
-) -> AsyncIterator[list[Message]]:
+async def _each(wanted: _Wanted, rules: Where | None, count: int | None, bar: "_Bar") -> AsyncIterator[list[Message]]:
     left = count
-    for stream, begin in wanted.streams:
+    for stream, begin, end in wanted.streams:
         bar.begin(await stream.info())
         async with contextlib.aclosing(stream.read(begin, end, topic=wanted.pattern, where=rules)) as reading:
             async for batch in _cut(reading, left):
@@ -195,23 +247,22 @@ async def _cut(reading: AsyncGenerator[list[Message], None], left: int | None) -
 
 async def _print(
     wanted: _Wanted,
-    end: _Place,
     rules: Where | None,
     count: int | None,
     render: Callable[[list[Message], int], bytes],
     bar: "_Bar",
 ) -> int:
     done = 0
-    async for batch in _each(wanted, end, rules, count, bar):
+    async for batch in _each(wanted, rules, count, bar):
         await terminal.stream(render(batch, done))
         done += len(batch)
     return done
 
 
-async def _save(wanted: _Wanted, end: _Place, rules: Where | None, count: int | None, out: Path, bar: "_Bar") -> int:
+async def _save(wanted: _Wanted, rules: Where | None, count: int | None, out: Path, bar: "_Bar") -> int:
     done = 0
     with saving.writer(out) as write:
-        for stream, begin in wanted.streams:
+        for stream, begin, end in wanted.streams:
             bar.begin(await stream.info())
             async with contextlib.aclosing(stream.arrow(begin, end, topic=wanted.pattern, where=rules)) as reading:
                 async for batch in reading:

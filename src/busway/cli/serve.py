@@ -319,7 +319,7 @@ def _place(
         if mirror != (None, None, None):
             raise ValueError("--mirror-of, --mirror-wait and --takeover are for a cluster: give --cluster or --servers")
         return None
-    key = Path(key_file).read_bytes().strip() if key_file else os.environ.get(_KEY, "")
+    key = _cluster_key(key_file)
     listed = chosen(None, servers, file)
     of, wait, takeover = mirror
     place = busway.Cluster(
@@ -332,6 +332,21 @@ def _place(
     )
     given: dict[str, Any] = {"mirror_wait": wait, "takeover": takeover}
     return dataclasses.replace(place, **{name: value for name, value in given.items() if value is not None})
+
+
+def _cluster_key(file: str | None) -> str | bytes | None:
+    """What only the nodes know. An empty one is a mistake, as of a secret that was not written yet: it would let everybody in."""
+    if file is not None:
+        given = Path(file).read_bytes().strip()
+        if not given:
+            raise ValueError(
+                f"the key of the cluster in {file} is empty; without --cluster-key-file everybody who knows the name of the cluster may join"
+            )
+        return given
+    named = os.environ.get(_KEY)
+    if named is not None and not named.strip():
+        raise ValueError(f"{_KEY} is empty; unset it for a cluster that everybody who knows its name may join")
+    return named
 
 
 async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:

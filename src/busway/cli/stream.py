@@ -30,19 +30,21 @@ def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa:
 
 @linked
 def stream_list(link: Link, json: flags.Json = False) -> None:
-    """List the streams of the broker.
+    """List the streams of the broker; in a cluster with what all its nodes have of them.
 
     busway stream list
     """
 
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
-            found = await bus.streams()
+            found = await bus.streams(parts=True)
         if json:
             for one in found:
                 terminal.record(_object(one))
         else:
-            terminal.out.print(rows("", [row(_object(one)) for one in found]))
+            terminal.out.print(rows("", [_whole(one) for one in found]))
+        if found:
+            tell_unreached(found[0])
 
     terminal.run(show)
 
@@ -54,7 +56,7 @@ def stream_info(
     topics: Annotated[bool, typer.Option("--topics", help="List what it holds of each topic too.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Show the settings and figures of a stream.
+    """Show the settings and figures of a stream: in all, of the node that is asked, and in a cluster of each node.
 
     busway stream info orders --topics
     """
@@ -62,16 +64,27 @@ def stream_info(
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
             one = await bus.stream(stream)
-            found = _object(await one.info())
+            info = await one.info(parts=True)
+            found = _object(info)
             held = [topic._asdict() for topic in await one.topics()] if topics else []
         if json:
             terminal.record(found | {"stored": held} if topics else found)
             return
-        channels = found.pop("channels")
-        sizes = {name: values.shown_size(found[name]) for name in ("bytes", "index_bytes", "held_bytes")}
+        tell_unreached(info)
+        channels, parts = found.pop("channels"), found.pop("parts")
+        del found["unreached"]
+        if len(parts) == 1:
+            del found["total"], found["total_bytes"]
+        sizes = {
+            name: values.shown_size(found[name])
+            for name in ("bytes", "index_bytes", "held_bytes", "total_bytes")
+            if name in found
+        }
         if (since := found["held_since"]) is not None:
             found["held_since"] = datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds")
         terminal.out.print(pairs("", found | sizes))
+        if len(parts) > 1:
+            terminal.out.print(rows("parts", [_part(one) for one in parts]))
         if channels:
             terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
         if held:
@@ -208,12 +221,45 @@ def _limits(
 
 def _object(info: StreamInfo) -> dict[str, Any]:
     made: dict[str, Any] = msgspec.to_builtins(info)
-    return made | {"count": info.count}
+    return made | {"count": info.count, "total": info.total, "total_bytes": info.total_bytes}
 
 
 def _tell(info: StreamInfo, *, json: bool) -> None:
     if json:
         terminal.record(_object(info))
+
+
+def tell_unreached(info: StreamInfo) -> None:
+    """What is stored at nodes that could not be asked is not shown."""
+    if info.unreached:
+        terminal.note(f"busway: not reached, so not in these figures: {', '.join(info.unreached)}")
+
+
+def _whole(info: StreamInfo) -> dict[str, Any]:
+    """A row about all nodes; offsets are those of one."""
+    shown = row(_object(info)) | {"nodes": ""}
+    if len(info.parts) > 1:
+        shown |= {"messages": info.total, "bytes": values.shown_size(info.total_bytes), "first": "", "next": ""}
+        shown |= {"buckets": sum(part.buckets or 0 for part in info.parts)}
+        shown |= {"damage": sum(part.damage or 0 for part in info.parts)}
+        shown |= {"held": sum(part.held or 0 for part in info.parts) if info.retain_until else ""}
+        shown["nodes"] = sum(not part.error for part in info.parts)
+    return shown
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    known = not part["error"]
+    return {
+        "node": part["node"],
+        "broker": part["broker"][:8],
+        "messages": part["next"] - part["first"] if known else "",
+        "bytes": values.shown_size(part["bytes"]) if known else "",
+        "first": part["first"],
+        "next": part["next"],
+        "damage": part["damage"],
+        "mirrored": "" if part["mirrored"] is None else "yes" if part["mirrored"] else "no",
+        "unreached": part["error"],
+    }
 
 
 def row(figures: dict[str, Any]) -> dict[str, Any]:

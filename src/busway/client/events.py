@@ -26,7 +26,7 @@ class Event:
     `error`. `servers`: the broker has told who is there now, see Bus.servers. `doubtful`: `count` messages that are to be stored were sent
     again at another server, and nobody could tell whether the one before has stored them. `error`: a handler raised, or `count` buffered messages grew too old. `resumed`: after `downtime` seconds
     and `attempts` attempts; `unsent` is how many bytes at most had been encoded and not been given to the system when the
-    connection was lost.
+    connection was lost, and `count` how many subscriptions without `since` are back, which have missed what was published meanwhile.
     """
 
     kind: EventKind

@@ -39,11 +39,13 @@ class Reaching:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         tasks = list(self._dialling)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._loop.is_closed():
+            for task in tasks:
+                task.cancel()
+        if kind is not GeneratorExit:  # thrown away by a loop that runs no more: then nothing can be waited for
+            await asyncio.gather(*tasks, return_exceptions=True)
         for _url, one in self._there:
             if isinstance(one, Connection):
                 one.discard()

@@ -53,6 +53,8 @@ class Wanted:
     rules: Compiled
     expired: bool = False
     """Expired ones, too."""
+    elsewhere: bool = False
+    """In the part of another node than the one that is asked."""
 
     @property
     def now(self) -> int:
@@ -115,6 +117,8 @@ class Blocks:
         }
         if wanted.expired:
             question["expired"] = True
+        if wanted.elsewhere:
+            question["broker"] = wanted.info.broker
         return self._core.loop.create_task(ask(self._sender, "$bus/read", question), name="busway read")
 
     def _gap(self, count: int) -> None:
@@ -124,7 +128,9 @@ class Blocks:
         self._core.events.tell(Event(kind="gap", topic=pattern, count=count))
 
 
-async def offset_of(sender: Sender, info: StreamInfo, what: str, place: Place | None, default: int) -> int:
+async def offset_of(
+    sender: Sender, info: StreamInfo, what: str, place: Place | None, default: int, *, elsewhere: bool = False
+) -> int:
     """The offset that a place means in a stream; for a time that of the first message stored then or later."""
     match place:
         case None:
@@ -144,16 +150,17 @@ async def offset_of(sender: Sender, info: StreamInfo, what: str, place: Place | 
         case str() if ":+" in place:
             return _own(info, what, Positions.parse(place))
         case str() if ":" in place:
-            return await offset_of(sender, info, what, Position.parse(place), default)
+            return await offset_of(sender, info, what, Position.parse(place), default, elsewhere=elsewhere)
         case datetime():
-            question = {"time": moment(what, place)}
+            question: dict[str, Any] = {"time": moment(what, place)}
         case str() | timedelta():
             question = {"ago": int(seconds(what, place) * 1e9)}
         case _:
             raise TypeError(
                 f"{what} must be an offset, a position, a time or a length of time (1h, a timedelta), not {place!r}"
             )
-    found = (await ask(sender, "$bus/stream/find", {"name": info.name, **question})).json()
+    where = {"broker": info.broker} if elsewhere else {}
+    found = (await ask(sender, "$bus/stream/find", {"name": info.name, **question, **where})).json()
     offset: int = found["offset"]
     return offset
 

@@ -1,7 +1,8 @@
 """What a server refuses to a client that comes back, but perhaps only for now: it is asked for again for a while.
 
 The server that a client has left may believe for a while that it is still there, and says so to the others. So a service can be refused
-because of the client's own connection of before, which nobody can tell from somebody else's; that one ends soon, another one's does not.
+because of the client's own connection of before, which nobody can tell from somebody else's; that one ends soon, another one's does not. Once
+the servers that it has left are not linked to this one any more, because they have stopped, it can only be somebody else's.
 And a channel can be refused because its server can't note that somebody consumes it: its disk fails, or its mirror may stand in for it.
 """
 
@@ -13,12 +14,15 @@ from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.part import Part
+from busway.client.sending import REQUEST, limits
 from busway.errors import BusError, Disconnected, ServiceTaken, StoreFailed
 
 log = logging.getLogger("busway.client")
 
 _BEATS: Final = 8
 """Heartbeats in which a connection that is dead is known to be, everywhere: three for its server, three for a dead link, and some for the ways."""
+_ASK: Final = 5.0
+"""Seconds that a server has to say whom it is linked to."""
 _FIRST: Final = 0.05
 _LONGEST: Final = 1.0
 """Seconds between two attempts: they begin with the one, are doubled each time, and end with the other."""
@@ -68,9 +72,12 @@ class Regaining:
             if not part.live or core.connection is not connection:
                 return  # closed meanwhile, or another connection deals with it
             try:
+                hopeless = isinstance(error, ServiceTaken) and await self._forgotten()
                 await core.result(part.announce())
             except (ServiceTaken, StoreFailed) as still:
                 error = still
+                if hopeless and isinstance(still, ServiceTaken):
+                    break
             except Disconnected:
                 return
             except BusError as other:
@@ -82,6 +89,22 @@ class Regaining:
                 return
         if part.live:
             self._give_up(part, error)
+
+    async def _forgotten(self) -> bool:
+        """Whether no server that it has left can tell the present one that it is still there."""
+        core = self._core
+        aux, each = limits(_ASK, None)
+        number = core.session.send(REQUEST, "$bus/cluster", b"", aux=aux, each=each, fields=b"")
+        try:
+            found = (await core.answer(number, _ASK)).json()
+            linked = {one["guid"] for one in found.get("nodes", ()) if one["state"] == "linked"}
+        except Disconnected:
+            raise
+        except (BusError, ValueError, TypeError, KeyError):
+            return False  # it does not say, so the time has to show
+        finally:
+            core.pending.pop(number)
+        return linked.isdisjoint(self._left)
 
     def _give_up(self, part: Part, error: BusError) -> None:
         log.error("%r was refused after the reconnect: %s", part.label, error)

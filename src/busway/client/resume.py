@@ -21,6 +21,7 @@ from busway.client.reaching import Reaching
 from busway.client.regaining import Regaining
 from busway.client.schedule import Schedule
 from busway.client.sending import PUBLISH
+from busway.client.subscription import Subscription
 from busway.errors import (
     BusError,
     Closed,
@@ -199,7 +200,10 @@ class Life:
         self._task = None
         self._established()
         downtime = core.loop.time() - lost
-        core.events.tell(Event(kind="resumed", url=self.url, downtime=downtime, attempts=attempts, unsent=unsent))
+        gaps = sum(isinstance(part, Subscription) and part.live and part.plain for part in core.parts())
+        core.events.tell(
+            Event(kind="resumed", url=self.url, downtime=downtime, attempts=attempts, unsent=unsent, count=gaps)
+        )
 
     def _established(self) -> None:
         """The server knows everything it has to know: let messages out, those that waited first."""

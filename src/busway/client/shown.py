@@ -46,6 +46,8 @@ class Figures(Protocol):
     @property
     def lost(self) -> int: ...
     @property
+    def interrupted(self) -> int: ...
+    @property
     def position(self) -> Positions: ...
 
 
@@ -77,6 +79,10 @@ class ShowsFigures:
     @property
     def lost(self) -> int:
         return self._inner.lost
+
+    @property
+    def interrupted(self) -> int:
+        return self._inner.interrupted
 
 
 def before(reached: Positions, held: Iterable[Message]) -> Positions:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,7 +14,7 @@ from busway.checks import check_count, check_type
 from busway.client.core import Core
 from busway.client.reading import HEAD, Blocks, Place, Wanted, ask, offset_of
 from busway.client.sending import Sender
-from busway.errors import InvalidRule, RemoteProtocolError
+from busway.errors import Code, InvalidRule, Rejected, RemoteProtocolError, StoreFailed
 from busway.fields import Compiled, Where, compile_where
 from busway.streams import SETTINGS, Safety, Store, StoredTopic, StreamConfig, StreamInfo
 
@@ -27,7 +28,9 @@ COLUMNS: Final = ("broker", "stream", *arrow_columns.COLUMNS)
 class Stream:
     """A stream of the broker; made by `bus.create_stream()` and `bus.stream()`."""
 
-    def __init__(self, core: Core, sender: Sender, info: StreamInfo) -> None:
+    def __init__(self, core: Core, sender: Sender, info: StreamInfo, part: str | None = None) -> None:
+        self._part = part
+        """The node whose part it is; None: the one that this client is connected to."""
         self._core = core
         self._sender = sender
         self._info = info
@@ -43,13 +46,18 @@ class Stream:
         """Guid of the broker that it belongs to."""
         return self._info.broker
 
-    async def info(self) -> StreamInfo:
-        """Its settings and figures as they are now."""
-        self._info = await _info(self._sender, self.name)
+    async def info(self, *, parts: bool = False) -> StreamInfo:
+        """Its settings and figures as they are now: of the part of one node, and with `parts` also what each node of the cluster has of it."""
+        self._info = await _info(self._sender, self.name, self._part, parts=parts)
         return self._info
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self._part is not None and self._part != self._core.broker
 
     async def topics(self, pattern: str = "**") -> list[StoredTopic]:
         """What it holds of each topic that matches, in the order of their names."""
+        self._check_here("topics")
         found: list[StoredTopic] = []
         question: dict[str, Any] = {"name": self.name, "pattern": check_pattern(pattern)}
         while True:
@@ -61,6 +69,7 @@ class Stream:
 
     async def find(self, topic: str, sequence: int) -> int | None:
         """Offset of the first message of a topic with this sequence or a later one; None if there is none."""
+        self._check_here("find")
         check_count("sequence", sequence)
         question = {"name": self.name, "topic": topic, "sequence": sequence}
         offset: int | None = (await ask(self._sender, "$bus/stream/find", question)).json()["offset"]
@@ -69,7 +78,13 @@ class Stream:
     async def locate(self, place: Place) -> int:
         """The offset that a place means: for a time that of the first message stored then or later."""
         info = await self.info()
-        return await offset_of(self._sender, info, "place", place, info.first)
+        return await offset_of(self._sender, info, "place", place, info.first, elsewhere=self._elsewhere)
+
+    def _check_here(self, what: str) -> None:
+        if self._elsewhere:
+            raise ValueError(
+                f"{what}() is asked of the node that has the stream: connect to it, or ask for read() or info()"
+            )
 
     def read(
         self,
@@ -162,9 +177,10 @@ class Stream:
         self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, *, expired: bool = False
     ) -> Wanted:
         info = await self.info()
-        begin = await offset_of(self._sender, info, "from_", from_, info.first)
-        end = await offset_of(self._sender, info, "to", to, info.next)
-        return Wanted(info, begin, min(end, info.next), pattern, rules, expired)
+        there = self._elsewhere
+        begin = await offset_of(self._sender, info, "from_", from_, info.first, elsewhere=there)
+        end = await offset_of(self._sender, info, "to", to, info.next, elsewhere=there)
+        return Wanted(info, begin, min(end, info.next), pattern, rules, expired, there)
 
     async def _blocks(self, wanted: Wanted) -> AsyncGenerator[bytes, None]:
         blocks = Blocks(self._core, self._sender, wanted)
@@ -249,14 +265,15 @@ class Streams:
         """Remove a stream and everything stored in it; what it was. Who waits for it to store something gets an error."""
         return _read((await ask(self._sender, "$bus/stream/remove", {"name": name})).payload)
 
-    async def streams(self) -> list[StreamInfo]:
-        """All streams of the broker, by name."""
-        answer = await ask(self._sender, "$bus/stream/list", {})
+    async def streams(self, *, parts: bool = False) -> list[StreamInfo]:
+        """All streams of the broker, by name; with `parts` also what each node of its cluster has of them."""
+        answer = await ask(self._sender, "$bus/stream/list", {"parts": True} if parts else {})
         return sorted(_read_many(answer.payload).streams, key=lambda one: one.name)
 
-    async def stream(self, name: str) -> Stream:
-        """A stream, to look into it and to read it."""
-        return Stream(self._core, self._sender, await _info(self._sender, name))
+    async def stream(self, name: str, *, broker: str | None = None) -> Stream:
+        """A stream, to look into it and to read it: what the broker has stored, or what another node of its cluster has, by its guid."""
+        check_type("broker", broker, (str, NoneType), "the guid of a node, or None")
+        return Stream(self._core, self._sender, await _info(self._sender, name, broker), broker)
 
     async def _manage(self, what: str, question: dict[str, Any]) -> Stream:
         answer = await ask(self._sender, f"$bus/stream/{what}", question)
@@ -267,9 +284,19 @@ class _Listed(msgspec.Struct):
     streams: list[StreamInfo]
 
 
-async def _info(sender: Sender, name: str) -> StreamInfo:
+async def _info(sender: Sender, name: str, broker: str | None = None, *, parts: bool = False) -> StreamInfo:
     check_type("name", name, str, "a str")
-    return _read_many((await ask(sender, "$bus/stream/list", {"name": name})).payload).streams[0]
+    question = {"name": name} | ({"parts": True} if parts or broker is not None else {})
+    info = _read_many((await ask(sender, "$bus/stream/list", question)).payload).streams[0]
+    if broker is None or broker == info.broker:
+        return info
+    part = next((one for one in info.parts if one.broker == broker), None)
+    if part is None:
+        raise Rejected(f"no node {broker} with a stream {name!r} is known", code=Code.NO_STREAM)
+    if part.error:
+        raise StoreFailed(f"the stream {name!r} of {part.node} can't be read now: {part.error}")
+    figures = {key: getattr(part, key) for key in part.__struct_fields__ if key not in {"node", "error"}}
+    return msgspec.structs.replace(info, **figures, dropped=0, held_since=None, stuck=None, channels=())
 
 
 def _read(payload: bytes) -> StreamInfo:

@@ -81,6 +81,8 @@ class Subscription(Taking):
         self._last: list[Message] = []
         self.lost = 0
         """Stored messages that it should have got and that are gone for good; `bus.events()` tells of each gap."""
+        self.interrupted = 0
+        """How often its connection was lost: what others published until it was back at a server has not come, but for what is kept or stored."""
         if since and group:
             raise ValueError("a group shares messages as they come; who shares stored ones uses a channel")
         self._limit = limit
@@ -127,6 +129,14 @@ class Subscription(Taking):
     def _note(self, taken: list[Message]) -> None:
         for place, following in furthest(taken):
             self._next[place] = following
+
+    def restored(self) -> None:
+        self.interrupted += 1
+
+    @property
+    def plain(self) -> bool:
+        """It does not ask for what it has missed."""
+        return not self._since
 
     def _withdraw(self) -> int:
         return self._core.session.unsubscribe(self._id)

@@ -42,9 +42,9 @@ class Stream:
         """Messages that reads of this object should have given and that are gone for good."""
         return self._inner.lost
 
-    def info(self) -> StreamInfo:
-        """Its settings and figures as they are now."""
-        return self._portal.call(self._inner.info)
+    def info(self, *, parts: bool = False) -> StreamInfo:
+        """Its settings and figures as they are now; with `parts` also what each node of the cluster has of it."""
+        return self._portal.call(lambda: self._inner.info(parts=parts))
 
     def topics(self, pattern: str = "**") -> list[StoredTopic]:
         """What it holds of each topic that matches, in the order of their names."""
@@ -159,10 +159,10 @@ class Streams:
         """Remove a stream and everything stored in it; what it was."""
         return self._portal.call(lambda: self._inner.remove_stream(name))
 
-    def streams(self) -> list[StreamInfo]:
-        """All streams of the broker, by name."""
-        return self._portal.call(self._inner.streams)
+    def streams(self, *, parts: bool = False) -> list[StreamInfo]:
+        """All streams of the broker, by name; with `parts` also what each node of its cluster has of them."""
+        return self._portal.call(lambda: self._inner.streams(parts=parts))
 
-    def stream(self, name: str) -> Stream:
-        """A stream, to look into it and to read it."""
-        return Stream(self._portal, self._portal.call(lambda: self._inner.stream(name)))
+    def stream(self, name: str, *, broker: str | None = None) -> Stream:
+        """A stream, to look into it and to read it: what the broker has stored, or what another node of its cluster has, by its guid."""
+        return Stream(self._portal, self._portal.call(lambda: self._inner.stream(name, broker=broker)))

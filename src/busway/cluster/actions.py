@@ -56,6 +56,13 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A node has said that it stops, here or to another one: nobody waits for it."""
+
+    guid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something that people want to know."""
 
@@ -65,4 +72,4 @@ class Notice:
     text: str = ""
 
 
-Action: TypeAlias = Dial | Admit | Refuse | Probe | Tell | Notice
+Action: TypeAlias = Dial | Admit | Refuse | Probe | Tell | Left | Notice

@@ -17,6 +17,7 @@ from busway.broker.data import replace, sealed, unsealed
 from busway.broker.stream import Stream
 from busway.cluster.definitions import Definition, Definitions, pack, read
 from busway.cluster.node import Node, Stranger
+from busway.cluster.noting import Unsure
 from busway.cluster.talk import DEFINED, DONE, Talk
 from busway.errors import BusError, Code, Rejected
 from busway.streams import DEFAULT, SETTINGS, StreamConfig
@@ -154,6 +155,8 @@ class Agreeing(Talk):
                 if self._definitions.newer(one):
                     try:
                         await self._apply(one)
+                    except Unsure as failure:  # it is there; the mirror hears of it when it is back
+                        log.warning("%s is made as another node has it, but %s", _noun(one.key), failure.reason)
                     except (BusError, ValueError, TypeError) as failure:
                         error = failure.reason if isinstance(failure, BusError) else str(failure)
                         log.error("%s can't be made as another node has it: %s", _noun(one.key), error)  # noqa: TRY400, no fault of ours

@@ -25,8 +25,8 @@ class Cluster:
     name: str = DEFAULT
     servers: Sequence[str | Listed] = ()
     """Others of it, one is enough; the server itself may be among them."""
-    key: str | bytes = b""
-    """What only its nodes know."""
+    key: str | bytes | None = None
+    """What only its nodes know; None: everybody who knows the name may join."""
     advertise: Sequence[str] = ()
     """Where the others reach this one; none: where it listens, at 0.0.0.0 the addresses of its interfaces."""
     tls: TLS | None = None
@@ -46,7 +46,9 @@ class Cluster:
         check_type("cluster", self.name, str, "a str")
         if not 0 < len(self.name) <= _LONGEST:
             raise ValueError(f"the name of a cluster has from 1 to {_LONGEST} characters, not {len(self.name)}")
-        check_type("key of a cluster", self.key, (str, bytes), "a str or bytes")
+        check_type("key of a cluster", self.key, (str, bytes, NoneType), "a str, bytes or None")
+        if self.key is not None and not self.key.strip():
+            raise ValueError("the key of a cluster is empty; None is for a cluster that everybody may join")
         if len(self.advertise) > MOST_ADDRESSES:
             raise ValueError(f"{len(self.advertise)} addresses to advertise, the limit is {MOST_ADDRESSES}")
         for address in self.advertise:
@@ -69,4 +71,4 @@ class Cluster:
 
     @property
     def secret(self) -> bytes:
-        return self.key.encode() if isinstance(self.key, str) else self.key
+        return self.key.encode() if isinstance(self.key, str) else self.key or b""

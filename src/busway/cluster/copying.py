@@ -23,6 +23,8 @@ log = logging.getLogger("busway.cluster")
 
 RETRY: Final = 5.0
 """Seconds until what could not be copied is tried again."""
+UNSEEN: Final = 10.0
+"""Seconds after which it is told that nobody was seen who is to be mirrored: its name may be wrong."""
 
 
 class _Rate:
@@ -62,10 +64,14 @@ class Copying:
         self._begun: dict[str, float] = {}
         """Since when streams are copied that are not as far as their node's."""
         self._retry: float | None = None
+        self._unseen = None if target is None else hub.loop.time() + UNSEEN
+        """When it is told that there is nobody to be mirrored."""
         self._stopped = False
         self.conn: int | None = None
         self.node: Node | None = None
         self.troubles = 0
+        self.missing: Callable[[str], object] = lambda _: None
+        """Hears of whom this is to be a mirror, if nobody like that was seen for long."""
         self._auditing = Auditing(hub, self._holed)
         for guid in found(folder):
             self._auditing.begin(self._open(guid).streams.values())
@@ -94,7 +100,7 @@ class Copying:
         if self.conn is not None:
             log.warning("%s is to be mirrored, and so is %s; only the first one is", self.node, node)
             return
-        self.conn, self.node = conn, node
+        self.conn, self.node, self._unseen = conn, node, None
         self._shelf = self._open(node.guid)
         self._mirror = Mirror(self._shelf)
         log.info("this is a mirror of %s", node)
@@ -200,9 +206,15 @@ class Copying:
     # Time.
 
     def deadline(self) -> float | None:
-        return self._retry
+        return min((due for due in (self._retry, self._unseen) if due is not None), default=None)
 
     def expire(self, now: float) -> None:
+        if self._unseen is not None and now >= self._unseen and self._target is not None:
+            self._unseen = None
+            log.warning(
+                "this is to be a mirror of %r, and no node with that name, guid or address was seen yet", self._target
+            )
+            self.missing(self._target)
         if self._retry is not None and now >= self._retry:
             self._retry = None
             if self._mirror is not None and (ask := self._mirror.ask_again()) is not None and self.conn is not None:
@@ -221,6 +233,11 @@ class Copying:
             await shelf.close()
 
     # What it is.
+
+    @property
+    def target(self) -> str | None:
+        """The node that is to be followed, as it was given."""
+        return self._target
 
     def behind(self, name: str) -> int:
         """Records of a stream that are not here yet, as far as that is known."""

@@ -39,6 +39,9 @@ class Target:
     due: float | None = None
     attempt: int | None = None
     seen: float = 0.0
+    """When it was there last, by what this node saw or others told."""
+    stopped: bool = False
+    """It has said that it stops."""
     leads: str = ""
     """Who was there, by its own word, when it was dialled last."""
 
@@ -123,8 +126,8 @@ class Dialling:
             delay = max(delay, HOPELESS)
         target.due = now + delay * (1 + JITTER * (2 * self._chance() - 1))
 
-    def learn(self, node: Node, target: Target | None, now: float) -> None:
-        """A node is there, or was seen by another one; a target by address that led to it is one by its guid from now on."""
+    def learn(self, node: Node, target: Target | None, now: float, ago: float = 0.0) -> None:
+        """A node is there, or was seen by another one so long ago; a target by address that led to it is one by its guid from now on."""
         known = self.targets.get(node.guid)
         if target is not None and target.node is None:
             self.targets.pop(target.key, None)
@@ -136,11 +139,25 @@ class Dialling:
                 known.hinted = tuple(dict.fromkeys((*known.hinted, *target.hinted)))[:MOST_ADDRESSES]
                 known.reconnect, known.timeout = target.reconnect, target.timeout
         elif known is None:
-            known = self.targets[node.guid] = Target(node.guid, seen=now)
+            known = self.targets[node.guid] = Target(node.guid, seen=now - ago)
             known.due = now if self._me.guid < node.guid else now + SECOND
         if known.node is None or node.age >= known.node.age:
             known.node, known.name = node, node.name or known.name
-        known.seen = max(known.seen, now)
+        known.seen = max(known.seen, now - ago)
+
+    def stops(self, node: Node) -> bool:
+        """It has said that it stops; whether that is news."""
+        target = self.targets.get(node.guid)
+        if target is None or target.stopped or (target.node is not None and target.node.age > node.age):
+            return False
+        target.stopped = True
+        return True
+
+    def back(self, node: Node) -> None:
+        """It was seen; if it was started again since it stopped, that is over."""
+        target = self.targets.get(node.guid)
+        if target is not None and (target.node is None or target.node.age < node.age):
+            target.stopped = False
 
     def reached(self, node: Node, now: float) -> None:
         """There is a link to it."""
@@ -148,7 +165,7 @@ class Dialling:
             self.learn(node, target, now)
         self.learn(node, None, now)
         target = self.targets[node.guid]
-        target.node, target.tries, target.due = node, 0, None
+        target.node, target.tries, target.due, target.stopped = node, 0, None, False
 
     def lost(self, guid: str, now: float, *, hopeless: bool = False) -> None:
         """Its link has ended, or did not come to be."""

@@ -77,12 +77,11 @@ class Hearing:
 
     def expire(self, now: float) -> None:
         """Wait no longer for those that were not heard for so long."""
-        for mirror in [
-            one for one, since in self._mirrors.items() if since is not None and now - since >= self._patience
-        ]:
+        gone = [one for one, since in self._mirrors.items() if since is not None and self._over(since, now)]
+        for mirror in gone:
             self.alone += 1
             self._drop(mirror)
-        late = {mirror for one in self._waiting.values() if now - one.since >= self._patience for mirror in one.left}
+        late = {mirror for one in self._waiting.values() if self._over(one.since, now) for mirror in one.left}
         for mirror in late:
             self.alone += 1
             self._drop(mirror)
@@ -91,6 +90,10 @@ class Hearing:
         since = [one for one in self._mirrors.values() if one is not None]
         since += [one.since for one in self._waiting.values()][:1]
         return min(since) + self._patience if since else None
+
+    def _over(self, since: float, now: float) -> bool:
+        """By the same sum as deadline(), or the last bit of a difference would have it called again and again."""
+        return now >= since + self._patience
 
     def _drop(self, mirror: str) -> None:
         self._mirrors.pop(mirror, None)

@@ -82,6 +82,9 @@ class Hosting(Talk):
     def has_room(self, who: Who) -> bool:
         return who[0] == SELF or self._hub.engine.pending(who[0]) < _AHEAD
 
+    def want_room(self, who: Who) -> None:
+        self._hub.engine.want_room(who[0])
+
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
         flight = self._hub.delivering.in_flight(who)
         self._send(who[0], ANSWERED, call, (who[1], int(code), value, text, flight))

@@ -34,6 +34,8 @@ _TURN: Final = 8
 _LONGER: Final = 500 * KiB
 """Bytes that frames of a link may be longer than those of clients, about."""
 _MOMENT: Final = 2**63 - 1
+_SOON: Final = 0.05
+"""Seconds after which it is looked again whether something is written."""
 _SELECTIONS: Final = 1024
 
 
@@ -179,12 +181,24 @@ class Lending(Talk):
             hub.handle(hub.engine.commit(stream.number))
         gone = min(first, begin)
         chosen = _chosen(records, begin, selection)
+        end = following >= stream.safe
+        if end and question.guid == hub.guid and following < hub.engine.delivered(stream.number):
+            # Of what it got back from its mirror the rest is not written yet, and does not come live then.
+            end = False
+            if not chosen:
+                hub.loop.call_later(_SOON, self.again, conn, number, question)
+                return None
         if len(chosen) > self._most.get(conn, len(chosen)):
             if question.most > 1:  # perhaps it is only the last one
                 return self._fetch(conn, number, msgspec.structs.replace(question, most=1), stream)
             log.warning("stream %r: a message of %d bytes is too long for another node", stream.name, len(chosen))
-            return Fetched(begin, following, max(following, question.offset), following >= stream.safe, b"")
-        return Fetched(gone, first, max(following, question.offset), following >= stream.safe, chosen)
+            return Fetched(begin, following, max(following, question.offset), end, b"")
+        return Fetched(gone, first, max(following, self._place(question, stream)), end, chosen)
+
+    def _place(self, question: Fetch, stream: Stream) -> int:
+        """Where who asks has read to. If this is its own node, and has lost its end for good, what comes next has these offsets again."""
+        lost = question.guid == self._hub.guid and not stream.awaited
+        return min(question.offset, stream.log.next) if lost else question.offset
 
     def _locate(self, conn: int, number: int, question: Locate, stream: Stream) -> Located | None:
         if question.kind == "new":

@@ -17,7 +17,7 @@ from busway import ambient
 from busway._core import PROTOCOL
 from busway.broker.admission import AGENT
 from busway.broker.session import Session
-from busway.cluster.actions import Admit, Dial, Notice, Probe, Refuse, Tell
+from busway.cluster.actions import Admit, Dial, Left, Notice, Probe, Refuse, Tell
 from busway.cluster.advertised import advertised
 from busway.cluster.config import Cluster
 from busway.cluster.discovery import Discovery
@@ -88,8 +88,6 @@ class Linking:
         self.talks: tuple[Talk, ...] = ()
         self._hears: dict[int, Talk] = {}
         self._peers: dict[int, _Peer] = {}
-        self._left: set[str] = set()
-        """Nodes that have said that they stop."""
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -104,6 +102,10 @@ class Linking:
 
     def _notice(self, notice: Notice) -> None:
         """Something happened that people want to know."""
+        raise NotImplementedError
+
+    def _leaves(self, guid: str) -> None:
+        """A node has said that it stops."""
         raise NotImplementedError
 
     # From start to stop.
@@ -224,7 +226,7 @@ class Linking:
         """The other side says CLOSE."""
         there = self._peers.get(conn)
         if code == Code.GOING_AWAY and there is not None and there.linked and there.node is not None:
-            self._left.add(there.node.guid)
+            self.members.stops(conn)
         peer = self._gone(conn)
         if peer is None:
             return
@@ -292,7 +294,6 @@ class Linking:
             self._failed(conn, Code.UNAUTHORIZED, "the key of the cluster is another one")
             return
         peer.linked = True
-        self._left.discard(peer.node.guid)
         self._hub.engine.link(conn)
         self._limit(conn, peer.node)
         for talk in self.talks:
@@ -338,6 +339,8 @@ class Linking:
                         self._hub.engine.ping(conn, _PROBE)
                     case Tell(conn, sightings):
                         self._hub.engine.node(conn, MEMBERS, 0, pack_sightings(sightings))
+                    case Left(guid):
+                        self._leaves(guid)
                     case Notice():
                         self._notice(action)
         if self._timer is not None:

@@ -8,9 +8,10 @@ seen to be dead, and a copy of a node that is alive does not.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final
 
-from busway.cluster.actions import Action, Admit, Notice, Probe, Refuse, Tell
+from busway.cluster.actions import Action, Admit, Left, Notice, Probe, Refuse, Tell
 from busway.cluster.dialling import Dialling, Target
 from busway.cluster.node import MOST_NODES, Node, Sighting
 from busway.cluster.servers import Listed
@@ -90,6 +91,11 @@ class Membership:
     def known(self) -> list[Node]:
         """All other nodes of which is known, linked or not."""
         return [node for target in self._dialling.targets.values() if (node := target.node) is not None]
+
+    @property
+    def stopped(self) -> set[str]:
+        """Those of them that have said that they stop, and did not come back."""
+        return {target.node.guid for target in self._dialling.targets.values() if target.node and target.stopped}
 
     @property
     def missing(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -181,7 +187,7 @@ class Membership:
         for other in self._links.values():
             if other.open and other is not link:
                 self._actions.append(Tell(other.conn, (seen,)))
-        self._actions.append(Tell(conn, tuple(self._sightings(link.node.guid))))
+        self._actions.append(Tell(conn, tuple(self._sightings(link.node.guid, now))))
         self._notice("up", link.node, "", now)
 
     def alive(self, conn: int, now: float) -> None:
@@ -204,6 +210,12 @@ class Membership:
             if accuser is not None and link.node.age > accuser.age:
                 self._expel(link, accuser, now)
 
+    def stops(self, conn: int) -> None:
+        """The other end of a link says that it stops."""
+        link = self._conns.get(conn)
+        if link is not None and link.open:
+            self._leaves(link.node)
+
     def lost(self, conn: int, now: float, text: str = "", code: int = Code.OK) -> None:
         """A connection has ended; one side has closed it with this code."""
         link = self._conns.pop(conn, None)
@@ -217,7 +229,7 @@ class Membership:
             return
         del self._links[guid]
         if link.open:
-            self._spread(Sighting(link.node, linked=False))
+            self._spread(Sighting(link.node, linked=False, stopped=guid in self.stopped))
             self._notice("down", link.node, text, now)
         if link.rivals:
             new, *rest = link.rivals
@@ -243,13 +255,25 @@ class Membership:
                 continue
             link = self._links.get(node.guid)
             if link is None or not link.open:
-                if len(self._dialling.targets) < MOST_NODES:
-                    self._dialling.learn(node, None, now)
+                self._hearsay(seen, now)
             elif link.node.incarnation != node.incarnation and seen.linked:
                 self._mismatch(link, seen, now)
         self.tick(now)
 
     # Inside.
+
+    def _hearsay(self, seen: Sighting, now: float) -> None:
+        """Of a node that has no link to this one. Who only tells on what was told does not make it any younger."""
+        if len(self._dialling.targets) >= MOST_NODES or seen.ago >= self._forget:
+            return
+        self._dialling.back(seen.node)
+        self._dialling.learn(seen.node, None, now, seen.ago)
+        if seen.stopped:
+            self._leaves(seen.node)
+
+    def _leaves(self, node: Node) -> None:
+        if self._dialling.stops(node):
+            self._actions.append(Left(node.guid))
 
     def _mismatch(self, link: _Link, seen: Sighting, now: float) -> None:
         """Another node has a link to somebody else with the guid of this link.
@@ -302,10 +326,11 @@ class Membership:
         self._actions.append(Refuse(conn, code, text))
         self._notice(kind, node, text, now)
 
-    def _sightings(self, leave: str) -> list[Sighting]:
-        nodes = {target.node.guid: target.node for target in self._dialling.targets.values() if target.node is not None}
+    def _sightings(self, leave: str, now: float) -> list[Sighting]:
         seen = [
-            Sighting(node, linked=False) for guid, node in nodes.items() if guid != leave and guid not in self._links
+            Sighting(node, linked=False, ago=ceil(max(now - target.seen, 0.0)), stopped=target.stopped)
+            for target in self._dialling.targets.values()
+            if (node := target.node) is not None and node.guid != leave and node.guid not in self._links
         ]
         links = [Sighting(link.node, linked=link.open) for guid, link in self._links.items() if guid != leave]
         return links + seen

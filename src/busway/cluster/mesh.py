@@ -11,13 +11,14 @@ import msgspec
 
 from busway.broker.channel_frames import Join, Take
 from busway.broker.consumers import Who
-from busway.broker.far import Placements
+from busway.broker.far import Placements, Portion
 from busway.broker.handing import Handing
 from busway.broker.retained import Kept, Key
 from busway.broker.stream import Stream
 from busway.broker.survey import Answer
 from busway.cluster.actions import Notice
 from busway.cluster.agreeing import Agreeing
+from busway.cluster.borrowing import Borrowing
 from busway.cluster.config import Cluster
 from busway.cluster.hosting import Hosting
 from busway.cluster.keeping import Keeping
@@ -53,6 +54,7 @@ class Mesh(Linking):
         self._agreeing = Agreeing(hub)
         self.mirroring = Mirroring(hub, cluster)
         parts = FarParts(hub)
+        self._borrowing = Borrowing(hub, parts)
         self._lending = Lending(hub, lambda: self.mirroring.copies, parts.heard_here)
         parts.ask_here = self._lending.ask_here
         self._seats = Seats(hub, parts)
@@ -62,8 +64,8 @@ class Mesh(Linking):
         self.turns = Turns(hub, cluster, self.mirroring, self.mirroring.send)
         self.turns.turned = parts.turned
         parts.hander = self.turns.hander
-        self.mirroring.leaving = self._left.__contains__
-        self._surveying = Surveying(hub)
+        self.mirroring.leaving = self._leaving
+        self._surveying = Surveying(hub, lambda: self.mirroring.copies)
         self.say(
             self._keeping,
             self._agreeing,
@@ -128,8 +130,9 @@ class Mesh(Linking):
         if (members := self._members) is None:  # it does not listen everywhere yet
             return [[self._hub.name]]
         linked = members.linked
+        stopped = members.stopped
         known = sorted(members.known, key=lambda node: node.guid not in linked)
-        there = [node for node in known if node.guid not in self._left and node.addresses]
+        there = [node for node in known if node.guid not in stopped and node.addresses]
         return [[node.name, *node.addresses] for node in (members.me, *there)]
 
     def knows(self, guid: str) -> bool:
@@ -174,6 +177,15 @@ class Mesh(Linking):
 
     async def survey(self, stream: str, channel: str | None) -> list[Answer]:
         return [] if self._members is None else await self._surveying.listed(stream, channel, self._members)
+
+    async def streams(self, name: str | None) -> list[Answer]:
+        return [] if self._members is None else await self._surveying.streams(name, self._members)
+
+    async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
+        return await self._borrowing.read(guid, name, offset, most, pattern, rules)
+
+    async def locate(self, guid: str, name: str, time: int) -> int:
+        return await self._borrowing.locate(guid, name, time)
 
     async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
         members = self._members
@@ -232,11 +244,17 @@ class Mesh(Linking):
 
     # Inside.
 
+    def _leaving(self, guid: str) -> bool:
+        return self._members is not None and guid in self._members.stopped
+
+    def _leaves(self, guid: str) -> None:
+        self.turns.left(guid)
+        self._hub.directory.changed()
+
     def _notice(self, notice: Notice) -> None:
         if notice.kind in {"up", "down", "forgotten"}:
             self._hub.directory.changed()
         if notice.kind == "forgotten":
-            self._left.discard(notice.guid)
             self.turns.forgotten(notice.guid)
         self.refused += notice.kind == "refused"
         self.conflicts += notice.kind == "conflict"

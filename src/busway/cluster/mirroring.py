@@ -67,7 +67,7 @@ class Mirroring(Talk):
         self.alone = 0
         """How often a stream went on without its mirror."""
         self.notice: Callable[[str, dict[str, Any]], object] = _nobody
-        """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirrored`, `unmirrored`, and about what."""
+        """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirrored`, `unmirrored`, `mirror_missing`, and about what."""
         self.known = Remembered(hub.folder)
         self.noting = Noting(hub, self.send, cluster.patience)
         self.leaving: Callable[[str], bool] = lambda _: False
@@ -79,6 +79,8 @@ class Mirroring(Talk):
         self.asked: Callable[[], object] = _nobody
         """Hears that there is a mirror."""
         self.copying = None if hub.folder is None else Copying(hub, cluster.mirror_of, hub.folder, self.send)
+        if self.copying is not None:
+            self.copying.missing = lambda target: self.notice("mirror_missing", {"text": target})
         for stream in hub.streaming.streams.values():
             self._adopt(stream, hopeful=bool(self.known.guids))
             if self.known.guids and stream.config.store == "disk":
@@ -121,6 +123,7 @@ class Mirroring(Talk):
                 stream.log.confirm(stream.log.written)
             elif not self._origins:
                 log.warning("stream %r is to be mirrored, and nobody does that: it goes on without", name)
+                self.notice("unmirrored", {"stream": name})
             self._look(stream)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
@@ -399,6 +402,7 @@ class Mirroring(Talk):
             "mirrors": [self._shown(self._linked[conn], origin) for conn, origin in self._origins.items()],
             "mirrored": {name: promise.kept for name, promise in self._promises.items()},
             "alone": self.alone,
+            "to_mirror": None if self.copying is None else self.copying.target,
             "mirror_of": None if self.copying is None else self.copying.figures(),
         }
 

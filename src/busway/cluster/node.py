@@ -53,6 +53,10 @@ class Sighting(msgspec.Struct, frozen=True):
     """Whether it has a link to it now."""
     sure: bool = False
     """Whether it has just answered."""
+    ago: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
+    """Seconds since it was there, as far as the teller knows."""
+    stopped: bool = False
+    """Whether it has said that it stops."""
 
 
 class Stranger(ValueError):  # noqa: N818 - it is a node that is strange

@@ -25,6 +25,10 @@ _ENTRIES: Final = 256 * KiB
 """Bytes of entries, about, that are sent at once."""
 
 
+class Unsure(StoreFailed):
+    """It is noted here, and whether the mirror has it can't be told any more."""
+
+
 @dataclass(slots=True)
 class _Told:
     """A stream on its way to one mirror."""
@@ -90,7 +94,7 @@ class Noting:
     def refuse(self) -> None:
         """This node hands out no more: what waits can't be answered."""
         for hearing in self._hearings.values():
-            hearing.refuse(StoreFailed("the mirror of this broker may hand it out now; it may be handed out again"))
+            hearing.refuse(Unsure("the mirror of this broker may hand it out now; it may be handed out again"))
 
     def expire(self, now: float) -> None:
         for hearing in self._hearings.values():

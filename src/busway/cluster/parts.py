@@ -67,6 +67,11 @@ class FarReader:
         self._asked = None
         self._wake()
 
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        self._asked = self._again = None
+        self._part.readers.pop(self, None)
+
     def _wake(self) -> None:
         if self._again is not None:
             self._again()
@@ -142,6 +147,10 @@ class FarParts(Talk):
         for part in [part for part in self._parts.values() if part.guid == guid]:
             for watcher in self._watchers:
                 watcher(part)
+
+    def find(self, guid: str, name: str) -> FarPart | None:
+        """The part that a node has of a stream."""
+        return self._parts.get((guid, name))
 
     def __iter__(self) -> Iterator[FarPart]:
         return iter(self._parts.values())
@@ -281,7 +290,8 @@ class FarParts(Talk):
             log.warning("stream %r of node %s can't be read: %s", part.name, part.guid[:8], said.error)
             self._hub.loop.call_later(_RETRY, reader.fail)
             return
-        if said.next < question.offset or not said.gone <= said.first <= max(said.next, said.first):
+        back = said.next < question.offset and part.home != conn  # only its own node may have lost its end
+        if back or not said.gone <= said.first <= max(said.next, said.first):
             raise Stranger("an answer that goes back")
         if part.home not in {None, conn}:  # the node itself is here meanwhile, and may have more than its copy
             reader.fail()

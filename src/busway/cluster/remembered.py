@@ -21,6 +21,8 @@ class _Known(msgspec.Struct, forbid_unknown_fields=True):
     """Those that may hand out of this node's channels while it is gone."""
     nodes: list[str] = []
     """All of the cluster."""
+    left: bool = False
+    """This one has told the others that it stops: they do not count it."""
 
 
 class Remembered:
@@ -49,6 +51,14 @@ class Remembered:
     def nodes(self) -> list[str]:
         return self._known.nodes
 
+    @property
+    def left(self) -> bool:
+        return self._known.left
+
+    def leave(self, *, yes: bool) -> None:
+        """This node stops, or is there again."""
+        self._write(left=yes)
+
     def add(self, guid: str) -> None:
         """One more mirror."""
         mirrors, heirs = self._known.mirrors, self._known.heirs
@@ -70,7 +80,7 @@ class Remembered:
             heirs=[one for one in self._known.heirs if one != guid],
         )
 
-    def _write(self, **changes: list[str]) -> None:
+    def _write(self, **changes: list[str] | bool) -> None:
         known = msgspec.structs.replace(self._known, **changes)
         if known == self._known:
             return

@@ -350,7 +350,7 @@ class Seats(Talk):
         far = sum(seat.used for seat in consumer.seats.values())
         ready = [seat for seat in consumer.seats.values() if seat.ready and seat.open and not seat.granted]
         if ready and not self._hub.engine.has_room(*who):
-            self._hub.engine.want_room(who[0])
+            self._hub.engine.want_room(*who)
             return
         if not ready:
             self._hub.delivering.window(who, max(window - far, 0))

@@ -24,7 +24,8 @@ _MIRROR: Final = {
     "mirror_gone": "{node} is gone, which was a mirror of this node",
     "mirror_trouble": "{node} can't copy the stream {stream!r}: {text}",
     "mirrored": "acknowledgements of the stream {stream!r} wait for its mirror",
-    "unmirrored": "acknowledgements of the stream {stream!r} don't wait for its mirror any more",
+    "unmirrored": "acknowledgements of the stream {stream!r} don't wait for a mirror of this node",
+    "mirror_missing": "this node is to be a mirror of {text!r}, and no such node was seen yet",
 }
 """What is told of mirrors, by the kind of event."""
 

@@ -70,4 +70,4 @@ def _place(
         if key is not None:
             raise ValueError("a key, but neither cluster nor servers")
         return None
-    return Cluster(name=DEFAULT if cluster is None else cluster, servers=listed(servers), key=key or b"")
+    return Cluster(name=DEFAULT if cluster is None else cluster, servers=listed(servers), key=key)

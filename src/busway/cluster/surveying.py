@@ -1,21 +1,22 @@
-"""Channels as a whole, over the parts that all nodes have of them: asks every node how its part stands, or has it go elsewhere.
+"""Streams and channels as a whole, over the parts that all nodes have of them: asks every node how its part stands, or has a channel go elsewhere.
 
 A driver. Who asks hears of every node of the cluster: its answer, or why there is none. For a node that is gone whoever hands out of its
-channels meanwhile is asked.
+channels meanwhile is asked, and of streams whoever has copies.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from busway.broker.channel_frames import OneMessage
+from busway.broker.stream import Stream
 from busway.broker.survey import Answer, own_figures
 from busway.cluster.node import Node, Stranger
 from busway.cluster.talk import SURVEY, SURVEYED, Talk
-from busway.errors import BusError, Code, LimitExceeded, StoreFailed
-from busway.streams import ChannelInfo, is_name
+from busway.errors import BusError, Code, LimitExceeded, Rejected, StoreFailed
+from busway.streams import ChannelInfo, StreamInfo, is_name
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -27,11 +28,13 @@ _MOST: Final = 1024
 """Questions of one node that may be under way here."""
 _LIST: Final = "list"
 _SEEK: Final = "seek"
+_STREAMS: Final = "streams"
 
-_Question: TypeAlias = tuple[Literal["list", "seek"], str, str | None, tuple[str, Any], str]
-"""What, the stream, the channel or all of them, where to, and in whose part: that of the node with this guid."""
-_Said: TypeAlias = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31)], str, list[ChannelInfo], int]
-"""Code and text, of a list the channels, of a seek the offset."""
+_Question: TypeAlias = tuple[Literal["list", "seek", "streams"], str, str | None, tuple[str, Any], str]
+"""What, the stream (empty: all), the channel or all of them, where to, and in whose part: that of the node with this guid."""
+_Said: TypeAlias = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31)], str, list[ChannelInfo], int, list[StreamInfo]]
+"""Code and text, of a list the channels, of a seek the offset, of streams those."""
+_Found: TypeAlias = tuple[list[dict[str, Any]], int, list[dict[str, Any]]]
 
 _encode = msgspec.msgpack.Encoder().encode
 _questions: Final = msgspec.msgpack.Decoder(_Question)
@@ -43,8 +46,9 @@ class Surveying(Talk):
 
     kinds = frozenset({SURVEY, SURVEYED})
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
         self._hub = hub
+        self._copies = copies
         self._links: dict[int, Node] = {}
         self._waiting: dict[int, tuple[int, asyncio.Future[_Said | None]]] = {}
         """Questions to others: the link, and who waits. None: the link has ended."""
@@ -57,6 +61,10 @@ class Surveying(Talk):
     async def listed(self, stream: str, channel: str | None, members: "Membership") -> list[Answer]:
         """How the parts of a channel stand, or of all channels of a stream, at every other node."""
         return await self._everywhere((_LIST, stream, channel, ("first", None), ""), members)
+
+    async def streams(self, name: str | None, members: "Membership") -> list[Answer]:
+        """How the parts of a stream stand at every other node, or those of all streams."""
+        return await self._everywhere((_STREAMS, name or "", None, ("first", None), ""), members)
 
     async def sought(
         self, stream: str, channel: str, start: tuple[str, Any], members: "Membership", guid: str | None
@@ -80,9 +88,10 @@ class Surveying(Talk):
         """The part of a node that is gone, of whoever hands out of it: this node, or one of the others."""
         question = (*question[:4], node.guid)
         try:
-            channels, offset = await self._answered(question)
+            channels, offset, streams = await self._answered(question)
             here = msgspec.convert(channels, list[ChannelInfo])
-            return Answer(node.guid, _named(node), tuple(here), offset)
+            copies = msgspec.convert(streams, list[StreamInfo])
+            return Answer(node.guid, _named(node), tuple(here), offset, streams=tuple(copies))
         except BusError as error:
             if error.code != Code.NO_STREAM:
                 return Answer(node.guid, _named(node), code=error.code, error=error.reason)
@@ -108,8 +117,9 @@ class Surveying(Talk):
             self._waiting.pop(number, None)
         if said is None:
             return Answer(node.guid, _named(node), error="its link has ended")
-        code, text, channels, offset = said
-        return Answer(node.guid, _named(node), tuple(channels), offset, code, text if code != Code.OK else "")
+        code, text, channels, offset, streams = said
+        why = text if code != Code.OK else ""
+        return Answer(node.guid, _named(node), tuple(channels), offset, code, why, tuple(streams))
 
     # Links.
 
@@ -141,7 +151,8 @@ class Surveying(Talk):
         except (msgspec.MsgspecError, ValueError) as error:
             raise error if isinstance(error, Stranger) else Stranger(f"a survey: {error}") from error
         what, stream, channel, _, _ = question
-        if not is_name(stream) or not (is_name(channel) if channel is not None else what == _LIST):
+        named = is_name(stream) or (what == _STREAMS and not stream)
+        if not named or not (is_name(channel) if channel is not None else what != _SEEK):
             raise Stranger("a survey of what is no name")
         if sum(link == conn for link in self._tasks.values()) >= _MOST:
             raise Stranger(f"{_MOST} surveys at once")
@@ -149,23 +160,22 @@ class Surveying(Talk):
 
     # Questions of other nodes.
 
-    def _begin(self, conn: int, number: int, work: Coroutine[Any, Any, tuple[list[dict[str, Any]], int]]) -> None:
+    def _begin(self, conn: int, number: int, work: Coroutine[Any, Any, _Found]) -> None:
         task = self._hub.loop.create_task(self._answer(conn, self._links[conn], number, work), name="busway survey")
         self._tasks[task] = conn
         task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
-    async def _answer(
-        self, conn: int, node: Node, number: int, work: Coroutine[Any, Any, tuple[list[dict[str, Any]], int]]
-    ) -> None:
+    async def _answer(self, conn: int, node: Node, number: int, work: Coroutine[Any, Any, _Found]) -> None:
         try:
-            channels, offset = await work
-            said = _encode((int(Code.OK), "", channels, offset))
+            channels, offset, streams = await work
+            said = _encode((int(Code.OK), "", channels, offset, streams))
             if len(said) > node.frame:
-                raise LimitExceeded(f"{len(channels)} channels are more than one answer holds")  # noqa: TRY301 - told as others
+                what = f"{len(channels)} channels" if channels else f"{len(streams)} streams"
+                raise LimitExceeded(f"{what} are more than one answer holds")  # noqa: TRY301 - told as others
         except BusError as error:
-            said = _encode((int(error.code or Code.STORE_FAILED), error.reason, (), 0))
+            said = _encode((int(error.code or Code.STORE_FAILED), error.reason, (), 0, ()))
         except msgspec.MsgspecError as error:
-            said = _encode((int(Code.INVALID_SETTING), str(error), (), 0))
+            said = _encode((int(Code.INVALID_SETTING), str(error), (), 0, ()))
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             self._hub.unexpected(error, None, "a survey")
             return
@@ -173,8 +183,10 @@ class Surveying(Talk):
             self._hub.engine.node(conn, SURVEYED, number, said)
             self._hub.flush()
 
-    async def _answered(self, question: _Question) -> tuple[list[dict[str, Any]], int]:
+    async def _answered(self, question: _Question) -> _Found:
         what, stream, channel, start, guid = question
+        if what == _STREAMS:
+            return [], 0, self._shown(stream, guid)
         delivering = self._hub.delivering
         if guid in {"", self._hub.guid}:
             found = delivering.found(stream, channel)
@@ -183,8 +195,19 @@ class Surveying(Talk):
             if what == _SEEK and not delivering.standing.is_sure(guid):
                 raise StoreFailed("whose turn it is to hand out of it is not sure now")
         if what == _LIST:
-            return [own_figures(self._hub, one) for one in found], 0
-        return [], await delivering.seek(found[0], start)
+            return [own_figures(self._hub, one) for one in found], 0, []
+        return [], await delivering.seek(found[0], start), []
+
+    def _shown(self, name: str, guid: str) -> list[dict[str, Any]]:
+        """Figures of streams here: of this node, or copies of those of another."""
+        if guid in {"", self._hub.guid}:
+            guid, found = self._hub.guid, self._hub.streaming.streams
+        else:
+            found = {one: copy for (owner, one), copy in self._copies().items() if owner == guid}
+        chosen = [stream for one, stream in found.items() if name in {"", one}]
+        if not chosen and (name or guid != self._hub.guid):
+            raise Rejected(f"there is no stream {name!r} of {guid} here", code=Code.NO_STREAM)
+        return [stream.figures() | {"broker": guid, "channels": ()} for stream in chosen]
 
 
 def _there(start: tuple[str, Any]) -> tuple[str, Any]:

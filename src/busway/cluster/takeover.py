@@ -4,6 +4,7 @@ A machine, without a clock. Each side has one `Turn` for the part. A node keeps 
 its mirror takes the turn when more than half, with itself, miss the node and want the mirror, for twice as long as a node without the others keeps
 it. So no two have it at a time, as long as all hear within `patience` of a link that is gone or of what others say, and their clocks run about
 as fast. Else the turn is only handed over. Of two nodes alone the mirror never takes over: nobody can tell a node that is gone from a link that is.
+Who counts as one of the cluster is the matter of `counting`.
 """
 
 from typing import Final

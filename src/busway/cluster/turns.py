@@ -12,6 +12,7 @@ import msgspec
 
 from busway.broker.progress import Entry, rebuild
 from busway.cluster.config import Cluster
+from busway.cluster.counting import Counting
 from busway.cluster.heir import Heir
 from busway.cluster.mirror_words import Back, Took
 from busway.cluster.mirroring import Mirroring
@@ -40,7 +41,11 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
     wants: Annotated[tuple[tuple[_Guid, _Guid], ...], msgspec.Meta(max_length=MOST_NODES)] = ()
     """Nodes that it misses, and the mirror that it wants for each."""
     stops: bool = False
-    """It hands out no more, since it stops."""
+    """It hands out no more, since it stops: it does not count any more."""
+    anew: bool = False
+    """It had stopped before it was started, so that others may not count it."""
+    counts: _Guids = ()
+    """Who counts for it; said where somebody has a mirror."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -59,10 +64,18 @@ class Turns(Talk):
         self._send = send
         self._heir = Heir(hub, mirroring.copying, send)
         self._links: dict[int, str] = {}
+        self._incarnations: dict[int, int] = {}
         self._heard: dict[int, Said] = {}
-        self._said = Said((hub.guid,))
+        self._counted_by: set[str] = set()
+        """Nodes for which this one counts, by what they said last."""
+        self._anew = mirroring.known.left
+        mirroring.known.leave(yes=False)
+        self._said = Said((hub.guid,), anew=self._anew)
         self._wants: dict[str, str] = {}
-        self._nodes: set[str] = {hub.guid, *mirroring.known.nodes}
+        self._count = Counting(hub.guid, mirroring.known.nodes, most=False)
+        """By which this node judges whether it has its turn,"""
+        self._votes = Counting(hub.guid, mirroring.known.nodes, most=True)
+        """and whether it has that of another."""
         self._own: Turn | None = None
         """None: nobody could take it over."""
         self._others: dict[str, Turn] = {}
@@ -86,7 +99,7 @@ class Turns(Talk):
         if mirroring.known.heirs:
             self._own = Turn(owner=True, has=False, patience=self._patience)
             hub.delivering.standing.rest()
-            self._said = Said()
+            self._said = Said(anew=self._anew)
 
     # What is asked.
 
@@ -115,6 +128,7 @@ class Turns(Talk):
 
     def opened(self, conn: int, node: Node) -> None:
         self._links[conn] = guid = node.guid
+        self._incarnations[conn] = node.incarnation
         self._lost.pop(guid, None)
         self._know()
         self._look(quiet=True)
@@ -137,7 +151,11 @@ class Turns(Talk):
 
     def closed(self, conn: int, now: float) -> None:
         guid = self._links.pop(conn, "")
+        if guid not in self._links.values():
+            for one in (self._count, self._votes):
+                one.went(guid)
         self._giving.discard(guid)
+        self._incarnations.pop(conn, None)
         self._heard.pop(conn, None)
         for key in [key for key in self._back if key[0] == conn]:
             del self._back[key]
@@ -151,21 +169,46 @@ class Turns(Talk):
             said = _decoder.decode(body)
         except (msgspec.MsgspecError, ValueError) as error:
             raise Stranger(f"turns: {error}") from error
-        before = self._heard.get(conn, Said())
+        first, before = conn not in self._heard, self._heard.get(conn, Said())
         self._heard[conn] = said
         guid = self._links[conn]
         if said.stops and (turn := self._turn(guid)) is not None:
             turn.given()
+        self._counts(conn, guid, said, first=first)
         self._look()
         for one in {*before.hands, *said.hands}:
             self.turned(one)
 
+    def _counts(self, conn: int, guid: str, said: Said, *, first: bool) -> None:
+        """What that says of who counts."""
+        if said.stops:
+            self._drop(guid)
+            return
+        for count in (self._count, self._votes):
+            if first:
+                count.came(guid, self._incarnations[conn], anew=said.anew)
+            if said.counts:
+                count.told(guid, said.counts)
+        (self._counted_by.add if self._hub.guid in said.counts else self._counted_by.discard)(guid)
+        self._know()
+
     def forgotten(self, guid: str) -> None:
         """A node has not been there for long. If most are here it does not count any more."""
-        if self._own is None or (self._own.has and self._own.enough(len(self._links), len(self._nodes))):
-            self._nodes.discard(guid)
+        if self._own is None or (self._own.has and self._count.enough):
             self._mirroring.known.drop(guid)
-            self._know()
+            self._drop(guid)
+
+    def left(self, guid: str) -> None:
+        """A node has said that it stops, to this one or to another."""
+        if guid not in self._links.values():
+            self._drop(guid)
+            self._look()
+
+    def _drop(self, guid: str) -> None:
+        """It does not count any more."""
+        self._count.left(guid)
+        self._votes.left(guid)
+        self._know()
 
     def _mirrored(self) -> None:
         """There is a mirror."""
@@ -174,8 +217,7 @@ class Turns(Talk):
         self._know()
 
     def _know(self) -> None:
-        self._nodes.update(self._links.values())
-        self._mirroring.known.knows(self._nodes)
+        self._mirroring.known.knows(self._count.known)
 
     def _given_back(self, conn: int, back: Back | Took) -> None:
         """A mirror has handed out for this node; or this one has, and the other knows what came of it."""
@@ -225,6 +267,8 @@ class Turns(Talk):
         if self._stopped:
             return
         self._stopped = True
+        if self._links:
+            self._mirroring.known.leave(yes=True)
         if self._own is not None and self._own.hand_over():
             self._rest()
         for guid, turn in self._others.items():
@@ -257,13 +301,25 @@ class Turns(Talk):
         hands = [self._hub.guid] if self._own is None or self._own.has else []
         hands += [guid for guid, turn in self._others.items() if turn.has or guid in self._giving]
         ready = [guid for guid in self._heir.guids if self._heir.ready(guid)]
-        said = Said(tuple(hands), tuple(sorted(ready)), tuple(sorted(self._wants.items())))
+        said = Said(
+            tuple(hands),
+            tuple(sorted(ready)),
+            tuple(sorted(self._wants.items())),
+            anew=self._anew,
+            counts=self._counting(),
+        )
         if said != self._said:
             before, self._said = self._said, said
             self._tell(said, leave_out=quiet)
             for guid in {*before.hands} ^ {*said.hands}:
                 self.turned(guid)
         self._hub.pulse.arm()
+
+    def _counting(self) -> tuple[str, ...]:
+        """Who counts, for others; nobody asks in a cluster without mirrors."""
+        if self._own is None and not self._heir.guids and not any(said.ready for said in self._heard.values()):
+            return ()
+        return tuple(sorted(self._count.met | self._votes.met))[:MOST_NODES]
 
     def _choose(self) -> None:
         """Which mirror this node wants for each that it misses: the same one, as long as it is there and can."""
@@ -282,13 +338,15 @@ class Turns(Talk):
     def _look_own(self, now: float) -> None:
         if (turn := self._own) is None:
             return
-        me, links, before = self._hub.guid, len(self._links), turn.has
+        me, links, known, before = self._hub.guid, self._count.here - 1, len(self._count.nodes), turn.has
         heirs = [conn for conn, guid in self._links.items() if guid in self._mirroring.known.heirs]
         claimed = any(me in said.hands for said in self._heard.values())
         told = heirs and all(conn in self._heard for conn in heirs)
-        here = 1 + sum(me not in dict(said.wants) for said in self._heard.values())
-        turn.look(now, linked=links, denied=here, known=len(self._nodes), other=bool(heirs) or claimed)
-        if not turn.has and told and not claimed and turn.enough(links, len(self._nodes)):
+        here = 1 + self._count.counted(
+            self._links[conn] for conn, said in self._heard.items() if me not in dict(said.wants)
+        )
+        turn.look(now, linked=links, denied=here, known=known, other=bool(heirs) or claimed)
+        if not turn.has and told and not claimed and turn.enough(links, known):
             turn.handed_over()
         if turn.has and not before:
             log.info("this node hands out of its channels")
@@ -305,10 +363,15 @@ class Turns(Talk):
     def _look_other(self, guid: str, now: float) -> None:
         if (turn := self._turn(guid)) is None:
             return
+        self._votes.keep(guid)
         me, before = self._hub.guid, turn.has
         votes = int(self._wants.get(guid) == me)
-        votes += sum((guid, me) in said.wants for said in self._heard.values())
-        known, linked = len(self._nodes), guid in self._links.values()
+        votes += self._votes.counted(
+            self._links[conn] for conn, said in self._heard.items() if (guid, me) in said.wants
+        )
+        if guid not in self._counted_by:
+            votes = 0  # others need not have counted this one, either
+        known, linked = len(self._votes.nodes), guid in self._links.values()
         turn.look(now, linked=votes - 1, denied=votes, known=known, other=linked)
         if turn.has and not before:
             self.takeovers += 1

@@ -41,6 +41,8 @@ impl Engine {
             // Whose it is on another node, and where to begin, is not known yet.
             None => stream < FAR || !this.since.contains(&sub),
             Some(cursor) if cursor.behind || !whole => false,
+            // It has read that already, from a copy: its node has just come to know that the copy is there.
+            Some(cursor) if offset < cursor.next => false,
             Some(cursor) => {
                 if crowded || this.held.contains_key(&sub) {
                     cursor.behind = true;
@@ -136,7 +138,7 @@ impl Engine {
             }
             if let Some(cursor) = self.conn(conn).and_then(|this| this.cursors.get_mut(&(sub, at))) {
                 // Each has its own place: of two that read a copy one may be further, and nothing comes live to the other.
-                *cursor = Cursor { behind: false, next };
+                *cursor = Cursor { behind: false, next: next.min(done) };
             }
         }
         Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }

@@ -242,12 +242,14 @@ impl Engine {
         }
     }
 
-    /// The driver has more for a connection than should wait there: it is told when there is room.
-    pub fn want_room(&mut self, conn: u32) {
-        if let Some(this) = self.conn(conn) {
-            this.wants_room = true;
+    /// The driver has more for a connection, or for one of its subscriptions, than should wait there: it is told when there is room.
+    pub fn want_room(&mut self, conn: u32, sub: Option<u32>) {
+        let Some(this) = self.conn(conn) else { return };
+        this.wants_room = true;
+        // Of one that takes nothing now it is told when that changes: at once, it would ask again at once.
+        if sub.is_none_or(|sub| this.state == State::Open && !this.held.contains_key(&sub)) {
+            self.tell_room(conn);
         }
-        self.tell_room(conn);
     }
 
     pub(super) fn tell_room(&mut self, conn: u32) {

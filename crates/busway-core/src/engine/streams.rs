@@ -284,6 +284,10 @@ impl Engine {
         }
         if done < end {
             self.all_behind(at, done);
+            // Another node may have read up to what was the end in between, and waits for more to come by itself.
+            for link in self.links.clone() {
+                self.tell_gap(link, 0, at, done, done);
+            }
         }
     }
 

@@ -158,7 +158,9 @@ def _nodes(play: Play, count: int, settings: Settings, mirrors: Mirrors) -> list
     names = [f"b{number + 1}" for number in range(count)]
     urls = [f"{SCHEME}://{name}:{PORT}" for name in names]
     knows = chance.choice(("all", "first", "next"))
-    key = chance.choice(("", "secret"))
+    if mirrors.victim is not None:
+        knows = "all"  # who knows only one that is lost for good never hears of another
+    key = chance.choice((None, "secret"))
     skews = [chance.randrange(-HOUR, HOUR) for _ in names]
     if max(skews) - min(skews) >= HOUR:
         play.happened[SKEW] += 1

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,16 +23,21 @@ class Sum:
     messages: int = 0
     stored: int = 0
     resumed: int = 0
-    seconds: float = 0.0
+    nanoseconds: int = 0
+    """Virtual ones; a sum of floats would depend on which came first."""
     faults: Counter[str] = field(default_factory=Counter)
     failed: list[Report] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return self.nanoseconds / 1e9
 
     def add(self, report: Report) -> None:
         self.seeds += 1
         self.messages += report.messages
         self.stored += report.stored
         self.resumed += report.resumed
-        self.seconds += report.seconds
+        self.nanoseconds += round(report.seconds * 1e9)
         self.faults.update(report.faults)
         if not report.ok:
             self.failed.append(report)
@@ -47,6 +52,7 @@ def simulate_many(
         for report in reports:
             total.add(report)
         told(total)
+    total.failed.sort(key=lambda report: report.seed)
     return total
 
 
@@ -59,8 +65,9 @@ def _reports(first: int, count: int, processes: int, how: dict[str, Any]) -> Ite
     # Not forked: a copy of a process that has threads may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(chunks)), mp_context=context) as pool:
-        for running in [pool.submit(_run, chunk, how) for chunk in chunks]:
-            yield running.result()
+        # As they come, so that one that takes its time hides nothing of the others.
+        for done in as_completed([pool.submit(_run, chunk, how) for chunk in chunks]):
+            yield done.result()
 
 
 def _run(seeds: range, how: dict[str, Any]) -> list[Report]:
