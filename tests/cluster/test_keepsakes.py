@@ -7,8 +7,12 @@ import pytest
 
 from busway.broker.flags import PIN, POST
 from busway.broker.retained import Kept, body_of
-from busway.cluster.keepsakes import All, Drop, Keepsakes, Put, Word, pack, put, read, version
+from busway.cluster.keepsakes import All, Drop, Keepsakes, Put, Word, pack, put, read, sum_of, version
 from busway.cluster.node import Stranger
+from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.net import eventually
+
+__all__ = ["cluster"]
 
 SEEDS = range(200)
 
@@ -229,3 +233,18 @@ def test_what_a_node_tells_late_takes_no_post_from_another():
     assert len(far.box) == 1
     far.hear("n1", pack(nodes[1].drop((7, "status", b""), (2, 7, 2))))
     assert not far.box
+
+
+async def test_who_lacks_a_pin_gets_it_when_the_other_only_says_its_sum(cluster: Cluster):
+    """A node that died while it told the others of a pin has told this one and not that one."""
+    a, b = await cluster.several(2)
+    lone = Kept(1, 7, "feed", PIN, "config/x", body_of(1_700, 1, b"", b"only here"))
+    lone.dress({})
+    a._hub.keeping.put_far(lone)
+    a._hub.nodes._keeping._tell_all(sum_of(a._hub.keeping.box))
+    a._hub.flush()
+
+    async def known():
+        return lone.key in b._hub.keeping.box
+
+    await eventually(known)

@@ -242,9 +242,17 @@ class Replaying:
         """What is gone from where, to where; where to read on, the records, and whether that is all."""
         if cursor.reader is not None:
             return cursor.reader.read(offset, _BLOCK, cursor.again)
-        assert isinstance(cursor.stream, Stream)
-        found = cursor.stream.read(offset, _BLOCK, cursor.again)
-        return found and (offset, *found, True)
+        stream = cursor.stream
+        assert isinstance(stream, Stream)
+        if stream.awaited and offset > stream.safe:  # who had more before waits until that is here again
+            self._hub.loop.call_later(_RETRY, self.plan, cursor.conn)
+            return None
+        found = stream.read(offset, _BLOCK, cursor.again)
+        if found is None:
+            return None
+        first, following, block = found
+        # Behind the end of the log it is lost for good, and what comes next is at these offsets again.
+        return offset, first, max(following, min(offset, stream.log.next)), block, True
 
 
 def offset_of(record: bytes) -> int:

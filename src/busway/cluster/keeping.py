@@ -122,8 +122,8 @@ class Keeping(Talk):
                         self._hub.keeping.take_far(word.key, tell=False)
                 case All():
                     self._withdraw(self._keepsakes.told_all(guid))
-                case Sum() if conn not in self._telling and word != sum_of(self._hub.keeping.box):
-                    self._tell(conn, self._keepsakes.pins(self._hub.keeping.box))
+                case Sum() if conn not in self._telling and word.pins != sum_of(self._hub.keeping.box).pins:
+                    self._tell(conn, self._all_pins(answer=not word.answer))
         if back:
             self._hub.engine.node(conn, KEPT, 0, pack(back))
 
@@ -140,6 +140,12 @@ class Keeping(Talk):
     def _tell(self, conn: int, words: Iterator[Word]) -> None:
         self._telling[conn] = words
         self.room(conn)
+
+    def _all_pins(self, *, answer: bool) -> Iterator[Word]:
+        box = self._hub.keeping.box
+        yield from self._keepsakes.pins(box)
+        if answer:
+            yield Sum(sum_of(box).pins, answer=True)
 
     def _put(self, conn: int, guid: str, word: Put) -> list[Word]:
         sender = word.session, word.name

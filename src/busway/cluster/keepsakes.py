@@ -51,9 +51,13 @@ class All(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Sum(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """All pins of the node in one number. Who has another one tells everything: a node that is gone may have told only some of the others of a pin."""
+    """All pins of the node in one number. Who has another one tells everything: a node that is gone may have told only some of the others of a pin.
+
+    And its own number behind that, as an answer: it may lack some itself.
+    """
 
     pins: int
+    answer: bool = False
 
 
 Word: TypeAlias = Put | Drop | All | Sum

@@ -120,7 +120,8 @@ class Survey:
         """The nodes have the connections of those who live, and no others."""
         for node in self._nodes:
             hub = _hub(node)
-            names = sorted(session.name for session in hub.sessions.values() if not session.node)
+            known = [session for session in hub.sessions.values() if session.accepted]  # others may become links
+            names = sorted(session.name for session in known if not session.node)
             right = sorted([*(one.name for one in self._programs if one.place == node.name), f"{NAME}-{node.name}"])
             if names != right:
                 self._problem(f"{node.name} has the clients {names}, and there are {right}")
