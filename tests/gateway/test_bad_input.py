@@ -240,3 +240,41 @@ async def test_pages_of_elsewhere(tmp_path):
         own = door.url
         async with door.session.get(door.url + "/?cmd=ping", headers={"Origin": own}) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize("ack", ["365.25", "maybe", "[]"])
+async def test_an_ack_that_is_neither_true_nor_false(door, ack):
+    """Over plain HTTP it decides how a request is answered."""
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    for asked in ("cmd=route&recver=x", "cmd=pub&mq=Q&body=1", "cmd=sub&mq=Q&channel=C"):
+        status, answer = await door.http.get(f"/?{asked}&ack={ack}&id=7")
+        assert (status, answer) == (400, {"id": "7", "status": 400, "body": "ack must be true or false"}), asked
+    for value in ({}, [], {"a": 1}, 7, 365.25):
+        for asked in (
+            {"cmd": "route", "recver": "x"},
+            {"cmd": "pub", "mq": "Q"},
+            {"cmd": "sub", "mq": "Q", "channel": "C"},
+        ):
+            assert (await door.http.post(asked | {"ack": value}))[0] == 400
+    assert (await door.http.get("/?cmd=query&mq=Q"))[1]["body"]["size"] == 0
+
+
+async def test_an_answer_with_a_wrong_ack_is_not_passed_on(door):
+    async with door.ws() as caller, door.ws() as server:
+        await caller.done(cmd="create", mq="Q", channel="C")
+        await server.done(cmd="sub", mq="Q", channel="C")
+        await caller.done(cmd="pub", mq="Q", body=1)
+        sender = (await server.recv())["sender"]
+        assert (await server.ask(cmd="route", recver=sender, id="x", ack="maybe"))["status"] == 400
+        await caller.silent()
+
+
+async def test_a_silent_sub_that_is_refused_is_told_all_the_same(door):
+    """With `ack` false a good one is not answered; a bad one does not hang."""
+    for path, status in (("mq=No&channel=C", 404), ("channel=C", 400), ("mq=No", 400)):
+        assert (await door.http.get(f"/?cmd=sub&ack=false&{path}"))[0] == status
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    async with door.session.get(door.url + "/?cmd=sub&mq=Q&channel=C&ack=false") as response:
+        assert response.status == 200
+        await door.bus.publish("Q", "first", durable=True)
+        assert json.loads(await response.content.readline())["body"] == "first"

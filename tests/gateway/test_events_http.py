@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 import busway
 from busway.gateway import events_http
 from busway.gateway.cloudevents import BATCH, STRUCTURED, Event, decode, to_batch, to_binary, to_json
-from busway.gateway.keys import Refused
+from busway.gateway.statuses import Refused
 
 EVENT = Event("1", "/shop", "order.placed", b'{"total":5}', "orders/7", extensions={"venue": "krk"})
 

@@ -54,31 +54,35 @@ class Calls:
     def begin(self, session: "Session", request: Request) -> None:
         """Ask a service; its answer comes when it comes. Raises Refused."""
         seconds = min(request.seconds("timeout") or self._settings.call, self._settings.longest)
+        name = _name(request)
         queue, mq, asked = self._by_name(request) if request.url is None else self._by_url(request)
         if queue is not None:
-            self._guard.allow(request, "request", queue.topic or mq)
+            if not any(self._guard.may(request, "request", topic) for topic in (mq, *(topic for topic, _ in asked))):
+                raise self._guard.refusal("request", name)
             request.head["mq"] = mq
             session.beside(request, self._queued(session, request, queue, mq, seconds))
         else:
             session.beside(request, self._native(session, request, asked, seconds))
 
     def _by_name(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
-        """Who is asked by module and method: a queue, or services of the bus."""
-        mq, module, method = request.text("mq"), request.text("module"), request.text("method")
+        """Who is asked by module and method: a queue, by a URL of its or not, or services of the bus."""
+        mq = request.text("mq")
         params = request.head.get("params", request.body)
         if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:
             return queue, mq, []
-        topic = "/".join(one.strip("/") for one in (mq, module, method) if one)
+        topic = _name(request)
         if (found := self._offers.match("/" + topic)) is not None and not found.rest:
-            return self._queues.get(found.mq), found.mq, []
+            return self._queues.get(found.mq), found.mq, [(topic, None)]
         return None, "", [(topic, [] if params is UNSET or params is None else params)]
 
     def _by_url(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
         """Who is asked by a URL: the longest one that a client has bound, a queue, or services of the bus."""
         path, _, query = (request.url or "").partition("?")
         mq = request.text("mq")
+        named: list[tuple[str, Any]] = []
         if (found := self._offers.match(path)) is not None:
             mq = found.mq
+            named.append((found.url.strip("/"), None))
             request.url = found.url + ("/" + found.rest if found.rest else "")
         parts = [unquote(part) for part in path.split("/") if part]
         if mq is None and parts and self._queues.find(parts[0]) is not None:
@@ -86,7 +90,7 @@ class Calls:
         if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:
             if found is None and request.form == FLAT:
                 request.url = None  # its module and method say it
-            return queue, mq, []
+            return queue, mq, named
         more, whole = request.more, request.whole
         if request.form != FLAT and request.body is not UNSET and request.body not in (None, ""):
             whole = type(request.body) is list
@@ -146,11 +150,13 @@ class Calls:
 
     async def _native(self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float) -> None:
         fields = {"id": request.ident, "sender": session.id}
-        for name, params in asked:
+        allowed = [one for one in asked if self._guard.may(request, "request", one[0])]
+        if asked and not allowed:
+            raise self._guard.refusal("request", asked[0][0])
+        for name, params in allowed:
             topic = check_topic(name, wildcards=False)
             if is_reserved(topic):
                 raise Refused(FORBIDDEN, f"{topic} belongs to the broker")
-            self._guard.allow(request, "request", topic)
             payload = params if type(params) is bytes else bodies.payload_of(params)[0]
             try:
                 reply = await self._bus.request(topic, payload, fields=fields, timeout=seconds)
@@ -172,6 +178,15 @@ def candidates(parts: list[str], query: str, more: list[Any], *, whole: bool) ->
     for end in range(len(parts), max(len(parts) - _PARTS, 0), -1):
         params = more if whole else [*parts[end:], *more]
         yield "/".join(parts[:end]), [*params, named] if named else params
+
+
+def _name(request: Request) -> str:
+    """The topic of the service that is asked, if all of a URL is its name. Raises Malformed."""
+    if request.url is None:
+        parts = [request.text("mq"), request.text("module"), request.text("method")]
+    else:
+        parts = [unquote(part) for part in request.url.partition("?")[0].split("/")]
+    return "/".join(one.strip("/") for one in parts if one)
 
 
 def _status(request: Request) -> int:

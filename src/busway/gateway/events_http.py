@@ -19,7 +19,7 @@ from busway.errors import BusError, Closed, Disconnected, Forbidden, LimitExceed
 from busway.gateway.cloudevents import BATCH, EventError, decode, to_batch, to_json
 from busway.gateway.event_messages import from_message, to_message
 from busway.gateway.grants import Verb
-from busway.gateway.keys import Refused
+from busway.gateway.statuses import Refused
 from busway.message import Message
 from busway.settings import MiB
 from busway.since import Since, encode_since

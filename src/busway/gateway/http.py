@@ -61,11 +61,22 @@ class Stream(Session):
         self.events = events
         self.ready = asyncio.Event()
         self.over = False
+        self.begun = asyncio.Event()
+        """It is known whether there is a subscription."""
+        self.refusal: tuple[int, Ident, int, Any, dict[str, Any]] | None = None
+        """Why there is none."""
         self._out: list[bytes] = []
         self._size = 0
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        self._put(envelope.answer(form, ident, status, body, head), "event: reply\n")
+        if status != OK and not self.begun.is_set():
+            self.refusal = (form, ident, status, body, head or {})
+        else:
+            self._put(envelope.answer(form, ident, status, body, head), "event: reply\n")
+        self.begun.set()
+
+    def relieved(self) -> None:
+        self.begun.set()
 
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._commands.counters.delivered += 1
@@ -74,6 +85,11 @@ class Stream(Session):
     def ended(self, one: Subscriber, status: int, text: str) -> None:
         super().ended(one, status, text)
         self.over = True
+
+    def stop(self) -> None:
+        super().stop()
+        self.over = True
+        self.ready.set()
 
     def _put(self, data: bytes, head: str) -> None:
         self._out.append(b"%sdata: %s\n\n" % (head.encode(), data) if self.events else data + b"\n")
@@ -130,9 +146,12 @@ class Handler:
     @staticmethod
     def _waits(asked: Request) -> bool:
         """Whether it is answered in any case: by whoever does it, or by the timer of a call."""
-        if asked.cmd == "route":
-            return asked.flag("ack", False)
-        return asked.cmd != "pub" or asked.is_call or asked.flag("ack", True)
+        try:
+            if asked.cmd == "route":
+                return asked.flag("ack", False)
+            return asked.cmd != "pub" or asked.is_call or asked.flag("ack", True)
+        except Malformed:  # which it is told
+            return True
 
     def _refused(self, form: int, ident: Ident, status: int, text: str) -> web.Response:
         self._commands.counters.refused(status)
@@ -148,12 +167,12 @@ class Handler:
         """Messages of a subscription as they come: lines of JSON, or events."""
         events = _EVENTS in request.headers.get("Accept", "")
         session = Stream(self._commands, events=events)
-        once = _First(session)
         response: web.StreamResponse | None = None
         try:
             session.receive(asked)
-            if asked.flag("ack", True) and (refusal := await once.status()) is not None:
-                return _response(*refusal, plain=asked.plain)
+            await session.begun.wait()
+            if session.refusal is not None:
+                return _response(*session.refusal, plain=asked.plain)
             response = web.StreamResponse(
                 headers={"Content-Type": _EVENTS if events else _LINES, "Cache-Control": "no-store"}
             )
@@ -169,7 +188,7 @@ class Handler:
         return response
 
     async def _write(self, session: Stream, response: web.StreamResponse) -> None:
-        while not self._door.closing:
+        while True:
             try:
                 async with asyncio.timeout(_BREATH):
                     await session.ready.wait()
@@ -187,30 +206,6 @@ class Handler:
             if session.over and not session.ready.is_set():
                 break
         await response.write_eof()
-
-
-class _First:
-    """The first answer of a stream, which says whether there is one."""
-
-    def __init__(self, session: Stream) -> None:
-        self._future: asyncio.Future[tuple[int, Ident, int, Any, dict[str, Any]]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._session = session
-        self._answer = session.answer
-        session.answer = self._first  # type: ignore[method-assign]
-
-    def _first(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        self._session.answer = self._answer  # type: ignore[method-assign]
-        if status == OK:
-            self._answer(form, ident, status, body, head)
-        if not self._future.done():
-            self._future.set_result((form, ident, status, body, head or {}))
-
-    async def status(self) -> tuple[int, Ident, int, Any, dict[str, Any]] | None:
-        """None: it is one; else the refusal."""
-        answer = await self._future
-        return None if answer[2] == OK else answer
 
 
 def _response(

@@ -17,7 +17,7 @@ from busway.errors import BusError, HandlerError
 from busway.gateway import bodies
 from busway.gateway.config import Http
 from busway.gateway.envelope import FLAT, HEADERS, UNSET, Ident, Request
-from busway.gateway.queues import Queue, Queues
+from busway.gateway.queues import Queues
 from busway.gateway.session import Session
 from busway.gateway.statuses import BAD, FAILED, OK, Refused
 from busway.topic import check_topic, is_reserved
@@ -114,8 +114,9 @@ class Offers:
             offer.owners.add(session.id)
             self._offers[topic] = offer
 
-    async def bind(self, session: Session, queue: Queue, mq: str, body: Any, *, clear: bool) -> None:
-        """A client serves these URLs with a queue."""
+    @staticmethod
+    def urls(mq: str, body: Any) -> dict[str, str]:
+        """Topics and URLs that a client is to serve with a queue. Raises Refused."""
         if type(body) is not list:
             raise Refused(BAD, "bind command, missing body: a list of {url, mq}")
         topics: dict[str, str] = {}
@@ -128,6 +129,10 @@ class Offers:
             if is_reserved(topic) or not topic:
                 raise Refused(BAD, f"bind command, {entry['url']} can't be bound")
             topics[topic] = entry["url"]
+        return topics
+
+    async def bind(self, session: Session, mq: str, topics: dict[str, str], *, clear: bool) -> None:
+        """A client serves these URLs with a queue."""
         if clear:
             for topic in session.bound.pop(mq, []):
                 if topic not in topics:
@@ -135,7 +140,6 @@ class Offers:
         for topic, url in topics.items():
             await self.add(session, topic, mq, url)
             session.bound.setdefault(mq, []).append(topic)
-        del queue
 
     async def leave(self, session: Session) -> None:
         """A client is gone, and so is what only it has served."""

@@ -11,10 +11,10 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from busway.client.bus import Bus
+from busway.client.typed import declared
 from busway.gateway import asyncapi, events_http, health, openapi, pages, websocket
 from busway.gateway.grants import Key, Verb
 from busway.gateway.http import Handler
-from busway.gateway.keys import Refused as Unknown
 from busway.gateway.metrics import counter, gauge
 from busway.gateway.statuses import FORBIDDEN, Refused
 
@@ -95,10 +95,7 @@ class Site:
 
     async def allow(self, request: web.Request, verb: Verb, topic: str) -> None:
         """Refuse an event that is not signed as it should be, or whose key does not allow it."""
-        try:
-            self._door.guard.demand(await self._key(request, verb, topic), verb, topic)
-        except Refused as error:
-            raise Unknown(error.status, error.text) from None
+        self._door.guard.demand(await self._key(request, verb, topic), verb, topic)
 
     async def _key(self, request: web.Request, verb: str, topic: str = "") -> Key:
         """Whose request it is: its headers or its query have the key and the signature of a message of the headers form."""
@@ -134,7 +131,12 @@ class Site:
         """The bus."""
         if (refusal := await self._unsigned(request, "asyncapi")) is not None:
             return refusal
-        made = asyncapi.document(self._server.overview(), services=self._server.services(), http=self._door.address)
+        made = asyncapi.document(
+            self._server.overview(),
+            services=self._server.services(),
+            protocols=declared(),
+            http=self._door.address,
+        )
         return web.json_response(made)
 
     async def _unsigned(self, request: web.Request, cmd: str) -> web.Response | None:
