@@ -200,3 +200,32 @@ async def test_what_can_be_called_can_be_looked_at(door):
             page = await response.text()
         assert "calc/&lt;b&gt;" in page
         assert "<b>" not in page
+
+
+async def test_slashes_and_others_in_an_address(door, form):
+    """What is escaped in a part of a path is in that part."""
+    got = []
+    async with door.bus.serve("echo/all", lambda message: got.append(message.json())):
+        assert (await door.http.get("/echo/all/a%2Fb/50%25/%C3%BC/%253F"))[0] == 200
+        assert got.pop() == ["a/b", "50%", "ü", "%3F"]
+        async with door.session.get(door.url + "/echo/all/x%2Fy?k=v%26", headers={"cmd": "pub", "ack": "false"}) as response:
+            assert response.status == 200
+        assert got.pop() == ["x/y", {"k": "v&"}]
+    async with door.ws(form) as server, Worker(server, lambda message: (200, arguments(message)), mq="a/b"):
+        assert (await door.http.get("/a%2Fb/module/method/1%2F2"))[1]["body"] == ["1/2"]
+        assert (await door.http.get("/module/method/3?mq=a/b"))[1]["body"] == ["3"]
+
+
+async def test_a_bound_url_comes_as_it_was_asked_for(door):
+    asked = []
+
+    def answer(message):
+        asked.append(message["url"])
+        return 200, None
+
+    async with door.ws("headers") as server, Worker(server, answer, bind=["/shop/orders"]), door.ws("headers") as ws:
+        await ws.done(url="/shop/orders/7?full=1")
+        async with door.session.get(door.url + "/shop/orders/%C3%BC?full=2") as response:
+            assert response.status == 200
+        assert asked[0] == "/shop/orders/7?full=1"
+        assert asked[1].startswith("/shop/orders/%C3%BC")

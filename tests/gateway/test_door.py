@@ -192,3 +192,11 @@ async def test_keys(tmp_path, form):
             assert response.status in {400, 403}
         async with door.session.get(door.url + "/metrics") as response:
             assert "busway_http_forbidden_total" in await response.text()
+
+
+async def test_typed_messages_are_described(door):
+    class Greeting(busway.Protocol, prefix="test/greeting"):
+        name: str
+
+    _, found = await door.http.get("/asyncapi.json")
+    assert found["channels"]["protocol.Greeting"]["address"].startswith("test/greeting")

@@ -209,7 +209,8 @@ async def test_times_and_durations_as_since():
 async def test_who_may_not():
     asked = []
 
-    async def allow(request, verb, topic):
+    async def allow(request, verb, topics):
+        (topic,) = topics
         asked.append((verb, topic))
         if topic.startswith("secret"):
             raise Refused(403, f"not {topic}")

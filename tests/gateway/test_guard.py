@@ -248,3 +248,61 @@ async def test_events_are_signed_by_headers_or_query(door):
     ):
         async with door.session.get(f"{door.url}/events/mine/**", params=params, headers=said) as response:
             assert response.status == status
+
+
+async def test_what_an_event_is_and_where_it_goes_is_signed(door):
+    """In binary mode the attributes are headers, the topic among them."""
+    attributes = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "ce-subject": "mine/a"}
+
+    async def post(said, data):
+        async with door.session.post(door.url + "/events", data=data, headers=said) as got:
+            return got.status
+
+    for data in ("text", b"\xff\xfe"):
+        kind = {"Content-Type": "application/octet-stream"}
+        said = headed("some", "publish", body=data, **attributes)
+        assert await post(said | kind, data) == 200
+        assert await post(said | kind | {"ce-subject": "mine/b"}, data) == 403
+        assert await post(said | kind, b"\xfe\xff") == 403
+    batch = json.dumps(
+        [
+            {"specversion": "1.0", "id": topic, "source": "/s", "type": "t", "subject": topic}
+            for topic in ("mine/a", "mine/b", "theirs")
+        ]
+    )
+    kind = {"Content-Type": "application/cloudevents-batch+json"}
+    async with door.bus.subscribe("**") as found:
+        assert await post(headed("some", "publish", body=batch) | kind, batch) == 403
+        batch = batch.replace("theirs", "mine/c")
+        assert await post(headed("some", "publish", body=batch) | kind, batch) == 200
+        assert [(await found.recv(5)).topic for _ in range(3)] == ["mine/a", "mine/b", "mine/c"]
+
+
+async def test_addresses_are_signed(door):
+    """As a flat message whose values are texts, as one with a URL, or as the call that a path is."""
+    asked = {"cmd": "create", "mq": "mine/q", "channel": "C"}
+    assert (await door.http.get("/", params=asked))[0] == 403
+    said = signed(asked, "some", "s")
+    assert (await door.http.get("/", params=said))[0] == 200
+    assert (await door.http.get("/", params=said | {"mq": "mine/r"}))[0] == 403
+    async with door.bus.serve("mine/plus", lambda message: sum(map(int, message.json()))):
+        call = {"ack": False, "mq": "mine", "module": "plus", "method": "index", "params": []}
+        said = {name: value for name, value in signed(call, "some", "s").items() if name in {"apiKey", "signature"}}
+        assert (await door.http.get("/mine/plus", params=said))[1]["body"] == 0
+        assert (await door.http.get("/mine/plus/1", params=said))[0] == 403
+        call = {"headers": {"cmd": "pub", "ack": "false"}, "url": "/mine/plus/4/5", "method": "GET"}
+        said = signed(call, "some", "s")["headers"]
+        async with door.session.get(door.url + "/mine/plus/4/5", headers=said) as response:
+            assert (response.status, await response.text()) == (200, "9")
+        for method, path in (("GET", "/mine/plus/4/6"), ("POST", "/mine/plus/4/5"), ("GET", "/mine/plus/4/5?x=1")):
+            async with door.session.request(method, door.url + path, headers=said) as response:
+                assert (response.status, await response.text()) == (403, "signature mismatched")
+
+
+async def test_bytes_are_signed(door):
+    await door.http.get("/", params=signed({"cmd": "create", "mq": "mine/q", "channel": "C"}, "some", "s"))
+    said = signed({"headers": {"cmd": "pub", "mq": "mine/q"}, "body": b"\x00\xff"}, "some", "s")["headers"]
+    said["Content-Type"] = "application/octet-stream"
+    for data, status in ((b"\x00\xff", 200), (b"\x00\xfe", 403)):
+        async with door.session.post(door.url, data=data, headers=said) as response:
+            assert response.status == status

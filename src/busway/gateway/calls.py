@@ -80,11 +80,10 @@ class Calls:
         path, _, query = (request.url or "").partition("?")
         mq = request.text("mq")
         named: list[tuple[str, Any]] = []
-        if (found := self._offers.match(path)) is not None:
+        parts = [unquote(part) for part in path.split("/") if part]
+        if (found := self._offers.match("/".join(parts))) is not None:
             mq = found.mq
             named.append((found.url.strip("/"), None))
-            request.url = found.url + ("/" + found.rest if found.rest else "")
-        parts = [unquote(part) for part in path.split("/") if part]
         if mq is None and parts and self._queues.find(parts[0]) is not None:
             mq = parts[0]
         if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:

@@ -5,7 +5,7 @@ A driver over event_messages.py. The bus is the caller's: each request enters wh
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -28,7 +28,8 @@ from busway.topic import check_pattern
 log = logging.getLogger("busway.gateway")
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
-Allow: TypeAlias = Callable[[web.Request, Verb, str], Awaitable[None]]
+Allow: TypeAlias = Callable[[web.Request, Verb, Collection[str]], Awaitable[None]]
+"""With all topics of a request at once: it is signed once."""
 Told: TypeAlias = Callable[[Exception], tuple[int, str]]
 
 STALL: Final = 30.0
@@ -96,8 +97,8 @@ class _Doors:
             durable = _flag(request, "durable")
             events = decode(request.headers, await request.read())
             messages = [to_message(event, request.match_info.get("topic")) for event in events]
-            for topic in {topic for topic, _, _ in messages}:
-                await self._check(request, "publish", topic)
+            if self._allow is not None:
+                await self._allow(request, "publish", {topic for topic, _, _ in messages})
             positions: list[str] = []
             async with self._connect() as bus:
                 for topic, payload, fields in messages:
@@ -115,7 +116,8 @@ class _Doors:
         """The events of a topic: those to come, or stored ones first."""
         try:
             pattern = check_pattern(request.match_info["topic"])
-            await self._check(request, "subscribe", pattern)
+            if self._allow is not None:
+                await self._allow(request, "subscribe", [pattern])
             since = _since(request.headers.get("Last-Event-ID") or request.query.get("since"))
             batch = "max" in request.query or "wait" in request.query or BATCH in request.headers.get("Accept", "")
             most, wait = _number(request, "max", 100, _MOST), _seconds(request, "wait", _WAIT)
@@ -173,10 +175,6 @@ class _Doors:
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(self._stall):
             await response.write(data)
-
-    async def _check(self, request: web.Request, verb: Verb, topic: str) -> None:
-        if self._allow is not None:
-            await self._allow(request, verb, topic)
 
     def _sorry(self, error: Exception) -> web.Response:
         status, text = self._tell(error)

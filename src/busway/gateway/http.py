@@ -118,10 +118,8 @@ class Handler:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         try:
             body = await self._body(request)
-            path = request.rel_url.raw_path
-            asked = urls.of(
-                request.method, urls.path_of(path), list(request.rel_url.query.items()), request.headers, body
-            )
+            url = request.raw_path if request.raw_path.startswith("/") else request.rel_url.raw_path_qs
+            asked = urls.of(request.method, url, list(request.rel_url.query.items()), request.headers, body)
         except Malformed as error:
             return self._refused(error.form, error.ident, error.status, error.text)
         except web.HTTPRequestEntityTooLarge:

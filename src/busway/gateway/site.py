@@ -93,20 +93,30 @@ class Site:
         assert self._door.bus is not None
         yield self._door.bus
 
-    async def allow(self, request: web.Request, verb: Verb, topic: str) -> None:
+    async def allow(self, request: web.Request, verb: Verb, topics: Iterable[str]) -> None:
         """Refuse an event that is not signed as it should be, or whose key does not allow it."""
-        self._door.guard.demand(await self._key(request, verb, topic), verb, topic)
+        key = await self._key(request, verb, request.match_info.get("topic", ""))
+        for topic in topics:
+            self._door.guard.demand(key, verb, topic)
 
     async def _key(self, request: web.Request, verb: str, topic: str = "") -> Key:
-        """Whose request it is: its headers or its query have the key and the signature of a message of the headers form."""
-        head = {
+        """Whose request it is: its headers or its query have the key and the signature of a message of the headers form.
+
+        That has what is asked for, the topic that the address names, attributes of an event that are headers, and the body: text, or
+        if it is none bytes.
+        """
+        head: dict[str, Any] = {
             name: value
             for name in _SIGNED
             if (value := request.headers.get(name) or request.query.get(name)) is not None
         }
+        head |= {name.lower(): value for name, value in request.headers.items() if name.lower().startswith("ce-")}
         signed: dict[str, Any] = {"headers": head | {"cmd": verb} | ({"mq": topic} if topic else {})}
         if body := await request.read():
-            signed["body"] = body.decode(errors="replace")
+            try:
+                signed["body"] = body.decode()
+            except UnicodeDecodeError:
+                signed["body"] = body
         return self._door.guard.signed(signed)
 
     # Looking.
