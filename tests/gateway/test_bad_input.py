@@ -278,3 +278,36 @@ async def test_a_silent_sub_that_is_refused_is_told_all_the_same(door):
         assert response.status == 200
         await door.bus.publish("Q", "first", durable=True)
         assert json.loads(await response.content.readline())["body"] == "first"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x16\x03\x01\x00", b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"],
+    ids=lambda data: repr(data[:20]),
+)  # fmt: skip
+async def test_what_is_no_http(door, data, caplog):
+    """It is answered with 400, and fills no log."""
+    host, port = door.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    writer.write_eof()
+    got = await asyncio.wait_for(reader.read(), 10)
+    assert not got or got.startswith(b"HTTP/1.1 400 ") or got.startswith(b"HTTP/1.0 400 "), got
+    writer.close()
+    assert (await door.http.get("/?cmd=ping"))[0] == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_huge_and_slow_events():
+    head = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+
+    async def slowly():
+        yield b"x"
+        await asyncio.Event().wait()
+
+    async with doors.opened(body=50_000, slow=0.2) as door:
+        async with door.session.post(door.url + "/events/a", data=b"x" * 60_000, headers=head) as response:
+            assert (response.status, list(await response.json())) == (413, ["error"])
+        async with door.session.post(door.url + "/events/a", data=slowly(), headers=head) as response:
+            assert (response.status, list(await response.json())) == (408, ["error"])
+        assert (await door.http.get("/events"))[0] == 400

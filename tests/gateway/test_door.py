@@ -200,3 +200,24 @@ async def test_typed_messages_are_described(door):
 
     _, found = await door.http.get("/asyncapi.json")
     assert found["channels"]["protocol.Greeting"]["address"].startswith("test/greeting")
+
+
+async def test_streams_end_with_the_server(door):
+    """Those of `sub` and of events alike, as a whole answer, and nobody waits for a timer."""
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    async with (
+        door.session.get(door.url + "/?cmd=sub&mq=Q&channel=C") as lines,
+        door.session.get(door.url + "/events/**") as events,
+    ):
+        assert b"OK, SUB" in await lines.content.readline()
+        assert await events.content.readline() == b": ready\n"
+        stopping = asyncio.ensure_future(door.server.stop())
+        await asyncio.wait_for(lines.read(), 10)
+        assert b"event: error" in await asyncio.wait_for(events.read(), 10)
+        await stopping
+
+
+async def test_a_head_of_a_stream_ends(door):
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    async with door.session.head(door.url + "/?cmd=sub&mq=Q&channel=C") as response:
+        assert (response.status, await response.read()) == (200, b"")

@@ -20,7 +20,7 @@ EVENT = Event("1", "/shop", "order.placed", b'{"total":5}', "orders/7", extensio
 async def door(**more):
     async with busway.serve() as server, server.connect(name="native") as bus:
         app = web.Application()
-        app.add_routes(events_http.routes(server.connect, **more))
+        app.add_routes(events_http.routes(app, server.connect, **more))
         async with TestClient(TestServer(app)) as http:
             yield http, bus
 
@@ -226,7 +226,7 @@ async def test_who_may_not():
 async def test_a_stream_ends_with_the_bus():
     async with busway.serve() as server:
         app = web.Application()
-        app.add_routes(events_http.routes(lambda: server.connect(reconnect=None)))
+        app.add_routes(events_http.routes(app, lambda: server.connect(reconnect=None)))
         async with TestClient(TestServer(app)) as http, http.get("/events/a") as response:
             await response.content.readline()
             await server.stop()
@@ -237,7 +237,7 @@ async def test_a_stream_ends_with_the_bus():
 async def site(server, **more):
     """A real listener: the test client's cancels handlers whose client has gone, which is no setting of its own."""
     app = web.Application()
-    app.add_routes(events_http.routes(server.connect, **more))
+    app.add_routes(events_http.routes(app, server.connect, **more))
     runner = web.AppRunner(app)
     await runner.setup()
     try:

@@ -200,6 +200,6 @@ def _status(request: Request) -> int:
 
 
 def _nobody(request: Request) -> str:
-    if request.form == FLAT:
+    if request.form == FLAT and request.url is None:
         return f"module={request.head.get('module') or ''}, method={request.head.get('method') or ''} Not Found"
     return f"{request.url} Not Found"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from busway.gateway.commands import Commands
 from busway.gateway.config import Http, host_port
 from busway.gateway.guard import Guard, Keys
 from busway.gateway.queues import Queues
-from busway.gateway.site import application
+from busway.gateway.site import application, unheard
 from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Socket
 from busway.gateway.statuses import AWAY, FORBIDDEN
 
@@ -95,6 +96,7 @@ class JsonDoor:
         self._runner = web.AppRunner(
             application(self, self._server),
             access_log=None,
+            logger=unheard,
             handler_cancellation=True,
             shutdown_timeout=1.0,
             lingering_time=_LINGER,
@@ -105,7 +107,8 @@ class JsonDoor:
         try:
             self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
         except OSError as error:
-            raise ListenFailed(f"can't listen on {self.address}: {error.strerror or error}") from error
+            why = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or error
+            raise ListenFailed(f"can't listen on {self.address}: {why}") from error
         self._port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
 

@@ -15,7 +15,7 @@ from busway.gateway.envelope import FLAT, Ident, Malformed, Request
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.sockets import HIGH
-from busway.gateway.statuses import OK, TOO_LARGE
+from busway.gateway.statuses import OK, SLOWLY, TOO_LARGE
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -29,7 +29,6 @@ _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
 _BREATH: Final = 15.0
 """Seconds after which a silent stream says that it is still there."""
-_LATE: Final = 408
 
 
 class Once(Session):
@@ -125,7 +124,7 @@ class Handler:
         except web.HTTPRequestEntityTooLarge:
             return self._refused(FLAT, None, TOO_LARGE, f"a request has at most {self._settings.body} bytes")
         except TimeoutError:
-            return self._refused(FLAT, None, _LATE, f"a request has to be there within {self._settings.slow:g} s")
+            return self._refused(FLAT, None, SLOWLY, f"a request has to be there within {self._settings.slow:g} s")
         if asked.cmd == "sub":
             return await self._stream(request, asked)
         session = Once(self._commands)
@@ -175,6 +174,8 @@ class Handler:
                 headers={"Content-Type": _EVENTS if events else _LINES, "Cache-Control": "no-store"}
             )
             await response.prepare(request)
+            if request.method == "HEAD":
+                return response
             await self._write(session, response)
         except (TimeoutError, ConnectionError):
             log.debug("a client has not taken what it subscribed to")

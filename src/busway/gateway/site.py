@@ -3,11 +3,13 @@
 Commands and calls may come at any path; these few have a meaning of their own.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.core import Metric
 
 from busway.client.bus import Bus
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from busway.broker.server import Server
     from busway.gateway.door import JsonDoor
 
+unheard: Final = logging.getLogger("busway.gateway.http")
+"""Of aiohttp: what is no HTTP is answered, and is no error of this program."""
+unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
@@ -31,8 +37,9 @@ def application(door: "JsonDoor", server: "Server") -> web.Application:
     app = web.Application(client_max_size=door.settings.body, middlewares=[site.guarded])
     app.on_response_prepare.append(site.shared)
     app.add_routes(health.routes(server, more=site.metrics))
+    allow = site.allow if door.guard.wanted else None
     app.add_routes(
-        events_http.routes(site.bus, allow=site.allow if door.guard.wanted else None, stall=door.settings.stall)
+        events_http.routes(app, site.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall)
     )
     app.add_routes(
         [
