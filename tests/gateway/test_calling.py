@@ -69,8 +69,10 @@ async def test_results_of_any_kind(door):
 
 
 async def test_nobody_and_too_late(door, form):
+    over = asyncio.Event()
+
     async def never(message):
-        await asyncio.Event().wait()
+        await over.wait()
 
     async with door.bus.serve("slow/one", never), door.ws(form) as ws:
         late = {"module": "slow", "method": "one"} if form == "flat" else {"url": "/slow/one"}
@@ -80,6 +82,7 @@ async def test_nobody_and_too_late(door, form):
         for topic in ("$bus/info", "a//b", "*"):
             asked = {"method": topic} if form == "flat" else {"url": "/" + topic}
             assert (await ws.ask(**asked))["status"] in {400, 403, 404}, topic
+        over.set()
 
 
 async def test_a_queue_that_nobody_serves(tmp_path, form):
@@ -229,3 +232,28 @@ async def test_a_bound_url_comes_as_it_was_asked_for(door):
             assert response.status == 200
         assert asked[0] == "/shop/orders/7?full=1"
         assert asked[1].startswith("/shop/orders/%C3%BC")
+
+
+async def test_a_service_that_leaves_before_it_answers(door, form):
+    """Who waits for the last one is told at once, whichever way it was asked."""
+    async with door.ws(form) as ws, door.ws(form) as caller:
+        await ws.done(cmd="create", mq="MyRpc", channel="MyRpc")
+        async with door.ws(form) as one, door.ws(form) as two:
+            for worker in (one, two):
+                await worker.done(cmd="sub", mq="MyRpc", channel="MyRpc")
+            native = asyncio.ensure_future(door.bus.request("MyRpc", {"method": "f"}, timeout=60))
+            web = asyncio.ensure_future(door.http.get("/MyRpc/m/f?timeout=60"))
+            call = {"method": "f"} if form == "flat" else {"url": "/MyRpc/m/f"}
+            await caller.send({"cmd": "pub", "mq": "MyRpc", "ack": False, "id": "c", "timeout": 60, **call})
+            (http,) = door.server._open
+            async with asyncio.timeout(60):
+                while http.figures()["delivered"] < 3:
+                    await asyncio.sleep(0.01)
+            await one.socket.close()
+            await caller.send({"cmd": "ping", "id": "still"})
+            assert (await caller.recv())["id"] == "still"  # the other one may answer
+        answer = await caller.recv()
+        assert (answer["id"], answer["status"]) == ("c", 502)
+        assert (await web)[0] == 502
+        with pytest.raises(busway.HandlerError, match="went away"):
+            await native

@@ -16,7 +16,7 @@ from busway.gateway.config import Http
 from busway.gateway.envelope import FLAT, UNSET, Ident, Request
 from busway.gateway.guard import Guard
 from busway.gateway.queues import Queue, Queues
-from busway.gateway.statuses import BAD, FORBIDDEN, LATE, NOT_FOUND, OK, Refused
+from busway.gateway.statuses import BAD, FORBIDDEN, GONE, LATE, NOT_FOUND, OK, Refused
 from busway.topic import check_topic, is_reserved
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Publish: TypeAlias = Callable[[Queue, Request, str], Coroutine[Any, Any, Any]]
 
+WENT: Final = "the service went away before it answered"
 _PARTS: Final = 8
 """Parts of a path that may be parameters of a service of the bus."""
 
@@ -35,6 +36,8 @@ class Expected(NamedTuple):
     session: "Session"
     form: int
     timer: asyncio.TimerHandle
+    stream: str
+    """Of the queue that it was put in."""
 
 
 class Calls:
@@ -99,13 +102,13 @@ class Calls:
     # A client of the door serves.
 
     async def _queued(self, session: "Session", request: Request, queue: Queue, mq: str, seconds: float) -> None:
-        if not self._offers.served(queue.stream) and not await self._queues.consumers(queue):
+        if not await self._offers.served(queue):
             raise Refused(NOT_FOUND, f"MQ({mq}) has no service at the moment")
         key = session.id, request.ident
         self._forget(key)
         session.busy += 1
         timer = asyncio.get_running_loop().call_later(seconds, self._late, key, seconds)
-        self._expected[key] = Expected(session, request.form, timer)
+        self._expected[key] = Expected(session, request.form, timer, queue.stream)
         try:
             await self._publish(queue, request, session.id)
         except BaseException:
@@ -132,6 +135,16 @@ class Calls:
     def _late(self, key: tuple[str, Ident], seconds: float) -> None:
         if (expected := self._forget(key)) is not None:
             expected.session.answer(expected.form, key[1], LATE, f"no answer of the service within {seconds:g} s")
+
+    def pending(self, stream: str) -> bool:
+        """Whether somebody waits for an answer of a queue's service."""
+        return any(one.stream == stream for one in self._expected.values())
+
+    def unserved(self, stream: str) -> None:
+        """The service of a queue has gone: who waits for it is told."""
+        for key in [key for key, one in self._expected.items() if one.stream == stream]:
+            if (expected := self._forget(key)) is not None:
+                expected.session.refuse(expected.form, key[1], GONE, WENT)
 
     def _forget(self, key: tuple[str, Ident]) -> Expected | None:
         if (expected := self._expected.pop(key, None)) is not None:

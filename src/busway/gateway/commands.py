@@ -14,7 +14,7 @@ from busway.client.bus import Bus
 from busway.client.storing import Placing
 from busway.errors import BusError, Code
 from busway.gateway import envelope, filters
-from busway.gateway.calls import Calls
+from busway.gateway.calls import WENT, Calls
 from busway.gateway.config import Http
 from busway.gateway.counters import Counters
 from busway.gateway.envelope import FLAT, Request
@@ -278,13 +278,17 @@ class Commands:
         """A client is gone: its subscriptions and services are, and queues that go with their last subscriber."""
         self.sessions.pop(session.id, None)
         self.calls.left(session)
-        passing = set()
+        passing, served = set(), set()
         for one in session.subscribers.values():
             self.taps.leave(one)
             if one.tap.queue.mask & DELETE_ON_EXIT:
                 passing.add(one.mq)
+            if self.calls.pending(one.tap.queue.stream) or self.offers.pending(one.tap.queue.stream):
+                served.add(one.tap.queue)
         session.subscribers.clear()
         self._later(self.offers.leave(session))
+        for queue in served:
+            self._later(self._unserved(queue))
         for mq in passing:
             self._later(self._let_go(mq))
 
@@ -295,6 +299,12 @@ class Commands:
         await self.taps.drained(queue.stream)
         if not await self.queues.consumers(queue):
             await self.queues.remove(mq)
+
+    async def _unserved(self, queue: Queue) -> None:
+        """What a service was given and has not answered it can't any more; if it was the last one, callers are told."""
+        if not await self.offers.served(queue):
+            self.calls.unserved(queue.stream)
+            self.offers.unserved(queue.stream, WENT)
 
     def _later(self, work: Later) -> None:
         task = asyncio.get_running_loop().create_task(_quiet(work))

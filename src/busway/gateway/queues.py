@@ -265,7 +265,12 @@ class Queues:
 
     async def consumers(self, queue: Queue) -> int:
         """Those of all its channels, native ones included."""
-        return sum(one.consumers for one in await self._bus.channels(queue.stream))
+        try:
+            return sum(one.consumers for one in await self._bus.channels(queue.stream))
+        except BusError as error:
+            if error.code == Code.NO_STREAM:
+                return 0
+            raise
 
 
 def _channel(queue: Queue, info: ChannelInfo) -> dict[str, Any]:
