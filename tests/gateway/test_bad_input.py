@@ -311,3 +311,45 @@ async def test_huge_and_slow_events():
         async with door.session.post(door.url + "/events/a", data=slowly(), headers=head) as response:
             assert (response.status, list(await response.json())) == (408, ["error"])
         assert (await door.http.get("/events"))[0] == 400
+
+
+HEAD = b"POST /?cmd=pub&mq=Q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ncmd: ping\r\nid: \xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ncmd: create\r\nmq: \xff\r\n\r\n",
+        HEAD + b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 10\r\n\r\n--x\r\nbroke",
+        HEAD + b"Content-Type: multipart/form-data\r\nContent-Length: 10\r\n\r\n--x\r\nbroke",
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8bxx",
+        HEAD.replace(b"/?cmd=pub&mq=Q", b"/events/Q")
+        + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8bxx",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["id", "mq", "form", "boundary", "gzip", "gzip event", "chunk"],
+)
+async def test_http_that_is_not_what_it_says(door, data, caplog):
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    host, port = door.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    got = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert b" 400 " in got.splitlines()[0], got
+    assert (await door.http.get("/?cmd=query&mq=Q"))[1]["body"]["size"] == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_names_in_headers(door):
+    """HTTP has no letters beyond ASCII: they come as UTF-8, and are escaped in the answer."""
+    head = {"cmd": "create", "mq": "a/Bücher", "channel": "ü/x"}
+    async with door.session.get(door.url, headers=head) as response:
+        assert (response.status, await response.text()) == (200, "OK, CREATE (mq=a/Bücher,channel=ü/x)")
+    async with door.session.get(door.url, headers=head | {"cmd": "take"}) as response:
+        assert (response.status, response.headers["mq"], response.headers["channel"]) == (
+            604,
+            "a/B%C3%BCcher",
+            "%C3%BC/x",
+        )

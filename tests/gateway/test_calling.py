@@ -211,7 +211,9 @@ async def test_slashes_and_others_in_an_address(door, form):
     async with door.bus.serve("echo/all", lambda message: got.append(message.json())):
         assert (await door.http.get("/echo/all/a%2Fb/50%25/%C3%BC/%253F"))[0] == 200
         assert got.pop() == ["a/b", "50%", "ü", "%3F"]
-        async with door.session.get(door.url + "/echo/all/x%2Fy?k=v%26", headers={"cmd": "pub", "ack": "false"}) as response:
+        async with door.session.get(
+            door.url + "/echo/all/x%2Fy?k=v%26", headers={"cmd": "pub", "ack": "false"}
+        ) as response:
             assert response.status == 200
         assert got.pop() == ["x/y", {"k": "v&"}]
     async with door.ws(form) as server, Worker(server, lambda message: (200, arguments(message)), mq="a/b"):

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from busway.checks import check_seconds
 from busway.client.bus import Bus
@@ -19,7 +20,7 @@ from busway.errors import BusError, Closed, Disconnected, Forbidden, LimitExceed
 from busway.gateway.cloudevents import BATCH, EventError, decode, to_batch, to_json
 from busway.gateway.event_messages import from_message, to_message
 from busway.gateway.grants import Verb
-from busway.gateway.statuses import SLOWLY, TOO_LARGE, Refused
+from busway.gateway.statuses import BAD, SLOWLY, TOO_LARGE, Refused
 from busway.message import Message
 from busway.settings import MiB
 from busway.since import Since, encode_since
@@ -32,6 +33,8 @@ Allow: TypeAlias = Callable[[web.Request, Verb, Collection[str]], Awaitable[None
 """With all topics of a request at once: it is signed once."""
 Told: TypeAlias = Callable[[Exception], tuple[int, str]]
 
+UNREADABLE: Final = (web.RequestPayloadError, HttpProcessingError)
+"""What aiohttp raises for a body that is not what its headers say."""
 SLOW: Final = 30.0
 STALL: Final = 30.0
 POSITION: Final = "Busway-Position"
@@ -133,6 +136,8 @@ class _Doors:
                         await bus.publish(topic, payload, fields=fields, confirm=True)
         except web.HTTPRequestEntityTooLarge as error:
             return self._sorry(Refused(TOO_LARGE, error.text or "the request is too large"))
+        except UNREADABLE as error:
+            return self._sorry(Refused(BAD, f"the request can't be read: {error}"))
         except TimeoutError:
             return self._sorry(Refused(SLOWLY, f"a request has to be there within {self._slow:g} s"))
         except (BusError, Refused, ValueError, TypeError) as error:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from busway._core import Message
 from busway.gateway import envelope, urls
+from busway.gateway.events_http import UNREADABLE
 from busway.gateway.envelope import FLAT, Ident, Malformed, Request
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.sockets import HIGH
-from busway.gateway.statuses import OK, SLOWLY, TOO_LARGE
+from busway.gateway.statuses import BAD, OK, SLOWLY, TOO_LARGE
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -123,6 +125,8 @@ class Handler:
             return self._refused(error.form, error.ident, error.status, error.text)
         except web.HTTPRequestEntityTooLarge:
             return self._refused(FLAT, None, TOO_LARGE, f"a request has at most {self._settings.body} bytes")
+        except UNREADABLE as error:
+            return self._refused(FLAT, None, BAD, f"the request can't be read: {error}")
         except TimeoutError:
             return self._refused(FLAT, None, SLOWLY, f"a request has to be there within {self._settings.slow:g} s")
         if asked.cmd == "sub":
@@ -248,6 +252,6 @@ async def _parts(request: web.Request, most: int) -> dict[str, Any]:
                 kind = part.headers.get("Content-Type", "application/octet-stream")
                 one = {"fileName": part.filename, "contentType": kind, "data": base64.b64encode(data).decode()}
                 files.setdefault(part.name, []).append(one)
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, HttpProcessingError) as error:
         raise Malformed(f"a form that can't be read: {error}") from None
     return {"attributes": attributes, "files": files}

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.core import Metric
 
 from busway.client.bus import Bus
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 unheard: Final = logging.getLogger("busway.gateway.http")
 """Of aiohttp: what is no HTTP is answered, and is no error of this program."""
-unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], events_http.UNREADABLE)))
 
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
@@ -38,9 +37,7 @@ def application(door: "JsonDoor", server: "Server") -> web.Application:
     app.on_response_prepare.append(site.shared)
     app.add_routes(health.routes(server, more=site.metrics))
     allow = site.allow if door.guard.wanted else None
-    app.add_routes(
-        events_http.routes(app, site.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall)
-    )
+    app.add_routes(events_http.routes(app, site.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
     app.add_routes(
         [
             web.get("/services", site.services),

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from busway.gateway import envelope
-from busway.gateway.envelope import UNSET, Malformed, Request
+from busway.gateway.envelope import HEADERS, UNSET, Malformed, Request
 
 _KEYS: Final = {
     key.lower(): key
@@ -107,6 +107,10 @@ def _headed(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapp
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if name not in _PLAIN and not name.startswith("sec-")
     }
+    try:
+        "".join(str(value) for value in head.values()).encode()
+    except UnicodeEncodeError:
+        raise Malformed("headers must be UTF-8", HEADERS) from None
     sent = _sent(headers, body)
     if here := url.partition("?")[0] == "/":
         for name, value in query:
