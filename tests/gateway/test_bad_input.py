@@ -223,9 +223,32 @@ async def test_header_injection(door):
 async def test_pages_of_elsewhere(tmp_path):
     evil, good = "https://evil.example", "https://good.example"
     async with doors.opened(cors=[good]) as door:
-        for headers in ({"Origin": evil}, {"Sec-Fetch-Site": "cross-site"}):
+        named = "evil.example:15555"  # whose address is that of the door
+        for headers in (
+            {"Origin": evil},
+            {"Origin": "null"},
+            {"Origin": "http://["},
+            {"Origin": "http://[", "Host": "["},
+            {"Sec-Fetch-Site": "same-origin", "Host": "["},
+            {"Origin": f"http://{named}", "Host": named},
+            {"Sec-Fetch-Site": "same-origin", "Host": named},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        ):
             async with door.session.get(door.url + "/?cmd=ping", headers=headers) as response:
-                assert response.status == 403
+                assert response.status == 403, headers
+            async with door.session.get(door.url + "/services", headers=headers) as response:
+                assert (response.status, "Access-Control-Allow-Origin" in response.headers) == (200, False)
+        for headers in (
+            {"Sec-Fetch-Site": "none"},
+            {"Sec-Fetch-Site": "same-origin"},
+            {"Sec-Fetch-Site": "same-origin", "Host": "good.example"},
+            {"Sec-Fetch-Site": "same-origin", "Host": "localhost:15555"},
+            {"Origin": "http://[::1]:15555", "Host": "[::1]:15555"},
+        ):
+            async with door.session.get(door.url + "/?cmd=ping", headers=headers) as response:
+                assert response.status == 200, headers
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
             await door.session.ws_connect(door.url, headers={"Origin": evil})
         async with door.session.ws_connect(door.url, headers={"Origin": good}):
@@ -292,7 +315,7 @@ async def test_what_is_no_http(door, data, caplog):
     writer.write(data)
     writer.write_eof()
     got = await asyncio.wait_for(reader.read(), 10)
-    assert not got or got.startswith(b"HTTP/1.1 400 ") or got.startswith(b"HTTP/1.0 400 "), got
+    assert not got or got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), got
     writer.close()
     assert (await door.http.get("/?cmd=ping"))[0] == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

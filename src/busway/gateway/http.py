@@ -12,8 +12,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from busway._core import Message
 from busway.gateway import envelope, urls
-from busway.gateway.events_http import UNREADABLE
 from busway.gateway.envelope import FLAT, Ident, Malformed, Request
+from busway.gateway.events_http import UNREADABLE
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.sockets import HIGH

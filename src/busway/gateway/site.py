@@ -27,6 +27,8 @@ unheard: Final = logging.getLogger("busway.gateway.http")
 """Of aiohttp: what is no HTTP is answered, and is no error of this program."""
 unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], events_http.UNREADABLE)))
 
+_PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
+"""They change nothing, and are there whatever else is the matter. A page of elsewhere may link to them, but not read them."""
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
@@ -76,7 +78,8 @@ class Site:
                 response.headers["Access-Control-Allow-Headers"] = wanted
             response.headers["Access-Control-Max-Age"] = "600"
             return response
-        if (refusal := self._door.refusal(request.headers)) is not None:
+        looked = request.method in {"GET", "HEAD"} and request.path in _PAGES
+        if not looked and (refusal := self._door.refusal(request.headers)) is not None:
             return _refused(*refusal)
         answer: web.StreamResponse = await handler(request)
         return answer
