@@ -259,3 +259,17 @@ async def test_a_service_that_leaves_before_it_answers(door, form):
         assert (await web)[0] == 502
         with pytest.raises(busway.HandlerError, match="went away"):
             await native
+
+
+async def test_services_that_come_and_go_are_forgotten(door, monkeypatch):
+    """The engine does not tell when one that is not shared is given up; what is remembered is bounded."""
+    from busway.broker import admission
+
+    monkeypatch.setattr(admission, "SERVED", 3)
+    for number in range(10):
+        async with door.bus.serve(f"passing/{number}", lambda message: 1):
+            pass
+    assert door.server.services() == []
+    async with door.bus.serve("stays", lambda message: 1):
+        assert "stays" in door.server.services()
+        assert len(door.server.services()) <= 3
