@@ -223,9 +223,32 @@ async def test_header_injection(door):
 async def test_pages_of_elsewhere(tmp_path):
     evil, good = "https://evil.example", "https://good.example"
     async with doors.opened(cors=[good]) as door:
-        for headers in ({"Origin": evil}, {"Sec-Fetch-Site": "cross-site"}):
+        named = "evil.example:15555"  # whose address is that of the door
+        for headers in (
+            {"Origin": evil},
+            {"Origin": "null"},
+            {"Origin": "http://["},
+            {"Origin": "http://[", "Host": "["},
+            {"Sec-Fetch-Site": "same-origin", "Host": "["},
+            {"Origin": f"http://{named}", "Host": named},
+            {"Sec-Fetch-Site": "same-origin", "Host": named},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        ):
             async with door.session.get(door.url + "/?cmd=ping", headers=headers) as response:
-                assert response.status == 403
+                assert response.status == 403, headers
+            async with door.session.get(door.url + "/services", headers=headers) as response:
+                assert (response.status, "Access-Control-Allow-Origin" in response.headers) == (200, False)
+        for headers in (
+            {"Sec-Fetch-Site": "none"},
+            {"Sec-Fetch-Site": "same-origin"},
+            {"Sec-Fetch-Site": "same-origin", "Host": "good.example"},
+            {"Sec-Fetch-Site": "same-origin", "Host": "localhost:15555"},
+            {"Origin": "http://[::1]:15555", "Host": "[::1]:15555"},
+        ):
+            async with door.session.get(door.url + "/?cmd=ping", headers=headers) as response:
+                assert response.status == 200, headers
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
             await door.session.ws_connect(door.url, headers={"Origin": evil})
         async with door.session.ws_connect(door.url, headers={"Origin": good}):
@@ -240,3 +263,116 @@ async def test_pages_of_elsewhere(tmp_path):
         own = door.url
         async with door.session.get(door.url + "/?cmd=ping", headers={"Origin": own}) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize("ack", ["365.25", "maybe", "[]"])
+async def test_an_ack_that_is_neither_true_nor_false(door, ack):
+    """Over plain HTTP it decides how a request is answered."""
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    for asked in ("cmd=route&recver=x", "cmd=pub&mq=Q&body=1", "cmd=sub&mq=Q&channel=C"):
+        status, answer = await door.http.get(f"/?{asked}&ack={ack}&id=7")
+        assert (status, answer) == (400, {"id": "7", "status": 400, "body": "ack must be true or false"}), asked
+    for value in ({}, [], {"a": 1}, 7, 365.25):
+        for asked in (
+            {"cmd": "route", "recver": "x"},
+            {"cmd": "pub", "mq": "Q"},
+            {"cmd": "sub", "mq": "Q", "channel": "C"},
+        ):
+            assert (await door.http.post(asked | {"ack": value}))[0] == 400
+    assert (await door.http.get("/?cmd=query&mq=Q"))[1]["body"]["size"] == 0
+
+
+async def test_an_answer_with_a_wrong_ack_is_not_passed_on(door):
+    async with door.ws() as caller, door.ws() as server:
+        await caller.done(cmd="create", mq="Q", channel="C")
+        await server.done(cmd="sub", mq="Q", channel="C")
+        await caller.done(cmd="pub", mq="Q", body=1)
+        sender = (await server.recv())["sender"]
+        assert (await server.ask(cmd="route", recver=sender, id="x", ack="maybe"))["status"] == 400
+        await caller.silent()
+
+
+async def test_a_silent_sub_that_is_refused_is_told_all_the_same(door):
+    """With `ack` false a good one is not answered; a bad one does not hang."""
+    for path, status in (("mq=No&channel=C", 404), ("channel=C", 400), ("mq=No", 400)):
+        assert (await door.http.get(f"/?cmd=sub&ack=false&{path}"))[0] == status
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    async with door.session.get(door.url + "/?cmd=sub&mq=Q&channel=C&ack=false") as response:
+        assert response.status == 200
+        await door.bus.publish("Q", "first", durable=True)
+        assert json.loads(await response.content.readline())["body"] == "first"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x16\x03\x01\x00", b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"],
+    ids=lambda data: repr(data[:20]),
+)  # fmt: skip
+async def test_what_is_no_http(door, data, caplog):
+    """It is answered with 400, and fills no log."""
+    host, port = door.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    writer.write_eof()
+    got = await asyncio.wait_for(reader.read(), 10)
+    assert not got or got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), got
+    writer.close()
+    assert (await door.http.get("/?cmd=ping"))[0] == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_huge_and_slow_events():
+    head = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+
+    async def slowly():
+        yield b"x"
+        await asyncio.Event().wait()
+
+    async with doors.opened(body=50_000, slow=0.2) as door:
+        async with door.session.post(door.url + "/events/a", data=b"x" * 60_000, headers=head) as response:
+            assert (response.status, list(await response.json())) == (413, ["error"])
+        async with door.session.post(door.url + "/events/a", data=slowly(), headers=head) as response:
+            assert (response.status, list(await response.json())) == (408, ["error"])
+        assert (await door.http.get("/events"))[0] == 400
+
+
+HEAD = b"POST /?cmd=pub&mq=Q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ncmd: ping\r\nid: \xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ncmd: create\r\nmq: \xff\r\n\r\n",
+        HEAD + b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 10\r\n\r\n--x\r\nbroke",
+        HEAD + b"Content-Type: multipart/form-data\r\nContent-Length: 10\r\n\r\n--x\r\nbroke",
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8bxx",
+        HEAD.replace(b"/?cmd=pub&mq=Q", b"/events/Q")
+        + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8bxx",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["id", "mq", "form", "boundary", "gzip", "gzip event", "chunk"],
+)
+async def test_http_that_is_not_what_it_says(door, data, caplog):
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    host, port = door.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    got = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert b" 400 " in got.splitlines()[0], got
+    assert (await door.http.get("/?cmd=query&mq=Q"))[1]["body"]["size"] == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_names_in_headers(door):
+    """HTTP has no letters beyond ASCII: they come as UTF-8, and are escaped in the answer."""
+    head = {"cmd": "create", "mq": "a/Bücher", "channel": "ü/x"}
+    async with door.session.get(door.url, headers=head) as response:
+        assert (response.status, await response.text()) == (200, "OK, CREATE (mq=a/Bücher,channel=ü/x)")
+    async with door.session.get(door.url, headers=head | {"cmd": "take"}) as response:
+        assert (response.status, response.headers["mq"], response.headers["channel"]) == (
+            604,
+            "a/B%C3%BCcher",
+            "%C3%BC/x",
+        )

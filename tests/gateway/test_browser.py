@@ -80,6 +80,13 @@ async def test_it_says_what_went_wrong(browser):
         assert tab.errors == []
 
 
+async def test_it_says_how_a_server_lets_it_in(browser):
+    """A browser does not tell a page why it may not connect."""
+    async with busway.serve(http="127.0.0.1:0") as server, page(browser, at(server)) as tab:
+        await tab.shows("#sub-result", "--http-cors null")
+        await tab.shows("#state", "offline")
+
+
 async def test_it_comes_back(browser):
     async with serve() as server, page(browser, at(server)) as tab:
         await tab.shows("#state", "connected")

@@ -69,8 +69,10 @@ async def test_results_of_any_kind(door):
 
 
 async def test_nobody_and_too_late(door, form):
+    over = asyncio.Event()
+
     async def never(message):
-        await asyncio.Event().wait()
+        await over.wait()
 
     async with door.bus.serve("slow/one", never), door.ws(form) as ws:
         late = {"module": "slow", "method": "one"} if form == "flat" else {"url": "/slow/one"}
@@ -80,6 +82,7 @@ async def test_nobody_and_too_late(door, form):
         for topic in ("$bus/info", "a//b", "*"):
             asked = {"method": topic} if form == "flat" else {"url": "/" + topic}
             assert (await ws.ask(**asked))["status"] in {400, 403, 404}, topic
+        over.set()
 
 
 async def test_a_queue_that_nobody_serves(tmp_path, form):
@@ -200,3 +203,73 @@ async def test_what_can_be_called_can_be_looked_at(door):
             page = await response.text()
         assert "calc/&lt;b&gt;" in page
         assert "<b>" not in page
+
+
+async def test_slashes_and_others_in_an_address(door, form):
+    """What is escaped in a part of a path is in that part."""
+    got = []
+    async with door.bus.serve("echo/all", lambda message: got.append(message.json())):
+        assert (await door.http.get("/echo/all/a%2Fb/50%25/%C3%BC/%253F"))[0] == 200
+        assert got.pop() == ["a/b", "50%", "ü", "%3F"]
+        async with door.session.get(
+            door.url + "/echo/all/x%2Fy?k=v%26", headers={"cmd": "pub", "ack": "false"}
+        ) as response:
+            assert response.status == 200
+        assert got.pop() == ["x/y", {"k": "v&"}]
+    async with door.ws(form) as server, Worker(server, lambda message: (200, arguments(message)), mq="a/b"):
+        assert (await door.http.get("/a%2Fb/module/method/1%2F2"))[1]["body"] == ["1/2"]
+        assert (await door.http.get("/module/method/3?mq=a/b"))[1]["body"] == ["3"]
+
+
+async def test_a_bound_url_comes_as_it_was_asked_for(door):
+    asked = []
+
+    def answer(message):
+        asked.append(message["url"])
+        return 200, None
+
+    async with door.ws("headers") as server, Worker(server, answer, bind=["/shop/orders"]), door.ws("headers") as ws:
+        await ws.done(url="/shop/orders/7?full=1")
+        async with door.session.get(door.url + "/shop/orders/%C3%BC?full=2") as response:
+            assert response.status == 200
+        assert asked[0] == "/shop/orders/7?full=1"
+        assert asked[1].startswith("/shop/orders/%C3%BC")
+
+
+async def test_a_service_that_leaves_before_it_answers(door, form):
+    """Who waits for the last one is told at once, whichever way it was asked."""
+    async with door.ws(form) as ws, door.ws(form) as caller:
+        await ws.done(cmd="create", mq="MyRpc", channel="MyRpc")
+        async with door.ws(form) as one, door.ws(form) as two:
+            for worker in (one, two):
+                await worker.done(cmd="sub", mq="MyRpc", channel="MyRpc")
+            native = asyncio.ensure_future(door.bus.request("MyRpc", {"method": "f"}, timeout=60))
+            web = asyncio.ensure_future(door.http.get("/MyRpc/m/f?timeout=60"))
+            call = {"method": "f"} if form == "flat" else {"url": "/MyRpc/m/f"}
+            await caller.send({"cmd": "pub", "mq": "MyRpc", "ack": False, "id": "c", "timeout": 60, **call})
+            (http,) = door.server._open
+            async with asyncio.timeout(60):
+                while http.figures()["delivered"] < 3:
+                    await asyncio.sleep(0.01)
+            await one.socket.close()
+            await caller.send({"cmd": "ping", "id": "still"})
+            assert (await caller.recv())["id"] == "still"  # the other one may answer
+        answer = await caller.recv()
+        assert (answer["id"], answer["status"]) == ("c", 502)
+        assert (await web)[0] == 502
+        with pytest.raises(busway.HandlerError, match="went away"):
+            await native
+
+
+async def test_services_that_come_and_go_are_forgotten(door, monkeypatch):
+    """The engine does not tell when one that is not shared is given up; what is remembered is bounded."""
+    from busway.broker import admission
+
+    monkeypatch.setattr(admission, "SERVED", 3)
+    for number in range(10):
+        async with door.bus.serve(f"passing/{number}", lambda message: 1):
+            pass
+    assert door.server.services() == []
+    async with door.bus.serve("stays", lambda message: 1):
+        assert "stays" in door.server.services()
+        assert len(door.server.services()) <= 3

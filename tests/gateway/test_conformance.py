@@ -368,3 +368,84 @@ async def test_queues_channels_and_masks_outlive_the_server(tmp_path, reopened):
             "channels": [{"name": "C D", "mask": 16, "offset": 1, "filter": "x"}],
         }
         assert [one["body"] for one in (await ws.done(cmd="take", mq="a/Q", channel="C D", window=9))["body"]] == [1, 2]
+
+
+async def test_sub(door, form):
+    """Its first message says whether it was done, those that follow are messages of the queue."""
+    async with door.ws(form) as ws:
+        for asked, status, body in (
+            ({"channel": "MyChannel"}, 400, "Missing mq field"),
+            ({"mq": "MyMQ"}, 400, "Missing channel field"),
+            ({"mq": "MyMQ", "channel": "MyChannel"}, 404, "MQ(MyMQ) Not Found"),
+        ):
+            check(await ws.ask(cmd="sub", id=ID, **asked), status, body, ID)
+        await ws.done(cmd="create", mq="MyMQ")
+        check(await ws.ask(cmd="sub", id=ID, mq="MyMQ", channel="C"), 404, "Channel(C) Not Found", ID)
+        await ws.done(**CREATE)
+        answer = await ws.ask(cmd="sub", mq="MyMQ", channel="MyChannel", id=ID)
+        check(answer, 200, "OK, SUB (mq=MyMQ,channel=MyChannel)", ID)
+        assert set(answer) == {"id", "status", "body"}
+        await ws.done(cmd="pub", mq="MyMQ", id="m", body={"a": 1})
+        got = await ws.raw()
+        head = got if form == "flat" else got["headers"]
+        assert (head["mq"], head["channel"], head["id"], got["body"]) == ("MyMQ", "MyChannel", "m", {"a": 1})
+        assert len(head["sender" if form == "flat" else "source"]) == 36
+        assert not {"cmd", "status"} & {*head, *got}
+
+
+async def test_paused_for_subscribers(door, form):
+    async with door.ws(form) as ws:
+        await ws.done(**CREATE)
+        await ws.done(cmd="sub", mq="MyMQ", channel="MyChannel")
+        for mask in ("channelMask", "mqMask"):
+            await ws.done(**CREATE, **{mask: 8})
+            await ws.done(cmd="pub", mq="MyMQ", body=mask)
+            await ws.silent()
+            await ws.send(CREATE | {mask: 0})
+            got = [await ws.recv(), await ws.recv()]
+            assert sorted(one["body"] for one in got) == sorted([mask, "OK, CREATE (mq=MyMQ,channel=MyChannel)"])
+
+
+async def test_bind_and_the_rpc_of_the_document(door, form):
+    """`{method, params, module, id}` and `{status, body, id}`; what a routed answer carries besides depends on the form."""
+    async with door.ws(form) as server, door.ws("flat") as caller:
+        await server.done(cmd="create", mq="MyRpc", channel="MyRpc")
+        await server.done(cmd="sub", mq="MyRpc", channel="MyRpc")
+        answer = await server.ask(cmd="bind", mq="MyRpc", id=ID, body=[{"url": "/example/plus", "mq": "MyRpc"}])
+        check(answer, 200, "OK, BIND URL (mq=MyRpc)", ID)
+        await caller.send({"method": "plus", "module": "example", "params": [1, 2], "id": ID})
+        call = await server.recv()
+        assert call["id"] == ID
+        await server.send({"cmd": "route", "recver": call["sender"], "id": ID, "status": 500, "body": {"why": "x"}})
+        got = await caller.recv()
+        check(got, 500, {"why": "x"}, ID)
+        assert {"recver", "sender"} <= got.keys()
+    async with door.ws("headers") as server, door.ws("headers") as caller:
+        await server.done(cmd="sub", mq="MyRpc", channel="MyRpc")
+        await server.done(cmd="bind", mq="MyRpc", body=[{"url": "/example/plus"}])
+        await caller.send({"url": "/example/plus", "body": [1, 2], "id": ID})
+        call = await server.raw()
+        assert (call["url"], call["body"]) == ("/example/plus", [1, 2])
+        await server.send({"cmd": "route", "recver": call["headers"]["source"], "id": ID, "body": 3})
+        assert await caller.raw() == {"headers": {"id": ID}, "status": 200, "body": 3}
+
+
+async def test_an_offset_that_is_gone_is_the_oldest(tmp_path):
+    async with doors.opened(memory_count=10) as door, door.ws() as ws:
+        await ws.done(cmd="create", mq="MyMQ")
+        for number in range(5000):
+            await ws.send({"cmd": "pub", "mq": "MyMQ", "body": number, "ack": False})
+        await ws.done(**CREATE, offset=0)
+        got = (await ws.done(cmd="take", mq="MyMQ", channel="MyChannel"))["body"][0]
+        assert got["body"] == got["offset"] > 0
+        assert (await ws.done(cmd="query", mq="MyMQ"))["body"]["size"] < 5000
+        gone = await ws.ask(**CREATE, offset=0, checksum="x")
+        assert (gone["status"], gone["body"]) == (400, "checksum unmatched: offset 0 has no message with the id x")
+
+
+async def test_the_address_alone(door):
+    assert (await door.http.get("/"))[0] == 400
+    status, answer = await door.http.get("/nobody/serves/this")
+    assert (status, answer["body"]) == (404, "/nobody/serves/this Not Found")
+    async with door.session.get(door.url + "/nobody/serves", headers={"cmd": "pub", "ack": "false"}) as response:
+        assert (response.status, await response.text()) == (404, "/nobody/serves Not Found")

@@ -192,3 +192,42 @@ async def test_keys(tmp_path, form):
             assert response.status in {400, 403}
         async with door.session.get(door.url + "/metrics") as response:
             assert "busway_http_forbidden_total" in await response.text()
+
+
+async def test_typed_messages_are_described(door):
+    class Greeting(busway.Protocol, prefix="test/greeting"):
+        name: str
+
+    _, found = await door.http.get("/asyncapi.json")
+    assert found["channels"]["protocol.Greeting"]["address"].startswith("test/greeting")
+
+
+async def test_streams_end_with_the_server(door):
+    """Those of `sub` and of events alike, as a whole answer, and nobody waits for a timer."""
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    async with (
+        door.session.get(door.url + "/?cmd=sub&mq=Q&channel=C") as lines,
+        door.session.get(door.url + "/events/**") as events,
+    ):
+        assert b"OK, SUB" in await lines.content.readline()
+        assert await events.content.readline() == b": ready\n"
+        stopping = asyncio.ensure_future(door.server.stop())
+        await asyncio.wait_for(lines.read(), 10)
+        assert b"event: error" in await asyncio.wait_for(events.read(), 10)
+        await stopping
+
+
+async def test_a_head_of_a_stream_ends(door):
+    await door.http.get("/?cmd=create&mq=Q&channel=C")
+    async with door.session.head(door.url + "/?cmd=sub&mq=Q&channel=C") as response:
+        assert (response.status, await response.read()) == (200, b"")
+
+
+async def test_no_more_clients_than_there_is_room_for():
+    async with doors.opened(clients=1) as door, door.ws() as ws:
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await door.session.ws_connect(door.url)
+        assert (await door.http.get("/?cmd=ping"))[0] == 503
+        for path in ("/healthz", "/readyz"):
+            assert (await door.http.get(path))[0] == 200, path
+        await ws.done(cmd="ping")

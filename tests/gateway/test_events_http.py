@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 import busway
 from busway.gateway import events_http
 from busway.gateway.cloudevents import BATCH, STRUCTURED, Event, decode, to_batch, to_binary, to_json
-from busway.gateway.keys import Refused
+from busway.gateway.statuses import Refused
 
 EVENT = Event("1", "/shop", "order.placed", b'{"total":5}', "orders/7", extensions={"venue": "krk"})
 
@@ -20,7 +20,7 @@ EVENT = Event("1", "/shop", "order.placed", b'{"total":5}', "orders/7", extensio
 async def door(**more):
     async with busway.serve() as server, server.connect(name="native") as bus:
         app = web.Application()
-        app.add_routes(events_http.routes(server.connect, **more))
+        app.add_routes(events_http.routes(app, server.connect, **more))
         async with TestClient(TestServer(app)) as http:
             yield http, bus
 
@@ -209,7 +209,8 @@ async def test_times_and_durations_as_since():
 async def test_who_may_not():
     asked = []
 
-    async def allow(request, verb, topic):
+    async def allow(request, verb, topics):
+        (topic,) = topics
         asked.append((verb, topic))
         if topic.startswith("secret"):
             raise Refused(403, f"not {topic}")
@@ -225,7 +226,7 @@ async def test_who_may_not():
 async def test_a_stream_ends_with_the_bus():
     async with busway.serve() as server:
         app = web.Application()
-        app.add_routes(events_http.routes(lambda: server.connect(reconnect=None)))
+        app.add_routes(events_http.routes(app, lambda: server.connect(reconnect=None)))
         async with TestClient(TestServer(app)) as http, http.get("/events/a") as response:
             await response.content.readline()
             await server.stop()
@@ -236,7 +237,7 @@ async def test_a_stream_ends_with_the_bus():
 async def site(server, **more):
     """A real listener: the test client's cancels handlers whose client has gone, which is no setting of its own."""
     app = web.Application()
-    app.add_routes(events_http.routes(server.connect, **more))
+    app.add_routes(events_http.routes(app, server.connect, **more))
     runner = web.AppRunner(app)
     await runner.setup()
     try:

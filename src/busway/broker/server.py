@@ -162,7 +162,10 @@ class Server:
         return None if found is None else found.config
 
     def services(self) -> list[str]:
-        """Topics that clients of this broker serve. One that is given up while its client serves others may still be among them."""
+        """Topics that clients of this broker serve.
+
+        The engine does not tell when a service that is not shared is given up: it may still be among them while its client serves others.
+        """
         hub = self._running()
         found: set[str] = set()
         for conn, session in hub.sessions.items():

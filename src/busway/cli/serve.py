@@ -166,7 +166,7 @@ def serve(
         bool,
         typer.Option(
             "--discover",
-            help="Find the other nodes of the local network by multicast DNS; needs busway[mdns].",
+            help="Find the other nodes of the local network by multicast DNS; needs busway\\[mdns].",
             rich_help_panel=_CLUSTER,
         ),
     ] = False,
@@ -174,7 +174,7 @@ def serve(
         str | None,
         typer.Option(
             "--http",
-            help="Speak JSON over HTTP and WebSocket here, port 0 = any; needs busway[http].",
+            help="Speak JSON over HTTP and WebSocket here, port 0 = any; needs busway\\[http].",
             metavar="HOST:PORT",
             rich_help_panel=_HTTP,
         ),

@@ -16,7 +16,7 @@ from busway.gateway.config import Http
 from busway.gateway.envelope import FLAT, UNSET, Ident, Request
 from busway.gateway.guard import Guard
 from busway.gateway.queues import Queue, Queues
-from busway.gateway.statuses import BAD, FORBIDDEN, LATE, NOT_FOUND, OK, Refused
+from busway.gateway.statuses import BAD, FORBIDDEN, GONE, LATE, NOT_FOUND, OK, Refused
 from busway.topic import check_topic, is_reserved
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Publish: TypeAlias = Callable[[Queue, Request, str], Coroutine[Any, Any, Any]]
 
+WENT: Final = "the service went away before it answered"
 _PARTS: Final = 8
 """Parts of a path that may be parameters of a service of the bus."""
 
@@ -35,6 +36,8 @@ class Expected(NamedTuple):
     session: "Session"
     form: int
     timer: asyncio.TimerHandle
+    stream: str
+    """Of the queue that it was put in."""
 
 
 class Calls:
@@ -54,39 +57,42 @@ class Calls:
     def begin(self, session: "Session", request: Request) -> None:
         """Ask a service; its answer comes when it comes. Raises Refused."""
         seconds = min(request.seconds("timeout") or self._settings.call, self._settings.longest)
+        name = _name(request)
         queue, mq, asked = self._by_name(request) if request.url is None else self._by_url(request)
         if queue is not None:
-            self._guard.allow(request, "request", queue.topic or mq)
+            if not any(self._guard.may(request, "request", topic) for topic in (mq, *(topic for topic, _ in asked))):
+                raise self._guard.refusal("request", name)
             request.head["mq"] = mq
             session.beside(request, self._queued(session, request, queue, mq, seconds))
         else:
             session.beside(request, self._native(session, request, asked, seconds))
 
     def _by_name(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
-        """Who is asked by module and method: a queue, or services of the bus."""
-        mq, module, method = request.text("mq"), request.text("module"), request.text("method")
+        """Who is asked by module and method: a queue, by a URL of its or not, or services of the bus."""
+        mq = request.text("mq")
         params = request.head.get("params", request.body)
         if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:
             return queue, mq, []
-        topic = "/".join(one.strip("/") for one in (mq, module, method) if one)
+        topic = _name(request)
         if (found := self._offers.match("/" + topic)) is not None and not found.rest:
-            return self._queues.get(found.mq), found.mq, []
+            return self._queues.get(found.mq), found.mq, [(topic, None)]
         return None, "", [(topic, [] if params is UNSET or params is None else params)]
 
     def _by_url(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
         """Who is asked by a URL: the longest one that a client has bound, a queue, or services of the bus."""
         path, _, query = (request.url or "").partition("?")
         mq = request.text("mq")
-        if (found := self._offers.match(path)) is not None:
-            mq = found.mq
-            request.url = found.url + ("/" + found.rest if found.rest else "")
+        named: list[tuple[str, Any]] = []
         parts = [unquote(part) for part in path.split("/") if part]
+        if (found := self._offers.match("/".join(parts))) is not None:
+            mq = found.mq
+            named.append((found.url.strip("/"), None))
         if mq is None and parts and self._queues.find(parts[0]) is not None:
             mq = parts[0]
         if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:
             if found is None and request.form == FLAT:
                 request.url = None  # its module and method say it
-            return queue, mq, []
+            return queue, mq, named
         more, whole = request.more, request.whole
         if request.form != FLAT and request.body is not UNSET and request.body not in (None, ""):
             whole = type(request.body) is list
@@ -96,13 +102,13 @@ class Calls:
     # A client of the door serves.
 
     async def _queued(self, session: "Session", request: Request, queue: Queue, mq: str, seconds: float) -> None:
-        if not self._offers.served(queue.stream) and not await self._queues.consumers(queue):
+        if not await self._offers.served(queue):
             raise Refused(NOT_FOUND, f"MQ({mq}) has no service at the moment")
         key = session.id, request.ident
         self._forget(key)
         session.busy += 1
         timer = asyncio.get_running_loop().call_later(seconds, self._late, key, seconds)
-        self._expected[key] = Expected(session, request.form, timer)
+        self._expected[key] = Expected(session, request.form, timer, queue.stream)
         try:
             await self._publish(queue, request, session.id)
         except BaseException:
@@ -130,6 +136,16 @@ class Calls:
         if (expected := self._forget(key)) is not None:
             expected.session.answer(expected.form, key[1], LATE, f"no answer of the service within {seconds:g} s")
 
+    def pending(self, stream: str) -> bool:
+        """Whether somebody waits for an answer of a queue's service."""
+        return any(one.stream == stream for one in self._expected.values())
+
+    def unserved(self, stream: str) -> None:
+        """The service of a queue has gone: who waits for it is told."""
+        for key in [key for key, one in self._expected.items() if one.stream == stream]:
+            if (expected := self._forget(key)) is not None:
+                expected.session.refuse(expected.form, key[1], GONE, WENT)
+
     def _forget(self, key: tuple[str, Ident]) -> Expected | None:
         if (expected := self._expected.pop(key, None)) is not None:
             expected.timer.cancel()
@@ -146,11 +162,13 @@ class Calls:
 
     async def _native(self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float) -> None:
         fields = {"id": request.ident, "sender": session.id}
-        for name, params in asked:
+        allowed = [one for one in asked if self._guard.may(request, "request", one[0])]
+        if asked and not allowed:
+            raise self._guard.refusal("request", asked[0][0])
+        for name, params in allowed:
             topic = check_topic(name, wildcards=False)
             if is_reserved(topic):
                 raise Refused(FORBIDDEN, f"{topic} belongs to the broker")
-            self._guard.allow(request, "request", topic)
             payload = params if type(params) is bytes else bodies.payload_of(params)[0]
             try:
                 reply = await self._bus.request(topic, payload, fields=fields, timeout=seconds)
@@ -174,6 +192,15 @@ def candidates(parts: list[str], query: str, more: list[Any], *, whole: bool) ->
         yield "/".join(parts[:end]), [*params, named] if named else params
 
 
+def _name(request: Request) -> str:
+    """The topic of the service that is asked, if all of a URL is its name. Raises Malformed."""
+    if request.url is None:
+        parts = [request.text("mq"), request.text("module"), request.text("method")]
+    else:
+        parts = [unquote(part) for part in request.url.partition("?")[0].split("/")]
+    return "/".join(one.strip("/") for one in parts if one)
+
+
 def _status(request: Request) -> int:
     status = request.status
     if type(status) is str and status.isascii() and status.isdigit():
@@ -186,6 +213,6 @@ def _status(request: Request) -> int:
 
 
 def _nobody(request: Request) -> str:
-    if request.form == FLAT:
+    if request.form == FLAT and request.url is None:
         return f"module={request.head.get('module') or ''}, method={request.head.get('method') or ''} Not Found"
     return f"{request.url} Not Found"

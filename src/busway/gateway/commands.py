@@ -14,7 +14,7 @@ from busway.client.bus import Bus
 from busway.client.storing import Placing
 from busway.errors import BusError, Code
 from busway.gateway import envelope, filters
-from busway.gateway.calls import Calls
+from busway.gateway.calls import WENT, Calls
 from busway.gateway.config import Http
 from busway.gateway.counters import Counters
 from busway.gateway.envelope import FLAT, Request
@@ -83,6 +83,20 @@ class Commands:
         self.counters.asked(cmd)
         return command(session, request)
 
+    async def _allow(self, request: Request, what: str, mq: str, shown: str | None = None) -> None:
+        """Refuse what the key does not allow for a queue, or a channel of it, whether it is there or not.
+
+        A stream may have more topics than the one that it is called by, and so may its channels: then all of them count.
+        """
+        if not self._guard.wanted:
+            return
+        self._guard.allow(request, what, mq)
+        queue = self.queues.find(mq)
+        if queue is None or queue.topics == (queue.topic,):
+            return
+        for topic in queue.topics if shown is None else await self.queues.reach(queue, shown):
+            self._guard.allow(request, what, topic)
+
     # Messages.
 
     def _pub(self, session: Session, request: Request) -> None:
@@ -94,11 +108,11 @@ class Commands:
         mq = head.get("mq")
         if type(mq) is not str or not mq:
             mq = _mq(request)
+        if self._guard.wanted:
+            self._guard.allow(request, "publish", mq)
         queue = self.queues.find(mq)
         if queue is None or queue.topic is None:
             raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")
-        if self._guard.wanted:
-            self._guard.allow(request, "publish", queue.topic)
         session.busy += 1
         try:
             placing = self.publish(queue, request, session.id)
@@ -133,9 +147,8 @@ class Commands:
 
     async def _sub(self, session: Session, request: Request) -> None:
         mq, shown = _mq(request), _channel(request)
+        await self._allow(request, "subscribe", mq, shown)
         queue = self.queues.get(mq)
-        if self._guard.wanted:
-            self._guard.allow(request, "subscribe", queue.topic or mq)
         window = request.number("window")
         if window is not None and window < 0:
             raise Refused(BAD, "window must be 0 or more")
@@ -161,7 +174,7 @@ class Commands:
         one = Subscriber(session, request.form, mq, shown, window, text, takes)
         session.subscribers[key] = one
         tap.subscribe(one)
-        if shown == mq and queue.topic is not None:
+        if shown == mq and queue.topic is not None and self._guard.may(request, "serve", queue.topic):
             await self.offers.add(session, queue.topic, mq)
 
     async def _tap(self, queue: Queue, mq: str, shown: str) -> Any:
@@ -179,9 +192,8 @@ class Commands:
 
     async def _taken(self, session: Session, request: Request) -> None:
         mq, shown = _mq(request), _channel(request)
+        await self._allow(request, "subscribe", mq, shown)
         queue = self.queues.get(mq)
-        if self._guard.wanted:
-            self._guard.allow(request, "subscribe", queue.topic or mq)
         most = request.number("window")
         most = max(1, min(most if most is not None else 1, _MOST))
         timeout = min(request.seconds("timeout") or 0.0, self._settings.longest)
@@ -202,22 +214,23 @@ class Commands:
         mq = request.text("mq")
         if mq is None:
             raise Refused(BAD, "Missing mq field" if request.form == FLAT else "create command, missing mq field")
-        if self._guard.wanted:
-            self._guard.allow(request, "manage", mq)
+        self._guard.allow(request, "manage", mq)
         shown = request.text("channel")
         mask, offset = request.number("channelMask"), request.number("offset")
         topic, checksum = request.text("topic") or request.text("filter"), request.text("checksum")
         if shown is not None:
             channel_name(shown)  # one that can't be is found before the queue is made
-        queue = await self.queues.create(mq, request.text("mqType"), request.number("mqMask"))
+            await self._allow(request, "manage", mq, shown)
+        if (whole := request.number("mqMask")) is not None:
+            await self._allow(request, "manage", mq)
+        queue = await self.queues.create(mq, request.text("mqType"), whole)
         if shown is not None:
             await self.queues.create_channel(queue, shown, mask=mask, topic=topic, offset=offset, checksum=checksum)
         session.answer(request.form, request.ident, OK, f"OK, CREATE ({_names(mq, shown)})")
 
     async def _remove(self, session: Session, request: Request) -> None:
         mq, shown = _mq(request), request.text("channel")
-        if self._guard.wanted:
-            self._guard.allow(request, "manage", mq)
+        await self._allow(request, "manage", mq, shown)
         if shown is None:
             await self.queues.remove(mq)
         else:
@@ -226,8 +239,7 @@ class Commands:
 
     async def _query(self, session: Session, request: Request) -> None:
         mq, shown = _mq(request), request.text("channel")
-        if self._guard.wanted:
-            self._guard.allow(request, "look", mq)
+        await self._allow(request, "look", mq, shown)
         found = await (self.queues.query(mq) if shown is None else self.queues.query_channel(mq, shown))
         session.answer(request.form, request.ident, OK, found)
 
@@ -241,19 +253,23 @@ class Commands:
         target = request.text("recver" if request.form == FLAT else "target") or request.text("target")
         if target is None:
             raise Refused(BAD, f"Missing {'recver' if request.form == FLAT else 'target'} field")
+        ack = request.flag("ack", False)
         found = self.sessions.get(target)
         if found is not None:
             self.calls.route(session, found, request)
-        if request.flag("ack", False):
+        if ack:
             status, body = (OK, "OK") if found is not None else (NOT_FOUND, f"Target={target} Not Found")
             session.answer(request.form, request.ident, status, body)
 
     async def _bind(self, session: Session, request: Request) -> None:
         mq = _mq(request)
-        queue = self.queues.get(mq)
-        if self._guard.wanted:
-            self._guard.allow(request, "serve", queue.topic or mq)
-        await self.offers.bind(session, queue, mq, request.body, clear=request.flag("clearBind", True))
+        clear = request.flag("clearBind", True)
+        self._guard.allow(request, "serve", mq)
+        self.queues.get(mq)
+        urls = self.offers.urls(mq, request.body)
+        for topic in urls:
+            self._guard.allow(request, "serve", topic)
+        await self.offers.bind(session, mq, urls, clear=clear)
         session.answer(request.form, request.ident, OK, f"OK, BIND URL (mq={mq})")
 
     # Clients come and go.
@@ -262,13 +278,17 @@ class Commands:
         """A client is gone: its subscriptions and services are, and queues that go with their last subscriber."""
         self.sessions.pop(session.id, None)
         self.calls.left(session)
-        passing = set()
+        passing, served = set(), set()
         for one in session.subscribers.values():
             self.taps.leave(one)
             if one.tap.queue.mask & DELETE_ON_EXIT:
                 passing.add(one.mq)
+            if self.calls.pending(one.tap.queue.stream) or self.offers.pending(one.tap.queue.stream):
+                served.add(one.tap.queue)
         session.subscribers.clear()
         self._later(self.offers.leave(session))
+        for queue in served:
+            self._later(self._unserved(queue))
         for mq in passing:
             self._later(self._let_go(mq))
 
@@ -279,6 +299,12 @@ class Commands:
         await self.taps.drained(queue.stream)
         if not await self.queues.consumers(queue):
             await self.queues.remove(mq)
+
+    async def _unserved(self, queue: Queue) -> None:
+        """What a service was given and has not answered it can't any more; if it was the last one, callers are told."""
+        if not await self.offers.served(queue):
+            self.calls.unserved(queue.stream)
+            self.offers.unserved(queue.stream, WENT)
 
     def _later(self, work: Later) -> None:
         task = asyncio.get_running_loop().create_task(_quiet(work))

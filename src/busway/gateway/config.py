@@ -40,7 +40,7 @@ class Http:
     pending: int = 1024
     """Requests of one client that are under way; it is not read from beyond that."""
     clients: int = 20_000
-    """Connections at a time."""
+    """WebSockets at a time; beyond that commands are refused with 503."""
     aside: int = 1024
     """Messages of a channel that no filter of its subscribers takes, and that wait for one who does."""
     memory_count: int = 100_000

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from busway.gateway.commands import Commands
 from busway.gateway.config import Http, host_port
 from busway.gateway.guard import Guard, Keys
 from busway.gateway.queues import Queues
-from busway.gateway.site import application
+from busway.gateway.site import application, unheard
 from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Socket
 from busway.gateway.statuses import AWAY, FORBIDDEN
 
@@ -95,6 +97,7 @@ class JsonDoor:
         self._runner = web.AppRunner(
             application(self, self._server),
             access_log=None,
+            logger=unheard,
             handler_cancellation=True,
             shutdown_timeout=1.0,
             lingering_time=_LINGER,
@@ -105,7 +108,8 @@ class JsonDoor:
         try:
             self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
         except OSError as error:
-            raise ListenFailed(f"can't listen on {self.address}: {error.strerror or error}") from error
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+            raise ListenFailed(f"can't listen on {self.address}: {why}") from error
         self._port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
 
@@ -179,14 +183,27 @@ class JsonDoor:
             return AWAY, "the broker stops"
         if len(self._sockets) >= self.settings.clients:
             return AWAY, f"{self.settings.clients} clients are there already"
-        origin = headers.get("Origin")
-        if origin is None:
-            foreign = headers.get("Sec-Fetch-Site") == "cross-site" and headers.get("Sec-Fetch-Mode") != "navigate"
-        else:
-            foreign = urlsplit(origin).netloc != headers.get("Host")
-        if foreign and not self.shares(origin):
-            return FORBIDDEN, "pages of this origin may not call it (setting cors)"
+        if self._is_foreign(headers) and not self.shares(origin := headers.get("Origin")):
+            return FORBIDDEN, f"pages of {origin or 'other origins'} may not call it (setting cors)"
         return None
+
+    def _is_foreign(self, headers: Mapping[str, str]) -> bool:
+        """Whether a page of somewhere else sends a request, also one that has the name of its own host point here."""
+        host, origin = headers.get("Host", ""), headers.get("Origin")
+        if origin is not None:
+            return origin.partition("://")[2] != host or not self._is_own(host)
+        site = headers.get("Sec-Fetch-Site")
+        return site is not None and site != "none" and (site != "same-origin" or not self._is_own(host))
+
+    def _is_own(self, host: str) -> bool:
+        """Whether only this door can be meant: a number can't be made to point elsewhere, and other names have to be in `cors`."""
+        if "*" in self.settings.cors or any(host == one.partition("://")[2] for one in self.settings.cors):
+            return True
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in {"localhost", self._host} or bool(ip_address(name))
+        except ValueError:
+            return False
 
     def shares(self, origin: str | None) -> bool:
         return "*" in self.settings.cors or (origin is not None and origin in self.settings.cors)

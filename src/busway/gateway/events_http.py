@@ -5,12 +5,13 @@ A driver over event_messages.py. The bus is the caller's: each request enters wh
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from busway.checks import check_seconds
 from busway.client.bus import Bus
@@ -19,7 +20,7 @@ from busway.errors import BusError, Closed, Disconnected, Forbidden, LimitExceed
 from busway.gateway.cloudevents import BATCH, EventError, decode, to_batch, to_json
 from busway.gateway.event_messages import from_message, to_message
 from busway.gateway.grants import Verb
-from busway.gateway.keys import Refused
+from busway.gateway.statuses import BAD, SLOWLY, TOO_LARGE, Refused
 from busway.message import Message
 from busway.settings import MiB
 from busway.since import Since, encode_since
@@ -28,9 +29,13 @@ from busway.topic import check_pattern
 log = logging.getLogger("busway.gateway")
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
-Allow: TypeAlias = Callable[[web.Request, Verb, str], Awaitable[None]]
+Allow: TypeAlias = Callable[[web.Request, Verb, Collection[str]], Awaitable[None]]
+"""With all topics of a request at once: it is signed once."""
 Told: TypeAlias = Callable[[Exception], tuple[int, str]]
 
+UNREADABLE: Final = (web.RequestPayloadError, HttpProcessingError)
+"""What aiohttp raises for a body that is not what its headers say."""
+SLOW: Final = 30.0
 STALL: Final = 30.0
 POSITION: Final = "Busway-Position"
 """The header of a batch that tells how far it goes; as `since` it goes on from there."""
@@ -68,36 +73,59 @@ def told(error: Exception) -> tuple[int, str]:
 
 
 def routes(
-    connect: Connect, *, allow: Allow | None = None, tell: Told = told, stall: float = STALL
+    app: web.Application,
+    connect: Connect,
+    *,
+    allow: Allow | None = None,
+    tell: Told = told,
+    slow: float = SLOW,
+    stall: float = STALL,
 ) -> list[web.RouteDef]:
     """The routes of CloudEvents. `allow` raises Refused if a request may not do what it asks for.
 
-    A reader that takes nothing for `stall` seconds of what is written for it is disconnected.
+    A request has to be there within `slow` seconds. A reader that takes nothing for `stall` seconds of what is written for it is
+    disconnected. Streams end with the application.
     """
-    check_seconds("stall", stall, zero=False)
-    doors = _Doors(connect, allow, tell, stall)
+    for name, value in (("slow", slow), ("stall", stall)):
+        check_seconds(name, value, zero=False)
+    doors = _Doors(connect, allow, tell, slow, stall)
+    app.on_shutdown.append(doors.close)
     return [
         web.post("/events", doors.post),
+        web.get("/events", doors.nothing),
         web.post("/events/{topic:(?s:.+)}", doors.post),
         web.get("/events/{topic:(?s:.+)}", doors.get),
     ]
 
 
 class _Doors:
-    def __init__(self, connect: Connect, allow: Allow | None, tell: Told, stall: float) -> None:
+    def __init__(self, connect: Connect, allow: Allow | None, tell: Told, slow: float, stall: float) -> None:
+        self._slow = slow
         self._stall = stall
         self._connect = connect
         self._allow = allow
         self._tell = tell
+        self._open: set[Subscription] = set()
+
+    async def close(self, _: web.Application) -> None:
+        """End all streams."""
+        for found in list(self._open):
+            await found.close()
+
+    async def nothing(self, _: web.Request) -> web.Response:
+        """Events of no topic."""
+        return web.json_response({"error": "which events? GET /events/PATTERN, such as /events/orders/*"}, status=400)
 
     async def post(self, request: web.Request) -> web.Response:
         """Publish the events of a request: all of them, or none if one can't be understood."""
         try:
             durable = _flag(request, "durable")
-            events = decode(request.headers, await request.read())
+            async with asyncio.timeout(self._slow):
+                body = await request.read()
+            events = decode(request.headers, body)
             messages = [to_message(event, request.match_info.get("topic")) for event in events]
-            for topic in {topic for topic, _, _ in messages}:
-                await self._check(request, "publish", topic)
+            if self._allow is not None:
+                await self._allow(request, "publish", {topic for topic, _, _ in messages})
             positions: list[str] = []
             async with self._connect() as bus:
                 for topic, payload, fields in messages:
@@ -106,6 +134,12 @@ class _Doors:
                         positions.append(str(place))
                     else:
                         await bus.publish(topic, payload, fields=fields, confirm=True)
+        except web.HTTPRequestEntityTooLarge as error:
+            return self._sorry(Refused(TOO_LARGE, error.text or "the request is too large"))
+        except UNREADABLE as error:
+            return self._sorry(Refused(BAD, f"the request can't be read: {error}"))
+        except TimeoutError:
+            return self._sorry(Refused(SLOWLY, f"a request has to be there within {self._slow:g} s"))
         except (BusError, Refused, ValueError, TypeError) as error:
             return self._sorry(error)
         answer: dict[str, Any] = {"published": len(messages)}
@@ -115,7 +149,8 @@ class _Doors:
         """The events of a topic: those to come, or stored ones first."""
         try:
             pattern = check_pattern(request.match_info["topic"])
-            await self._check(request, "subscribe", pattern)
+            if self._allow is not None:
+                await self._allow(request, "subscribe", [pattern])
             since = _since(request.headers.get("Last-Event-ID") or request.query.get("since"))
             batch = "max" in request.query or "wait" in request.query or BATCH in request.headers.get("Accept", "")
             most, wait = _number(request, "max", 100, _MOST), _seconds(request, "wait", _WAIT)
@@ -134,6 +169,7 @@ class _Doors:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
+        self._open.add(found)
         try:
             await response.write(b": ready\n\n")
             silent = 0.0
@@ -168,15 +204,13 @@ class _Doors:
             log.info("a reader of events took nothing for %g s, and is disconnected", self._stall)
             if request.transport is not None:
                 request.transport.abort()
+        finally:
+            self._open.discard(found)
         return response
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(self._stall):
             await response.write(data)
-
-    async def _check(self, request: web.Request, verb: Verb, topic: str) -> None:
-        if self._allow is not None:
-            await self._allow(request, verb, topic)
 
     def _sorry(self, error: Exception) -> web.Response:
         status, text = self._tell(error)

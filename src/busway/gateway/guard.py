@@ -6,7 +6,6 @@ from typing import Any, Final, Protocol
 
 from busway.gateway.envelope import Request
 from busway.gateway.grants import Key, Verb
-from busway.gateway.keys import Refused as Unknown
 from busway.gateway.statuses import FORBIDDEN, Refused
 
 _VERBS: Final[dict[str, tuple[Verb, ...]]] = {
@@ -24,7 +23,7 @@ class Keys(Protocol):
     """All keys of a door."""
 
     def check(self, request: Mapping[str, Any], now: float, *, raw: bytes | str | None = None) -> Key:
-        """The key that a request is signed with; raises keys.Refused."""
+        """The key that a request is signed with; raises Refused."""
 
 
 class Guard:
@@ -44,9 +43,13 @@ class Guard:
         assert self._keys is not None
         try:
             return self._keys.check(request, time.time(), raw=source)
-        except Unknown as error:
+        except Refused:
             self.refused += 1
-            raise Refused(error.status, error.text) from None
+            raise
+
+    def may(self, request: Request, what: str, topic: str) -> bool:
+        """Whether the key of a request allows something."""
+        return not self.wanted or _granted(request.key, what, topic)
 
     def allow(self, request: Request, what: str, topic: str) -> None:
         """Refuse what the key of a request does not allow."""
@@ -55,7 +58,14 @@ class Guard:
 
     def demand(self, key: Key, what: str, topic: str) -> None:
         """Refuse what a key does not allow."""
-        verbs = _VERBS[what]
-        if not any(key.may(verb, topic) for verb in verbs):
-            self.refused += 1
-            raise Refused(FORBIDDEN, f"apiKey may not {' or '.join(verbs)} {topic}")
+        if not _granted(key, what, topic):
+            raise self.refusal(what, topic)
+
+    def refusal(self, what: str, topic: str) -> Refused:
+        """To be raised; it is counted."""
+        self.refused += 1
+        return Refused(FORBIDDEN, f"apiKey may not {' or '.join(_VERBS[what])} {topic}")
+
+
+def _granted(key: Key, what: str, topic: str) -> bool:
+    return any(key.may(verb, topic) for verb in _VERBS[what])

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from busway._core import Message
 from busway.gateway import envelope, urls
 from busway.gateway.envelope import FLAT, Ident, Malformed, Request
+from busway.gateway.events_http import UNREADABLE
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.sockets import HIGH
-from busway.gateway.statuses import OK, TOO_LARGE
+from busway.gateway.statuses import BAD, OK, SLOWLY, TOO_LARGE
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -29,7 +31,6 @@ _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
 _BREATH: Final = 15.0
 """Seconds after which a silent stream says that it is still there."""
-_LATE: Final = 408
 
 
 class Once(Session):
@@ -61,11 +62,22 @@ class Stream(Session):
         self.events = events
         self.ready = asyncio.Event()
         self.over = False
+        self.begun = asyncio.Event()
+        """It is known whether there is a subscription."""
+        self.refusal: tuple[int, Ident, int, Any, dict[str, Any]] | None = None
+        """Why there is none."""
         self._out: list[bytes] = []
         self._size = 0
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        self._put(envelope.answer(form, ident, status, body, head), "event: reply\n")
+        if status != OK and not self.begun.is_set():
+            self.refusal = (form, ident, status, body, head or {})
+        else:
+            self._put(envelope.answer(form, ident, status, body, head), "event: reply\n")
+        self.begun.set()
+
+    def relieved(self) -> None:
+        self.begun.set()
 
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._commands.counters.delivered += 1
@@ -74,6 +86,11 @@ class Stream(Session):
     def ended(self, one: Subscriber, status: int, text: str) -> None:
         super().ended(one, status, text)
         self.over = True
+
+    def stop(self) -> None:
+        super().stop()
+        self.over = True
+        self.ready.set()
 
     def _put(self, data: bytes, head: str) -> None:
         self._out.append(b"%sdata: %s\n\n" % (head.encode(), data) if self.events else data + b"\n")
@@ -102,16 +119,16 @@ class Handler:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         try:
             body = await self._body(request)
-            path = request.rel_url.raw_path
-            asked = urls.of(
-                request.method, urls.path_of(path), list(request.rel_url.query.items()), request.headers, body
-            )
+            url = request.raw_path if request.raw_path.startswith("/") else request.rel_url.raw_path_qs
+            asked = urls.of(request.method, url, list(request.rel_url.query.items()), request.headers, body)
         except Malformed as error:
             return self._refused(error.form, error.ident, error.status, error.text)
         except web.HTTPRequestEntityTooLarge:
             return self._refused(FLAT, None, TOO_LARGE, f"a request has at most {self._settings.body} bytes")
+        except UNREADABLE as error:
+            return self._refused(FLAT, None, BAD, f"the request can't be read: {error}")
         except TimeoutError:
-            return self._refused(FLAT, None, _LATE, f"a request has to be there within {self._settings.slow:g} s")
+            return self._refused(FLAT, None, SLOWLY, f"a request has to be there within {self._settings.slow:g} s")
         if asked.cmd == "sub":
             return await self._stream(request, asked)
         session = Once(self._commands)
@@ -130,9 +147,12 @@ class Handler:
     @staticmethod
     def _waits(asked: Request) -> bool:
         """Whether it is answered in any case: by whoever does it, or by the timer of a call."""
-        if asked.cmd == "route":
-            return asked.flag("ack", False)
-        return asked.cmd != "pub" or asked.is_call or asked.flag("ack", True)
+        try:
+            if asked.cmd == "route":
+                return asked.flag("ack", False)
+            return asked.cmd != "pub" or asked.is_call or asked.flag("ack", True)
+        except Malformed:  # which it is told
+            return True
 
     def _refused(self, form: int, ident: Ident, status: int, text: str) -> web.Response:
         self._commands.counters.refused(status)
@@ -148,16 +168,18 @@ class Handler:
         """Messages of a subscription as they come: lines of JSON, or events."""
         events = _EVENTS in request.headers.get("Accept", "")
         session = Stream(self._commands, events=events)
-        once = _First(session)
         response: web.StreamResponse | None = None
         try:
             session.receive(asked)
-            if asked.flag("ack", True) and (refusal := await once.status()) is not None:
-                return _response(*refusal, plain=asked.plain)
+            await session.begun.wait()
+            if session.refusal is not None:
+                return _response(*session.refusal, plain=asked.plain)
             response = web.StreamResponse(
                 headers={"Content-Type": _EVENTS if events else _LINES, "Cache-Control": "no-store"}
             )
             await response.prepare(request)
+            if request.method == "HEAD":
+                return response
             await self._write(session, response)
         except (TimeoutError, ConnectionError):
             log.debug("a client has not taken what it subscribed to")
@@ -169,7 +191,7 @@ class Handler:
         return response
 
     async def _write(self, session: Stream, response: web.StreamResponse) -> None:
-        while not self._door.closing:
+        while True:
             try:
                 async with asyncio.timeout(_BREATH):
                     await session.ready.wait()
@@ -187,30 +209,6 @@ class Handler:
             if session.over and not session.ready.is_set():
                 break
         await response.write_eof()
-
-
-class _First:
-    """The first answer of a stream, which says whether there is one."""
-
-    def __init__(self, session: Stream) -> None:
-        self._future: asyncio.Future[tuple[int, Ident, int, Any, dict[str, Any]]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._session = session
-        self._answer = session.answer
-        session.answer = self._first  # type: ignore[method-assign]
-
-    def _first(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        self._session.answer = self._answer  # type: ignore[method-assign]
-        if status == OK:
-            self._answer(form, ident, status, body, head)
-        if not self._future.done():
-            self._future.set_result((form, ident, status, body, head or {}))
-
-    async def status(self) -> tuple[int, Ident, int, Any, dict[str, Any]] | None:
-        """None: it is one; else the refusal."""
-        answer = await self._future
-        return None if answer[2] == OK else answer
 
 
 def _response(
@@ -254,6 +252,6 @@ async def _parts(request: web.Request, most: int) -> dict[str, Any]:
                 kind = part.headers.get("Content-Type", "application/octet-stream")
                 one = {"fileName": part.filename, "contentType": kind, "data": base64.b64encode(data).decode()}
                 files.setdefault(part.name, []).append(one)
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, HttpProcessingError) as error:
         raise Malformed(f"a form that can't be read: {error}") from None
     return {"attributes": attributes, "files": files}

@@ -34,13 +34,13 @@ from busway.errors import InvalidTopic
 from busway.gateway.grants import VERBS, Key
 from busway.gateway.replays import MOST, Replays
 from busway.gateway.signing import control, form_of, verify
+from busway.gateway.statuses import FORBIDDEN, Refused
 from busway.topic import check_pattern
 
 log = logging.getLogger("busway.gateway")
 
 VARIABLE: Final = "BUSWAY_HTTP_KEY_LIST"
 
-_FORBIDDEN: Final = 403
 _LOOK: Final = 1.0
 """Seconds between two looks whether a file has changed."""
 _MILLISECONDS: Final = 1e11
@@ -52,15 +52,6 @@ _Window = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 
 class KeysError(ValueError):
     """Keys that can't be understood, with where they are wrong."""
-
-
-class Refused(Exception):  # noqa: N818 - the name says what happened
-    """A request that is not let in, with the status and the text for whoever sent it."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, rename={"api_key": "apiKey", "secret_key": "secretKey"}):
@@ -88,8 +79,6 @@ class Keyring:
         self._replays: dict[str, Replays] = {}
         self._source: _Source | None = None
         self._looked = -math.inf
-        self.refused = 0
-        """Requests that were not let in."""
 
     @classmethod
     def load(cls, path: str | PathLike[str] | None, environ: Mapping[str, str]) -> Self | None:
@@ -107,33 +96,18 @@ class Keyring:
     def check(self, request: Mapping[str, Any], now: float, *, raw: bytes | str | None = None) -> Key:
         """Whose request it is; raises Refused. `now` in seconds since 1970; `raw` is the request as it came, if it came as JSON."""
         self._look(now)
-        try:
-            return self._check(request, now, raw)
-        except Refused:
-            self.refused += 1
-            raise
-
-    def demand(self, key: Key, verb: Any, topic: str) -> None:
-        """Raises Refused if the key may not do that."""
-        if not key.may(verb, topic):
-            self.refused += 1
-            raise Refused(_FORBIDDEN, f"apiKey may not {verb} {topic}")
-
-    def _check(self, request: Mapping[str, Any], now: float, raw: bytes | str | None) -> Key:
         fields = control(request)
         if not (api_key := fields.get("apiKey")):
-            raise Refused(_FORBIDDEN, "missing apiKey in request")
+            raise Refused(FORBIDDEN, "missing apiKey in request")
         if not (signature := fields.get("signature")):
-            raise Refused(_FORBIDDEN, "missing signature in request")
+            raise Refused(FORBIDDEN, "missing signature in request")
         key = self._keys.get(api_key) if isinstance(api_key, str) else None
         if key is None:
-            raise Refused(_FORBIDDEN, "apiKey not exists")
+            raise Refused(FORBIDDEN, "apiKey not exists")
         if not key.secret:
-            raise Refused(_FORBIDDEN, "secretKey not exists")
+            raise Refused(FORBIDDEN, "secretKey not exists")
         if not verify(request, key.secret, raw=raw):
-            raise Refused(
-                _FORBIDDEN, "signature mismatched" if form_of(request) == "headers" else "signature unmatched"
-            )
+            raise Refused(FORBIDDEN, "signature mismatched" if form_of(request) == "headers" else "signature unmatched")
         if key.window is not None:
             self._once(key, key.window, fields, signature.lower(), now)
         return key
@@ -141,16 +115,16 @@ class Keyring:
     def _once(self, key: Key, window: float, fields: Mapping[str, Any], signature: str, now: float) -> None:
         """Refuse what is old, and what was here before: a request is known by its signature, which covers all of it."""
         if (timestamp := _seconds(fields.get("timestamp"))) is None:
-            raise Refused(_FORBIDDEN, "missing timestamp in request")
+            raise Refused(FORBIDDEN, "missing timestamp in request")
         replays = self._replays.get(key.api_key)
         if replays is None or replays.window != window:
             replays = self._replays[key.api_key] = Replays(window, most=self._remembered)
         mark = hashlib.sha256(signature.encode()).digest()[:16]
         match replays.look(mark, timestamp, now):
             case "late":
-                raise Refused(_FORBIDDEN, "timestamp out of window")
+                raise Refused(FORBIDDEN, "timestamp out of window")
             case "again":
-                raise Refused(_FORBIDDEN, "request was sent before")
+                raise Refused(FORBIDDEN, "request was sent before")
 
     def _look(self, now: float) -> None:
         """Read the keys again if a file of theirs has changed. Keys that can't be understood change nothing."""

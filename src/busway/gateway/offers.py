@@ -19,7 +19,7 @@ from busway.gateway.config import Http
 from busway.gateway.envelope import FLAT, HEADERS, UNSET, Ident, Request
 from busway.gateway.queues import Queue, Queues
 from busway.gateway.session import Session
-from busway.gateway.statuses import BAD, FAILED, OK, Refused
+from busway.gateway.statuses import BAD, FAILED, GONE, OK, Refused
 from busway.topic import check_topic, is_reserved
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Waiting(Session):
         super().__init__(commands)
         self.form = HEADERS
         self.answers: dict[Ident, asyncio.Future[tuple[int, Any]]] = {}
+        self.streams: dict[Ident, str] = {}
+        """The queues that they wait for."""
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
         del form, head
@@ -78,9 +80,13 @@ class Offers:
         """Topic, queue and URL of each."""
         return [(topic, offer.mq, offer.url) for topic, offer in sorted(self._offers.items())]
 
-    def served(self, stream: str) -> bool:
-        """Whether a client of the door subscribes to a queue."""
-        return bool(self._commands.taps.subscribers(stream))
+    async def served(self, queue: Queue) -> bool:
+        """Whether a client of the door subscribes to a queue, or somebody else consumes it."""
+        taps = self._commands.taps
+        if taps.subscribers(queue.stream):
+            return True
+        await taps.drained(queue.stream)  # those that wait for nobody are no consumers
+        return bool(await self._queues.consumers(queue))
 
     def match(self, path: str) -> Bound | None:
         """The longest bound URL that a path begins with."""
@@ -114,8 +120,9 @@ class Offers:
             offer.owners.add(session.id)
             self._offers[topic] = offer
 
-    async def bind(self, session: Session, queue: Queue, mq: str, body: Any, *, clear: bool) -> None:
-        """A client serves these URLs with a queue."""
+    @staticmethod
+    def urls(mq: str, body: Any) -> dict[str, str]:
+        """Topics and URLs that a client is to serve with a queue. Raises Refused."""
         if type(body) is not list:
             raise Refused(BAD, "bind command, missing body: a list of {url, mq}")
         topics: dict[str, str] = {}
@@ -128,6 +135,10 @@ class Offers:
             if is_reserved(topic) or not topic:
                 raise Refused(BAD, f"bind command, {entry['url']} can't be bound")
             topics[topic] = entry["url"]
+        return topics
+
+    async def bind(self, session: Session, mq: str, topics: dict[str, str], *, clear: bool) -> None:
+        """A client serves these URLs with a queue."""
         if clear:
             for topic in session.bound.pop(mq, []):
                 if topic not in topics:
@@ -135,7 +146,6 @@ class Offers:
         for topic, url in topics.items():
             await self.add(session, topic, mq, url)
             session.bound.setdefault(mq, []).append(topic)
-        del queue
 
     async def leave(self, session: Session) -> None:
         """A client is gone, and so is what only it has served."""
@@ -158,9 +168,12 @@ class Offers:
         queue = self._queues.find(offer.mq)
         if queue is None or queue.topic is None:
             raise HandlerError(f"MQ({offer.mq}) Not Found")
+        if not await self.served(queue):  # its last client is just leaving
+            raise HandlerError(f"MQ({offer.mq}) has no service at the moment")
         request = _request(offer, message)
         ident = request.ident = str(uuid4())
         future = self._waiting.answers[ident] = asyncio.get_running_loop().create_future()
+        self._waiting.streams[ident] = queue.stream
         try:
             await self._commands.publish(queue, request, self._waiting.id)
             async with asyncio.timeout(self._settings.call):
@@ -168,11 +181,20 @@ class Offers:
         except TimeoutError:
             raise HandlerError(f"no answer of the service within {self._settings.call:g} s") from None
         finally:
-            del self._waiting.answers[ident]
+            del self._waiting.answers[ident], self._waiting.streams[ident]
         payload = bodies.payload_of(body)[0]
         if status != OK:
             raise HandlerError(payload if isinstance(payload, str) else payload.decode())
         return payload
+
+    def pending(self, stream: str) -> bool:
+        """Whether a client of the bus waits for an answer of a queue's service."""
+        return stream in self._waiting.streams.values()
+
+    def unserved(self, stream: str, text: str) -> None:
+        """The service of a queue has gone: who waits for it is told."""
+        for ident in [ident for ident, one in self._waiting.streams.items() if one == stream]:
+            self._waiting.answer(HEADERS, ident, GONE, text)
 
     async def close(self) -> None:
         for offer in self._offers.values():

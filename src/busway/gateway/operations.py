@@ -233,6 +233,7 @@ _EVENT_REFUSALS: Final = tuple(
     for status, text in (
         ("400", "What was sent is no event, or the topic is none."),
         ("403", "The key is missing or wrong, or may not use this topic."),
+        ("408", "The request did not come in time."),
         ("413", "Something is too large."),
         ("503", "The bus is not there, or can't store it."),
         ("504", "It took too long."),

@@ -43,13 +43,15 @@ class Note(msgspec.Struct, omit_defaults=True):
 class Queue:
     """A queue that is there."""
 
-    __slots__ = ("acked", "alone", "name", "note", "stream", "topic", "type")
+    __slots__ = ("acked", "alone", "name", "note", "stream", "topic", "topics", "type")
 
     def __init__(self, topic: str, config: StreamConfig, *, taken: bool) -> None:
         self.name = topic
         self.topic = topic if taken else None
         """What is published on; None: the stream has this name, but takes other topics."""
         self.stream = config.name
+        self.topics = config.topics
+        """All that the stream takes."""
         self.type = config.store
         self.alone = topic == config.name or config.topics == (topic,)
         """Whether it is the whole stream, or that has others."""
@@ -251,9 +253,24 @@ class Queues:
                 raise Refused(NOT_FOUND, f"Channel({shown}) Not Found") from None
             raise
 
+    async def reach(self, queue: Queue, shown: str) -> tuple[str, ...]:
+        """Topics whose messages a channel hands out; none if it is not there."""
+        try:
+            info = await self._bus.channel_info(queue.stream, channel_name(shown))
+        except BusError as error:
+            if error.code == Code.NO_CHANNEL:
+                return ()
+            raise
+        return queue.topics if info.topic in {"", "**"} else (info.topic,)
+
     async def consumers(self, queue: Queue) -> int:
         """Those of all its channels, native ones included."""
-        return sum(one.consumers for one in await self._bus.channels(queue.stream))
+        try:
+            return sum(one.consumers for one in await self._bus.channels(queue.stream))
+        except BusError as error:
+            if error.code == Code.NO_STREAM:
+                return 0
+            raise
 
 
 def _channel(queue: Queue, info: ChannelInfo) -> dict[str, Any]:

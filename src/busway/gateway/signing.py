@@ -1,9 +1,11 @@
 """Signatures of JSON requests: the text that is signed, and whether a signature is right.
 
 Pure functions. A request is flat, or has its control fields in a member `headers`; `apiKey` and `signature` are where the
-control fields are. Signed is the whole request with `apiKey` and without `signature`, as compact JSON with sorted keys.
+control fields are. Signed is the whole request with `apiKey` and without `signature`, as compact JSON with sorted keys; bytes,
+which JSON has not, are in base64.
 """
 
+import base64
 import hmac
 import json
 import re
@@ -106,6 +108,8 @@ def _write(value: Any, parts: list[str], depth: int) -> None:
         parts.append("]")
     elif isinstance(value, str):
         _text(value, parts)
+    elif isinstance(value, bytes):
+        parts.append(f'"{base64.b64encode(value).decode()}"')
     elif value is None or isinstance(value, bool | int | float):
         parts.append(json.dumps(value, allow_nan=False))
     else:

@@ -3,6 +3,7 @@
 Commands and calls may come at any path; these few have a meaning of their own.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +12,10 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from busway.client.bus import Bus
+from busway.client.typed import declared
 from busway.gateway import asyncapi, events_http, health, openapi, pages, websocket
 from busway.gateway.grants import Key, Verb
 from busway.gateway.http import Handler
-from busway.gateway.keys import Refused as Unknown
 from busway.gateway.metrics import counter, gauge
 from busway.gateway.statuses import FORBIDDEN, Refused
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from busway.broker.server import Server
     from busway.gateway.door import JsonDoor
 
+unheard: Final = logging.getLogger("busway.gateway.http")
+"""Of aiohttp: what is no HTTP is answered, and is no error of this program."""
+unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], events_http.UNREADABLE)))
+
+_PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
+"""They change nothing, and are there whatever else is the matter. A page of elsewhere may link to them, but not read them."""
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
@@ -31,9 +38,8 @@ def application(door: "JsonDoor", server: "Server") -> web.Application:
     app = web.Application(client_max_size=door.settings.body, middlewares=[site.guarded])
     app.on_response_prepare.append(site.shared)
     app.add_routes(health.routes(server, more=site.metrics))
-    app.add_routes(
-        events_http.routes(site.bus, allow=site.allow if door.guard.wanted else None, stall=door.settings.stall)
-    )
+    allow = site.allow if door.guard.wanted else None
+    app.add_routes(events_http.routes(app, site.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
     app.add_routes(
         [
             web.get("/services", site.services),
@@ -72,7 +78,8 @@ class Site:
                 response.headers["Access-Control-Allow-Headers"] = wanted
             response.headers["Access-Control-Max-Age"] = "600"
             return response
-        if (refusal := self._door.refusal(request.headers)) is not None:
+        looked = request.method in {"GET", "HEAD"} and request.path in _PAGES
+        if not looked and (refusal := self._door.refusal(request.headers)) is not None:
             return _refused(*refusal)
         answer: web.StreamResponse = await handler(request)
         return answer
@@ -93,23 +100,30 @@ class Site:
         assert self._door.bus is not None
         yield self._door.bus
 
-    async def allow(self, request: web.Request, verb: Verb, topic: str) -> None:
+    async def allow(self, request: web.Request, verb: Verb, topics: Iterable[str]) -> None:
         """Refuse an event that is not signed as it should be, or whose key does not allow it."""
-        try:
-            self._door.guard.demand(await self._key(request, verb, topic), verb, topic)
-        except Refused as error:
-            raise Unknown(error.status, error.text) from None
+        key = await self._key(request, verb, request.match_info.get("topic", ""))
+        for topic in topics:
+            self._door.guard.demand(key, verb, topic)
 
     async def _key(self, request: web.Request, verb: str, topic: str = "") -> Key:
-        """Whose request it is: its headers or its query have the key and the signature of a message of the headers form."""
-        head = {
+        """Whose request it is: its headers or its query have the key and the signature of a message of the headers form.
+
+        That has what is asked for, the topic that the address names, attributes of an event that are headers, and the body: text, or
+        if it is none bytes.
+        """
+        head: dict[str, Any] = {
             name: value
             for name in _SIGNED
             if (value := request.headers.get(name) or request.query.get(name)) is not None
         }
+        head |= {name.lower(): value for name, value in request.headers.items() if name.lower().startswith("ce-")}
         signed: dict[str, Any] = {"headers": head | {"cmd": verb} | ({"mq": topic} if topic else {})}
         if body := await request.read():
-            signed["body"] = body.decode(errors="replace")
+            try:
+                signed["body"] = body.decode()
+            except UnicodeDecodeError:
+                signed["body"] = body
         return self._door.guard.signed(signed)
 
     # Looking.
@@ -134,7 +148,12 @@ class Site:
         """The bus."""
         if (refusal := await self._unsigned(request, "asyncapi")) is not None:
             return refusal
-        made = asyncapi.document(self._server.overview(), services=self._server.services(), http=self._door.address)
+        made = asyncapi.document(
+            self._server.overview(),
+            services=self._server.services(),
+            protocols=declared(),
+            http=self._door.address,
+        )
         return web.json_response(made)
 
     async def _unsigned(self, request: web.Request, cmd: str) -> web.Response | None:

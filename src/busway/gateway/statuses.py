@@ -19,6 +19,7 @@ OK: Final = 200
 BAD: Final = 400
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
+SLOWLY: Final = 408
 TOO_LARGE: Final = 413
 FAILED: Final = 500
 GONE: Final = 502

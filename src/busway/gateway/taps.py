@@ -53,8 +53,8 @@ class Tap:
 
     @property
     def passing(self) -> bool:
-        """Whether it must not stay open for nobody."""
-        return bool(self.queue.channel_mask(self.name) & (DELETE_ON_EXIT | EXCLUSIVE))
+        """Whether it must not stay open for nobody: what it holds is for others."""
+        return bool(self._held) or bool(self.queue.channel_mask(self.name) & (DELETE_ON_EXIT | EXCLUSIVE))
 
     # Subscribers.
 

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from busway.gateway import envelope
-from busway.gateway.envelope import UNSET, Malformed, Request
+from busway.gateway.envelope import HEADERS, UNSET, Malformed, Request
 
 _KEYS: Final = {
     key.lower(): key
@@ -65,10 +65,11 @@ _PLAIN: Final = frozenset(
 """Headers of HTTP itself, which are no part of a message."""
 
 
-def of(verb: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
-    """What an HTTP request asks for. `body` is bytes, or a value that was read from a form. Raises Malformed."""
+def of(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
+    """What an HTTP request asks for: `url` as it came, `query` what it says; `body` is bytes, or what was read from a form. Raises Malformed."""
+    path = url.partition("?")[0]
     if "cmd" in headers or ("mq" in headers and path == "/"):
-        return _headed(verb, path, query, headers, body)
+        return _headed(verb, url, query, headers, body)
     named = dict(query)
     if type(body) is bytes and body:
         if (request := _whole(body)) is not None:
@@ -99,33 +100,35 @@ def _whole(body: bytes) -> Request | None:
     return None
 
 
-def _headed(verb: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
+def _headed(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
     """Control fields in the HTTP headers, and in the query of the path `/`."""
     head = {
         _KEYS.get(name, name): value
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if name not in _PLAIN and not name.startswith("sec-")
     }
+    try:
+        "".join(str(value) for value in head.values()).encode()
+    except UnicodeEncodeError:
+        raise Malformed("headers must be UTF-8", HEADERS) from None
     sent = _sent(headers, body)
-    if path == "/":
+    if here := url.partition("?")[0] == "/":
         for name, value in query:
             if name == "body" and sent is UNSET:
                 sent = value
             elif name != "body":
                 head[_KEYS.get(name.lower(), name.lower())] = value
-    raw: dict[str, Any] = {"headers": head}
+    raw: dict[str, Any] = {"headers": head} if here else {"headers": head, "url": url, "method": verb}
     if sent is not UNSET:
         raw["body"] = sent
     request = envelope.of(raw)
     request.plain = True
-    if path != "/":
-        request.url, request.verb = path, verb
     return request
 
 
 def _called(path: str, named: dict[str, str], body: Any) -> Request:
     """`/<mq>/<module>/<method>/<parameters>`: a call of a service."""
-    parts = [part for part in path.split("/") if part]
+    parts = [unquote(part, errors="replace") for part in path.split("/") if part]
     mq = named.pop("mq", None)
     if mq is None and parts:
         mq = parts.pop(0)
@@ -143,7 +146,7 @@ def _called(path: str, named: dict[str, str], body: Any) -> Request:
     else:
         head["params"] = [*parts[2:], *more]
     request = envelope.of(head)
-    request.url = "/".join(("", mq or "", *parts))
+    request.url = "/".join(("", *(quote(part, safe="") for part in (*(mq or "").split("/"), *parts))))
     request.more = body if type(body) is list else more
     request.whole = type(body) is list
     return request
@@ -179,8 +182,3 @@ def _json(value: Any) -> Any:
 def printable(value: Any) -> str:
     """A value as an HTTP header may have it: nothing of it can end the header."""
     return quote(value if type(value) is str else str(value), safe=" !#$&'()*+,/:;=?@[]~{}|^`<>\"\\%")
-
-
-def path_of(raw: str) -> str:
-    """The path of a URL, without what is escaped."""
-    return unquote(raw, errors="replace")
