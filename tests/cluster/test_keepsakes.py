@@ -248,3 +248,19 @@ async def test_who_lacks_a_pin_gets_it_when_the_other_only_says_its_sum(cluster:
         return lone.key in b._hub.keeping.box
 
     await eventually(known)
+
+
+async def test_a_pin_that_is_taken_back_where_nobody_has_heard_of_it_does_not_come_back(cluster: Cluster):
+    a = await cluster.start()
+    b = await cluster.start()
+    feed, other = await cluster.client(a, name="feed"), await cluster.client(b, name="feed")
+    await feed.pin("config/x", b"1")
+    await other.unpin("config/x")  # they can't see each other yet
+    c = await cluster.start(a, b)
+    await cluster.whole()
+    third = await cluster.client(c)
+
+    async def gone():
+        return not [kept for bus in (feed, other, third) for kept in await bus.kept("config/**")]
+
+    await eventually(gone)

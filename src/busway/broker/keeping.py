@@ -170,7 +170,8 @@ class Keeping:
                 self._hub.nodes.kept(message)  # it is gone here when this session is
             self._done(conn, number, flags, 0)
         elif flags & UNKEEP:
-            there = message.key in self.box
+            # Of a pin that this node has not heard of another one may know, and tell it when it is linked.
+            there = message.key in self.box or self._hub.nodes is not None
             if there and pins is not None:
                 done = partial(self._stored, session, conn, number, flags, message, b"")
                 pins.store(self._unpin(message.key, message.version), done)
@@ -227,6 +228,8 @@ class Keeping:
         gone = self.box.take(message.key)
         if gone is not None:
             self._tell([gone], message)
+        elif flags & PIN and self._hub.nodes is not None:
+            self._hub.nodes.unkept([message], message)
         if conn is not None:
             self._done(conn, number, flags, int(gone is not None))
 
