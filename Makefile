@@ -18,7 +18,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces
+.PHONY: help setup run demo test check format bench bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,15 +26,15 @@ help: ## list the targets
 setup: $(ENGINE) java ## prepare the virtual environment and build the engine
 
 # With job control the terminal's Ctrl-C reaches the server alone, so that make has nothing to complain of.
-run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420
-	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve || test $$? = 130
+run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420, with JSON on http://127.0.0.1:15555
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve --http 127.0.0.1:15555 || test $$? = 130
 
 demo: $(ENGINE) java ## payments, a Spark pipeline, an archive and a picture, in two minutes
 	$(BIN)/python examples/demo/demo.py
 
 # Hundreds of programs are started, which are to find what others have compiled. The crate for Python has no tests in Rust.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(ENGINE) postgresql java namespaces ## run every test (PYTEST="-k word" narrows the Python ones)
+test: $(ENGINE) postgresql java namespaces chromium ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
 	cargo test --workspace --exclude busway-python --locked --quiet
 
@@ -80,7 +80,7 @@ simulate: $(ENGINE) ## run N (1000) simulated worlds from the seed FIRST (0) on,
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra mdns --extra spark --extra bench --group dev \
+		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra http --extra mdns --extra spark --extra bench --group dev \
 		-o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made
@@ -105,6 +105,9 @@ java:
 
 namespaces:
 	@scripts/namespaces.sh
+
+chromium:
+	@scripts/chromium.sh
 
 # The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
 $(DEPENDENCIES): requirements.lock | python

@@ -11,7 +11,6 @@ from busway.client.channel import Channel
 from busway.client.streams import Stream
 from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
 from busway.cluster.config import Cluster
-from busway.cluster.serving import serve
 from busway.errors import (
     AckLate,
     BusError,
@@ -44,6 +43,8 @@ from busway.errors import (
     Timeout,
 )
 from busway.fields import ANY, Expr, expr
+from busway.gateway.config import Http
+from busway.gateway.serving import serve
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings
@@ -75,6 +76,7 @@ __all__ = [
     "Forked",
     "Gathering",
     "HandlerError",
+    "Http",
     "InvalidFields",
     "InvalidPattern",
     "InvalidRule",

@@ -15,6 +15,7 @@ Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
 DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""
 
+LONGEST_NOTE: Final = 1 << 20
 _MOST: Final = 2**63 - 1
 _LONGEST: Final = 1e10
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -52,6 +53,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the database, for the store `db`; None: a SQLite file in the data folder."""
     retain_until: str | None = None
     """A channel: nothing is removed for the limits above before the channel has done it."""
+    note: str = ""
+    """Text for those who use it; the bus only stores it."""
     former: tuple[str, ...] = ()
     """Topics it took before it was updated: messages of them may still be there."""
 
@@ -79,6 +82,9 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the safety 'mirrored' is for a stream on disk; what others store is as safe as that is")
         if given.get("retain_until") is not None:
             check_name("channel", given["retain_until"])
+        note = given.get("note", "")
+        if not isinstance(note, str) or len(note) > LONGEST_NOTE:
+            raise ValueError(f"note must be a text of at most {LONGEST_NOTE} characters")
         topics = given.get("topics", ())
         if isinstance(topics, str) or not isinstance(topics, Iterable):
             raise TypeError(f"topics must be a list of patterns such as ['orders/**'], but is {topics!r}")

@@ -7,12 +7,14 @@
             print(message.topic, message.payload)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from busway.broker import Server as AsyncServer
+from busway.broker.server import State
+from busway.broker.streaming import Changes
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.portal import Portal
 from busway.client.sync import Bus
@@ -21,9 +23,13 @@ from busway.client.sync_parts import Events, Gathering, Request, Service, Subscr
 from busway.client.sync_streams import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
-from busway.cluster.serving import serve as _serve
 from busway.fields import Fields
+from busway.gateway.config import Http
+from busway.gateway.serving import serve as _serve
 from busway.settings import TLS, Identity, Offline, Settings
+from busway.streams import StreamConfig
+
+_T = TypeVar("_T")
 
 __all__ = [
     "Bus",
@@ -55,11 +61,12 @@ class Server:
         cluster: str | Cluster | None,
         servers: str | Sequence[str | Listed] | None,
         key: str | bytes | None,
+        http: str | Http | None,
     ) -> None:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key}
+            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http}
             server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
             return await server.start()
 
@@ -74,6 +81,28 @@ class Server:
     def addresses(self) -> tuple[str, ...]:
         """Where clients of this host connect to, real ports filled in."""
         return self._inner.addresses
+
+    @property
+    def http(self) -> str | None:
+        """Where the JSON door listens; None: there is none."""
+        return self._inner.http
+
+    @property
+    def stream_changes(self) -> Changes:
+        """Its `count` is how often a stream was made, changed or removed."""
+        return self._inner.stream_changes
+
+    def streams(self) -> dict[str, StreamConfig]:
+        """The streams as they are at this moment, by name."""
+        return self._look(self._inner.streams)
+
+    def stream_of(self, topic: str) -> StreamConfig | None:
+        """The stream that takes a topic at this moment; None: the default one does."""
+        return self._look(lambda: self._inner.stream_of(topic))
+
+    def services(self) -> list[str]:
+        """Topics that clients of this broker serve."""
+        return self._look(self._inner.services)
 
     @property
     def guid(self) -> str:
@@ -119,9 +148,26 @@ class Server:
 
     def stats(self) -> dict[str, Any]:
         """The broker's counters."""
+        return self._look(self._inner.stats)
 
-        async def look() -> dict[str, Any]:
-            return self._inner.stats()
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        return self._inner.state
+
+    def overview(self) -> dict[str, Any]:
+        """What `busway info` shows, but for the connections."""
+        return self._look(self._inner.overview)
+
+    def figures(self) -> dict[str, Any]:
+        """The overview, and as `nodes` what `busway cluster` shows."""
+        return self._portal.call(self._inner.figures)
+
+    def _look(self, at: Callable[[], _T]) -> _T:
+        """Something of the server, in its own thread."""
+
+        async def look() -> _T:
+            return at()
 
         return self._portal.call(look)
 
@@ -165,9 +211,10 @@ def serve(
     cluster: str | Cluster | None = None,
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
+    http: str | Http | None = None,
 ) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key}
+    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
 
 

@@ -49,6 +49,32 @@ async def test_limits_are_settings(shell):
     assert (done.code, done.notes) == (130, "")
 
 
+async def test_json_over_http(shell, tmp_path):
+    import aiohttp
+
+    serving = await shell.start(
+        "serve", "--tcp", "127.0.0.1:0", "--json", "--http", "127.0.0.1:0", "--http-cors", "*", "--http-body", "2k"
+    )
+    await serving.ready()
+    url = json.loads(await serving.line())["http"]
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url + "/?cmd=ping", headers={"Origin": "https://example.org"}) as response:
+            assert (response.status, (await response.json())["body"]) == (200, "OK, PING")
+        async with session.post(url, data=bytes(3000)) as response:
+            assert response.status == 413
+    done = await serving.end(signal.SIGTERM)
+    assert (done.code, url in done.notes) == (0, True)
+
+    for flags, says in (
+        (("--http-cors", "*"), "give --http HOST:PORT"),
+        (("--http", "nowhere"), "write HOST:PORT"),
+        (("--http", "127.0.0.1:0", "--http-keys", tmp_path / "none"), "can't be read"),
+    ):
+        done = await shell.run("serve", "--tcp", "127.0.0.1:0", *flags)
+        assert done.code == 2
+        assert says in " ".join(done.notes.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

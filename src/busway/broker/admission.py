@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 AGENT: Final = f"busway/{__version__}"
+SERVED: Final = 16_384
+"""Services of one client that are remembered, to be listed; the oldest are forgotten."""
 _NAME: Final = 255
 
 
@@ -115,6 +117,10 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
         return
     if hub.engine.serve(conn, service, number, topic, flags) != Code.OK:
         return
+    if (session := hub.sessions.get(conn)) is not None:
+        session.served[service] = topic.removeprefix("/")
+        if len(session.served) > SERVED:
+            del session.served[next(iter(session.served))]
     if flags & SHARED:
         hub.sharing.join(conn, service, topic, flags)
     if flags & WAIT:

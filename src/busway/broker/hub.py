@@ -6,6 +6,7 @@ through it: an unexpected error ends that client's connection, is logged with it
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -28,6 +29,7 @@ from busway.broker.pulse import Pulse
 from busway.broker.replaying import Replaying
 from busway.broker.retained import Kept, Key
 from busway.broker.services import Answering
+from busway.broker.session import reason
 from busway.broker.sharing import Sharing
 from busway.broker.stream import Stream
 from busway.broker.streaming import Streaming
@@ -233,6 +235,10 @@ class Hub:
         """By the clients' own session numbers: the connection that each has now."""
         self.fences = Fences()
         self.clients = 0
+        self.opened: Counter[str] = Counter()
+        """Connections that came, by their way."""
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """Those that went, by their way and by why they did."""
         self.refused = 0
         self.faults = 0
         self.errors = 0
@@ -321,6 +327,7 @@ class Hub:
     def joined(self, session: "Session") -> None:
         self.sessions[session.conn] = session
         self.everyone[session] = None
+        self.opened[session.scheme] += 1
         self.empty.clear()
         if len(self.sessions) > self.settings.connections:
             self.refused += 1
@@ -365,6 +372,7 @@ class Hub:
 
     def left(self, session: "Session") -> None:
         self.everyone.pop(session, None)
+        self.ended[session.scheme, session.why] += 1
         if not self.everyone:
             self.empty.set()
 
@@ -377,6 +385,7 @@ class Hub:
         self.errors += 1
         log.error("unexpected error in %s; the connection is closed", what, exc_info=error)
         if session is not None:
+            session.why = "error"
             session.abort()
 
 
@@ -404,6 +413,7 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
         hub.delivering.left(conn)
         if hub.nodes is not None:
             hub.nodes.closed(conn, code, text)
+        session.why = "client"
         session.end()
     return None
 
@@ -450,6 +460,7 @@ def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.faults += 1
     if session := hub.sessions.get(conn):
         log.info("client %s (%r, %s) is closed: %s %s", session.client, session.name, session.peer(), code, text)
+        session.why = reason(code)
         session.end()
     return None
 

@@ -8,23 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from busway import ambient
 from busway.broker import services
 from busway.broker.data import DataFolder
+from busway.broker.doors import Door
 from busway.broker.hub import Hub, Nodes
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.session import Session
+from busway.broker.streaming import Changes
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Identity, Offline, Settings
+from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
 
 log = logging.getLogger("busway.broker")
+
+State: TypeAlias = Literal["new", "serving", "stopping", "stopped"]
 
 _LOOK: Final = 0.01
 """Seconds between two looks at the outboxes while draining."""
@@ -46,6 +51,7 @@ class Server:
         fields: Fields | None = None,
         data: str | PathLike[str] | None = None,
         nodes: Callable[[Hub], Nodes] | None = None,
+        doors: Sequence[Callable[["Server"], Door]] = (),
     ) -> None:
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
@@ -65,12 +71,15 @@ class Server:
             )
         self._tls = tls
         self._nodes = nodes
+        self._doors = [make(self) for make in doors]
+        self._open: list[Door] = []
         self._asked: list[Address] = [parse(address) for address in addresses]
         for server in self.settings.servers:
             parse(server)  # a wrong one is found here, not by every client
         self._listeners: list[Listener] = []
         self._hub: Hub | None = None
         self._begun = False
+        self._serving = False
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._deadline = math.inf
@@ -116,13 +125,53 @@ class Server:
         hub.pulse.arm()
         if hub.nodes is not None:
             hub.nodes.start(tuple(str(one.bound) for one in self._listeners if one.address.scheme != "memory"))
-        log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(self.addresses) or "memory")
+        try:
+            for door in self._doors:
+                self._open.append(door)
+                await door.open()
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        self._serving = True
+        places = [*self.addresses, *(door.address for door in self._open)]
+        log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(places) or "memory")
         return self
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where clients of this host connect to, real ports filled in. A server in memory only has none."""
         return tuple(str(one.address) for one in self._listeners if one.address.scheme != "memory")
+
+    @property
+    def http(self) -> str | None:
+        """Where the JSON door listens, such as `http://127.0.0.1:15555`; None: there is none, or it is not open."""
+        return next((door.address for door in self._open if door.kind == "http"), None)
+
+    @property
+    def stream_changes(self) -> Changes:
+        """Its `count` is how often a stream was made, changed or removed: whoever remembers what streams() said looks at this first."""
+        return self._running().streaming.changes
+
+    def streams(self) -> dict[str, StreamConfig]:
+        """The streams as they are at this moment, by name."""
+        return {name: stream.config for name, stream in self._running().streaming.streams.items()}
+
+    def stream_of(self, topic: str) -> StreamConfig | None:
+        """The stream that takes a topic at this moment; None: what is published durably on it goes to the default one."""
+        found = self._running().streaming.taking(topic)
+        return None if found is None else found.config
+
+    def services(self) -> list[str]:
+        """Topics that clients of this broker serve.
+
+        The engine does not tell when a service that is not shared is given up: it may still be among them while its client serves others.
+        """
+        hub = self._running()
+        found: set[str] = set()
+        for conn, session in hub.sessions.items():
+            if session.served and hub.engine.connection(conn)["services"]:
+                found.update(session.served.values())
+        return sorted(found)
 
     def connect(
         self,
@@ -157,6 +206,32 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """The broker's counters."""
         return services.stats(self._running())
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life: not started or about to be, serving, stopping, or over."""
+        if self._stopped.is_set():
+            return "stopped"
+        if self._stopping is not None:
+            return "stopping"
+        return "serving" if self._serving else "new"
+
+    def overview(self) -> dict[str, Any]:
+        """What `busway info` shows, but for the connections: `transports` counts those that came, `ended` those that went and why.
+
+        `damaged` has the streams that could not be opened.
+        """
+        hub = self._running()
+        return services.overview(hub) | {
+            "transports": dict(hub.opened),
+            "ended": dict(hub.ended),
+            "damaged": dict(hub.streaming.damaged),
+        }
+
+    async def figures(self) -> dict[str, Any]:
+        """The overview, and as `nodes` what `busway cluster` shows: round trips are measured. None without a cluster."""
+        nodes = self._running().nodes
+        return {"nodes": None if nodes is None else await nodes.figures()} | self.overview()
 
     async def serve_forever(self) -> None:
         """Return when the server has been stopped; stop it when this is cancelled."""
@@ -199,6 +274,7 @@ class Server:
     async def _stop(self, hub: Hub) -> None:
         try:
             self._close_listeners()
+            await self._close_doors(hub)
             if hub.nodes is not None:
                 await hub.nodes.stop()
             hub.directory.leave()
@@ -227,6 +303,15 @@ class Server:
                 await hub.nodes.end()
             await self._close_data()
             self._stopped.set()
+
+    async def _close_doors(self, hub: Hub) -> None:
+        """One after the other, the last one first; what goes wrong with one harms nothing else."""
+        while self._open:
+            door = self._open.pop()
+            try:
+                await door.close(max(self._deadline - hub.loop.time(), 0.0))
+            except Exception:
+                log.exception("unexpected error while the door %s was closed", door.kind)
 
     async def _open_data(self) -> list[Pin]:
         """Claim the data folder; the pins in it."""

@@ -111,6 +111,11 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
     payload = message.payload
     question = msgspec.json.decode(payload, type=InfoQuestion) if payload else InfoQuestion()
     listed = islice(hub.sessions.items(), question.skip, question.skip + question.connections)
+    return overview(hub) | {"connections": [_connection(hub, conn) for conn, _ in listed]}
+
+
+def overview(hub: "Hub") -> dict[str, Any]:
+    """All of that but the connections."""
     return {
         "name": hub.name,
         "guid": hub.guid,
@@ -126,7 +131,6 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
         "kept": hub.keeping.figures(),
         "shared": hub.sharing.figures(),
         "streams": [stream.figures() for stream in hub.streaming.streams.values()],
-        "connections": [_connection(hub, conn) for conn, _ in listed],
     }
 
 

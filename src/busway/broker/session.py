@@ -20,6 +20,7 @@ log = logging.getLogger("busway.broker")
 
 GRACE: Final = 2.0
 """Seconds a closing connection has to take what is left for it."""
+_CODES: Final = frozenset(Code)
 
 
 class Session(asyncio.BufferedProtocol):
@@ -37,8 +38,10 @@ class Session(asyncio.BufferedProtocol):
         "node",
         "paused",
         "scheme",
+        "served",
         "session",
         "transport",
+        "why",
     )
 
     transport: asyncio.Transport
@@ -57,6 +60,10 @@ class Session(asyncio.BufferedProtocol):
         self.accepted = False
         self.closing = False
         self.paused = False
+        self.served: dict[int, str] = {}
+        """Topics of the services that it was allowed, by the numbers it has given them."""
+        self.why = "lost"
+        """How it ended, for the counters: "client" if that said so, the name of the code it was told, or else it was lost."""
 
     # The transport calls these.
 
@@ -126,6 +133,7 @@ class Session(asyncio.BufferedProtocol):
         if self.closing or self.conn < 0:
             return
         self._hub.engine.close(self.conn, code, text)
+        self.why = reason(code)
         self.end()
 
     def end(self) -> None:
@@ -188,3 +196,8 @@ class Session(asyncio.BufferedProtocol):
         conn, self.conn = self.conn, -1
         if conn >= 0:
             self._hub.forget(conn)
+
+
+def reason(code: int) -> str:
+    """The name of a code, of which there are few, whatever number another program comes up with."""
+    return Code(code).name.lower() if code in _CODES else "other"

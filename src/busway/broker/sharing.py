@@ -124,6 +124,8 @@ def answer(hub: "Hub", event: tuple[Any, ...]) -> None:
 
 def unserve(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, service, _ = event
+    if (session := hub.sessions.get(conn)) is not None:
+        session.served.pop(service, None)
     hub.sharing.do(hub.sharing.asking.leave(conn, service, hub.loop.time()))
 
 

@@ -39,6 +39,15 @@ _HANDLES: Final = 64
 """File handles that are left for connections and for reading when a stream is made."""
 
 
+class Changes:
+    """How often a stream was made, changed or removed."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Streaming:
     """All streams of one hub."""
 
@@ -55,6 +64,7 @@ class Streaming:
         self._databases = Databases()
         self._ends = Ends(self._folder)
         self._changing = asyncio.Lock()
+        self.changes = Changes()
 
     # From start to stop.
 
@@ -201,9 +211,17 @@ class Streaming:
                 await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # what stays goes at the next start
 
     def _tell_nodes(self, stream: Stream, *, there: bool = True) -> None:
+        self.changes.count += 1
         if self._hub.nodes is not None:
             self._hub.nodes.stream(stream, there=there)
             self._hub.flush()
+
+    def taking(self, topic: str) -> Stream | None:
+        """The stream that takes a topic by its patterns; None: only the default one does."""
+        for stream in self.streams.values():
+            if any(matches(topic, one) for one in stream.config.topics):
+                return stream
+        return None
 
     def get(self, name: str) -> Stream:
         if (stream := self.streams.get(name)) is None:

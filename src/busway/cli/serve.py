@@ -19,6 +19,7 @@ from busway.settings import DEFAULT_URL, Settings
 
 _LIMITS = "Limits and times"
 _CLUSTER = "Cluster"
+_HTTP = "JSON over HTTP and WebSocket"
 _KEY = "BUSWAY_CLUSTER_KEY"
 _DEFAULTS = Settings()
 
@@ -165,10 +166,48 @@ def serve(
         bool,
         typer.Option(
             "--discover",
-            help="Find the other nodes of the local network by multicast DNS; needs busway[mdns].",
+            help="Find the other nodes of the local network by multicast DNS; needs busway\\[mdns].",
             rich_help_panel=_CLUSTER,
         ),
     ] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            help="Speak JSON over HTTP and WebSocket here, port 0 = any; needs busway\\[http].",
+            metavar="HOST:PORT",
+            rich_help_panel=_HTTP,
+        ),
+    ] = None,
+    http_cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--http-cors",
+            help="Origin whose pages may call it, * = all; repeatable.",
+            metavar="ORIGIN",
+            rich_help_panel=_HTTP,
+        ),
+    ] = None,
+    http_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--http-keys",
+            help="File of keys: requests have to be signed with one of them.",
+            metavar="FILE",
+            rich_help_panel=_HTTP,
+        ),
+    ] = None,
+    http_body: Annotated[
+        int | None,
+        typer.Option(
+            "--http-body",
+            help="Longest request.",
+            parser=values.size,
+            metavar="SIZE",
+            show_default="8m",
+            rich_help_panel=_HTTP,
+        ),
+    ] = None,
     field: Annotated[
         list[str] | None,
         typer.Option("--field", "-f", help="A field that every message gets; repeatable.", metavar="NAME=VALUE"),
@@ -213,6 +252,7 @@ def serve(
     busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
     busway serve --tcp 0.0.0.0:7420 --cluster prod --servers srv1:7420,srv2:7420
     busway serve --tcp 0.0.0.0:7420 --servers srv1:7420 --mirror-of srv1 --data ./data
+    busway serve --http 127.0.0.1:15555
     """
     given = locals()
     try:
@@ -241,10 +281,21 @@ def serve(
                 discover=discover,
                 mirror=(mirror_of, mirror_wait, takeover),
             ),
+            http=_door(http, cors=http_cors, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
     terminal.run(lambda: _serve(server, seconds, json=json, quiet=quiet))
+
+
+def _door(address: str | None, **given: Any) -> busway.Http | None:
+    """Where and how it speaks JSON, if it is to."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if address is None:
+        if chosen:
+            raise ValueError("--http-cors, --http-keys and --http-body are for the JSON door: give --http HOST:PORT")
+        return None
+    return busway.Http(address=address, **chosen)
 
 
 def _place(
@@ -309,7 +360,8 @@ async def _serve(server: busway.Server, seconds: float | None, *, json: bool, qu
             if not quiet:
                 _announce(server)
             if json:
-                terminal.record({"addresses": server.addresses, "guid": server.guid, "name": server.name})
+                told = {"addresses": server.addresses, "guid": server.guid, "name": server.name}
+                terminal.record(told if server.http is None else told | {"http": server.http})
             await _until(signals.first, seconds)
             if not quiet:
                 terminal.note("delivering what waits; once more stops at once")
@@ -340,6 +392,8 @@ def _announce(server: busway.Server) -> None:
     console.print(f"[bold]busway {busway.__version__}[/] serves{named} on")
     for one in server.addresses:
         console.print(f"  [cyan]{one}[/]")
+    if server.http is not None:
+        console.print(f"  [cyan]{server.http}[/] [dim](JSON over HTTP and WebSocket)[/]")
     first = server.addresses[0]
     url = "" if DEFAULT_URL in server.addresses else f" --url {first}"
     if first.startswith("tls:"):

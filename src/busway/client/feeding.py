@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from busway.client.storing import Unstored
+from busway.client.storing import Telling, Unstored
 from busway.client.underway import Alone, Mixed
 from busway.errors import BusError, Timeout
 
@@ -50,6 +50,14 @@ class Feed:
     def skip(self, number: int) -> None:
         """Give no message a number up to this one."""
         self._core.session.skip(number)
+
+    def begin(self, one: Telling) -> bool:
+        """Send one message without anything to await, apart from the runs: whether it was sent.
+
+        It is told of its place, or why it has none, in the moment in which the broker's answer is read. False: there is no room,
+        or no connection; publish() of the bus waits for that.
+        """
+        return self._unstored.begin(one)
 
     async def send(self, runs: Iterable[Run]) -> None:
         """Send these as soon as there is room; what was refused meanwhile is raised. RunFailed, Timeout."""

@@ -14,7 +14,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from busway import ambient
 from busway.client.connection import Connection
@@ -43,6 +43,44 @@ _EACH: Final = 256
 remembers of a client."""
 _CHUNK: Final = 1024
 _LONGEST: Final = 100 * 365.25 * 86400
+
+
+class Telling:
+    """A durable publish of which nobody awaits the answer: what became of it is told at once when it is known.
+
+    For programs that pass on very many: it is its own book entry, and makes no future.
+    """
+
+    __slots__ = ("fields", "payload", "sent", "topic")
+
+    times: ClassVar[tuple[int, int]] = (0, 0)
+
+    def __init__(self, topic: str, payload: bytes | str, fields: bytes) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.fields = fields
+        """As they are on the wire."""
+        self.sent = 0
+
+    def stored(self, broker: str, stream: str, offset: int, sequence: int) -> None:
+        """It is stored there."""
+
+    def refused(self, error: BusError) -> None:
+        """It is not stored."""
+
+    @property
+    def answer(self) -> "Telling":
+        """As a Placing has one: this is told instead."""
+        return self
+
+    def done(self) -> bool:
+        return False
+
+    def set_exception(self, error: BusError) -> None:
+        self.refused(error)
+
+    def exception(self) -> None:
+        """As a future has it."""
 
 
 class Placing(Coroutine[Any, Any, Position]):
@@ -91,7 +129,7 @@ class Unstored:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._ones: dict[int, Placing] = {}
+        self._ones: dict[int, Placing | Telling] = {}
         """By their numbers, those that were sent one by one."""
         self._sent: deque[Underway] = deque()
         self._bytes = 0
@@ -111,6 +149,18 @@ class Unstored:
         if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
+
+    def begin(self, one: Telling) -> bool:
+        """Send a message if that can be done at once; it is told what becomes of it. False: nothing is sent."""
+        core = self._core
+        connection = core.connection
+        if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
+            return False
+        one.sent = now = ambient.time_ns()
+        number = core.session.send(PUBLISH, one.topic, one.payload, flags=DURABLE, fields=one.fields, time=now)
+        self._ones[number] = one
+        self._bytes += len(one.payload) + _EACH
+        return True
 
     async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[Mixed, int]:
         """Send some of these, from one on, without waiting until they are stored; what is under way, and where to go on.
@@ -163,7 +213,7 @@ class Unstored:
         core = self._core
         now = ambient.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
-        placing = self._ones[number] = Placing(core.loop.create_future(), topic, payload, fields, times, now)
+        self._ones[number] = placing = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
         if len(self._ones) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
@@ -230,7 +280,9 @@ class Unstored:
         while number < end:
             if (placing := ones.pop(number, None)) is not None:
                 self._bytes -= len(placing.payload) + _EACH
-                if not placing.answer.done():
+                if isinstance(placing, Telling):
+                    placing.stored(broker, stream, offset, sequence)
+                elif not placing.answer.done():
                     placing.answer.set_result(Position(broker, stream, offset, sequence))
                 some = 1
             elif (sent := self._find(number)) is not None:
@@ -266,7 +318,7 @@ class Unstored:
         self._tell(sent.answer, sent.topic_of(number), error)
         self._settle(sent, 1)
 
-    def _tell(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
+    def _tell(self, answer: "asyncio.Future[Any] | Telling", topic: str, error: BusError) -> None:
         if not answer.done():
             answer.set_exception(error)
             answer.exception()  # the event tells it if nobody waits
@@ -331,7 +383,7 @@ class Unstored:
 
     def end(self, error: BusError) -> None:
         """There will be no further connection."""
-        answers: list[asyncio.Future[Any]] = [one.answer for one in self._ones.values()]
+        answers: list[asyncio.Future[Any] | Telling] = [one.answer for one in self._ones.values()]
         answers += [sent.answer for sent in self._sent]
         self._ones, self._sent = {}, deque()
         for answer in answers:

@@ -217,14 +217,15 @@ class Streams:
         once: float | str | timedelta = "15m",
         url: str | None = None,
         retain_until: str | None = None,
+        note: str = "",
     ) -> Stream:
         """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine.
 
         `store` is memory, disk or db (None: disk if the broker has a data folder, else memory), `safety` what a message is when
         its publish returns: in memory, written, or synced. Messages stay for `max_age`, or until there are more than `max_bytes`
         or `max_count`; None is no limit. With `retain_until`, the name of a channel, nothing leaves before that channel has done it,
-        and nothing at all while there is no such channel. A message that is sent again within `once` is stored once. No two streams take the
-        same topic; what was stored of these topics before stays in the stream where it is.
+        and nothing at all while there is no such channel. A message that is sent again within `once` is stored once. `note` is
+        a text for those who use it. No two streams take the same topic; what was stored of these topics before stays in the stream where it is.
         """
         given = {
             "topics": topics,
@@ -234,6 +235,7 @@ class Streams:
             "max_count": max_count,
             "once": once,
             "retain_until": retain_until,
+            "note": note,
         }
         if store is not None or url is not None:
             given |= {"store": store or "db", "url": url}

@@ -130,6 +130,7 @@ class Streams:
         once: float | str | timedelta = "15m",
         url: str | None = None,
         retain_until: str | None = None,
+        note: str = "",
     ) -> Stream:
         """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine."""
         patterns = topics if isinstance(topics, str) else list(topics)  # a generator runs in the caller's thread
@@ -145,6 +146,7 @@ class Streams:
                 once=once,
                 url=url,
                 retain_until=retain_until,
+                note=note,
             )
         )
         return Stream(self._portal, inner)

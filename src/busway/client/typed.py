@@ -22,6 +22,7 @@ from typing import (
     get_origin,
     overload,
 )
+from weakref import WeakSet
 
 import msgspec
 
@@ -47,6 +48,7 @@ else:
 T = TypeVar("T")
 
 _KIND = "__busway__"
+_DECLARED: "WeakSet[type]" = WeakSet()
 
 
 class Kind(Generic[T]):
@@ -143,6 +145,7 @@ class _ProtocolMeta(msgspec.StructMeta):
             reply = declared
         if prefix is not None:
             setattr(cls, _KIND, Kind(cls, prefix, reply, encoding))
+            _DECLARED.add(cls)
         elif reply is not msgspec.UNSET:
             raise TypeError(f"{name}: a reply type needs a prefix")
         return cls
@@ -184,9 +187,15 @@ def protocol(
 
     def declare(cls: type[T]) -> type[T]:
         setattr(cls, _KIND, Kind(cls, prefix, reply, encoding))
+        _DECLARED.add(cls)
         return cls
 
     return declare if cls is None else declare(cls)
+
+
+def declared() -> list[type]:
+    """The protocols of this process, by their prefixes and names."""
+    return sorted(_DECLARED, key=lambda cls: (kind_for(cls).prefix, cls.__name__))
 
 
 def kind_of(value: object) -> Kind[Any] | None:

@@ -1,11 +1,12 @@
-"""`busway.serve`: a broker, alone or as a node of a cluster."""
+"""A broker, alone or as a node of a cluster; `busway.serve` without its doors."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType
 
+from busway.broker.doors import Door
 from busway.broker.server import Server
 from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
@@ -25,6 +26,7 @@ def serve(
     cluster: str | Cluster | None = None,
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
+    doors: Sequence[Callable[[Server], Door]] = (),
 ) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
@@ -46,7 +48,7 @@ def serve(
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (own := _own_fields(place, name or socket.gethostname())):
         fields = {**own, **(fields or {})}
-    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, nodes=nodes)
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, nodes=nodes, doors=doors)
 
 
 def _own_fields(place: Cluster, name: str) -> Fields:

@@ -1,0 +1,209 @@
+"""The JSON door of a server: HTTP and WebSocket on one port, from its start to its drained stop. A driver."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from busway.client.bus import Bus
+from busway.errors import ListenFailed
+from busway.gateway.commands import Commands
+from busway.gateway.config import Http, host_port
+from busway.gateway.guard import Guard, Keys
+from busway.gateway.queues import Queues
+from busway.gateway.site import application, unheard
+from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Socket
+from busway.gateway.statuses import AWAY, FORBIDDEN
+
+try:
+    from busway.gateway.fastsocket import Front
+except ImportError:  # picows is not there; aiohttp reads WebSockets, too
+    Front = None  # type: ignore[assignment, misc]
+
+if TYPE_CHECKING:
+    from busway.broker.server import Server
+
+log = logging.getLogger("busway.gateway")
+
+_SWEEP: Final = 1.0
+"""Seconds between two looks for clients that are silent or take nothing."""
+
+_LINGER: Final = 2.0
+"""Seconds in which what is left of a refused request is read, so that its sender sees the answer."""
+
+
+class JsonDoor:
+    """Made by `busway.serve(http=...)`."""
+
+    kind = "http"
+
+    def __init__(self, server: "Server", settings: Http, keys: Keys | None = None) -> None:
+        self._server = server
+        self.settings = settings
+        self.closing = False
+        self.guard = Guard(keys)
+        self._host, self._port = host_port(settings.address)
+        self._sockets: set[Socket] = set()
+        self.fronts: set[Any] = set()
+        """Connections that have not said what they want."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.bus: Bus | None = None
+        self._commands: Commands | None = None
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def commands(self) -> Commands:
+        """What its clients may ask for."""
+        assert self._commands is not None
+        return self._commands
+
+    def figures(self) -> dict[str, Any]:
+        """What it has counted, and who is there."""
+        counters = self.commands.counters
+        return {
+            "sockets": len(self._sockets),
+            "requests": counters.requests | {"pub": counters.requests.get("pub", 0) + counters.quick},
+            "refusals": {str(status): count for status, count in counters.refusals.items()},
+            "forbidden": self.guard.refused,
+            "delivered": counters.delivered,
+            "slow": counters.slow,
+            "channels": len(self.commands.taps),
+        }
+
+    # From start to stop.
+
+    async def open(self) -> None:
+        """Listen."""
+        loop = asyncio.get_running_loop()
+        self.bus = await self._server.connect(name="json").open()
+        self._flushes = Flushes()
+        queues = Queues(self._server, self.bus, self.settings)
+        self._commands = Commands(self.bus, queues, self.settings, self.guard)
+        self._runner = web.AppRunner(
+            application(self, self._server),
+            access_log=None,
+            logger=unheard,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
+            lingering_time=_LINGER,
+            max_line_size=self.settings.head,
+            max_field_size=self.settings.head,
+        )
+        await self._runner.setup()
+        try:
+            self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+            raise ListenFailed(f"can't listen on {self.address}: {why}") from error
+        self._port = self._listener.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
+
+    async def close(self, seconds: float) -> None:
+        """Take no more, tell those that are there, let what waits for them flow out."""
+        self.closing = True
+        deadline = asyncio.get_running_loop().time() + seconds
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for front in list(self.fronts):
+            front.abort()
+        for socket in list(self._sockets):
+            socket.part(GOING_AWAY, "the broker stops")
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._empty.wait()
+        for socket in list(self._sockets):
+            socket.abort()
+        if self._commands is not None:
+            for session in list(self._commands.sessions.values()):
+                session.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._commands is not None:
+            await self._commands.close()
+        if self.bus is not None:
+            await self.bus.drain(max(deadline - asyncio.get_running_loop().time(), 0.1))
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = loop.time()
+            self.commands.taps.sweep(now)
+            for socket in list(self._sockets):
+                if socket.full_since is not None and now - socket.full_since > self.settings.stall:
+                    self.commands.counters.slow += 1
+                    log.warning("a WebSocket client took nothing for %g s, and is closed", self.settings.stall)
+                    socket.part(TOO_SLOW, "too slow")
+                elif now - socket.seen > self.settings.idle:
+                    socket.part(GOING_AWAY, f"silent for {self.settings.idle:g} s")
+
+    # Connections.
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return self.plain() if Front is None else Front(self)
+
+    def plain(self) -> Any:
+        """A protocol that speaks HTTP."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    def socket(self, transport: Any) -> Socket:
+        """A client over a WebSocket."""
+        made = Socket(self.commands, self._flushes, transport, self.settings.pending, lambda: self._left(made))
+        self._sockets.add(made)
+        self._empty.clear()
+        return made
+
+    def _left(self, socket: Socket) -> None:
+        self._sockets.discard(socket)
+        if not self._sockets:
+            self._empty.set()
+
+    def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Why a request is not even looked at: a page of somewhere else sends it, or there are too many."""
+        if self.closing:
+            return AWAY, "the broker stops"
+        if len(self._sockets) >= self.settings.clients:
+            return AWAY, f"{self.settings.clients} clients are there already"
+        if self._is_foreign(headers) and not self.shares(origin := headers.get("Origin")):
+            return FORBIDDEN, f"pages of {origin or 'other origins'} may not call it (setting cors)"
+        return None
+
+    def _is_foreign(self, headers: Mapping[str, str]) -> bool:
+        """Whether a page of somewhere else sends a request, also one that has the name of its own host point here."""
+        host, origin = headers.get("Host", ""), headers.get("Origin")
+        if origin is not None:
+            return origin.partition("://")[2] != host or not self._is_own(host)
+        site = headers.get("Sec-Fetch-Site")
+        return site is not None and site != "none" and (site != "same-origin" or not self._is_own(host))
+
+    def _is_own(self, host: str) -> bool:
+        """Whether only this door can be meant: a number can't be made to point elsewhere, and other names have to be in `cors`."""
+        if "*" in self.settings.cors or any(host == one.partition("://")[2] for one in self.settings.cors):
+            return True
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in {"localhost", self._host} or bool(ip_address(name))
+        except ValueError:
+            return False
+
+    def shares(self, origin: str | None) -> bool:
+        return "*" in self.settings.cors or (origin is not None and origin in self.settings.cors)

@@ -1,0 +1,81 @@
+"""`busway.serve`: a broker, alone or as a node of a cluster, with the doors that it is to have."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from os import PathLike
+from types import NoneType
+from typing import TYPE_CHECKING, Final
+
+from busway.broker.doors import Door
+from busway.broker.server import Server
+from busway.checks import check_type
+from busway.cluster import serving
+from busway.cluster.config import Cluster
+from busway.cluster.servers import Listed
+from busway.fields import Fields
+from busway.gateway.config import Http
+from busway.settings import TLS, Settings
+
+if TYPE_CHECKING:
+    from busway.gateway.door import JsonDoor
+
+_NEEDED: Final = frozenset({"aiohttp", "multidict", "yarl", "prometheus_client"})
+
+
+def serve(
+    *addresses: str,
+    name: str = "",
+    settings: Settings | None = None,
+    tls: TLS | None = None,
+    fields: Fields | None = None,
+    data: str | PathLike[str] | None = None,
+    cluster: str | Cluster | None = None,
+    servers: str | Sequence[str | Listed] | None = None,
+    key: str | bytes | None = None,
+    http: str | Http | None = None,
+) -> Server:
+    """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
+
+    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
+    broker: streams, channels, pins and its guid.
+
+    With `cluster` (a name, or a `busway.Cluster` for more) or `servers` (some of the others: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) it
+    is one of the nodes of a cluster, which know each other by the same name and `key`. If the list has address fields of the server with
+    this `name`, they are added to each message, too.
+
+    `http` (`HOST:PORT`, or a `busway.Http` for more) is where it speaks JSON over HTTP and WebSocket; that needs `busway[http]`.
+
+    ::
+
+        async with busway.serve("tcp://127.0.0.1:7420") as server:
+            await server.serve_forever()
+    """
+    check_type("http", http, (str, Http, NoneType), "HOST:PORT, a busway.Http or None")
+    doors: list[Callable[[Server], Door]] = []
+    if http is not None:
+        doors.append(_json(http if isinstance(http, Http) else Http(address=http)))
+    return serving.serve(
+        *addresses,
+        name=name,
+        settings=settings,
+        tls=tls,
+        fields=fields,
+        data=data,
+        cluster=cluster,
+        servers=servers,
+        key=key,
+        doors=doors,
+    )
+
+
+def _json(settings: Http) -> "partial[JsonDoor]":
+    try:
+        from busway.gateway.door import JsonDoor  # noqa: PLC0415, needs aiohttp, which not everybody has
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+            raise
+        raise ImportError(f"the JSON door needs {error.name}: pip install 'busway[http]'", name=error.name) from error
+    from busway.gateway.keys import Keyring  # noqa: PLC0415
+
+    return partial(JsonDoor, settings=settings, keys=Keyring.load(settings.keys, os.environ))
