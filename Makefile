@@ -18,7 +18,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium
+.PHONY: help setup run demo test check format bench bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium curl
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ demo: $(ENGINE) java ## payments, a Spark pipeline, an archive and a picture, in
 
 # Hundreds of programs are started, which are to find what others have compiled. The crate for Python has no tests in Rust.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(ENGINE) postgresql java namespaces chromium ## run every test (PYTEST="-k word" narrows the Python ones)
+test: $(ENGINE) postgresql java namespaces chromium curl ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
 	cargo test --workspace --exclude busway-python --locked --quiet
 
@@ -108,6 +108,9 @@ namespaces:
 
 chromium:
 	@scripts/chromium.sh
+
+curl:
+	@scripts/curl.sh
 
 # The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
 $(DEPENDENCIES): requirements.lock | python
