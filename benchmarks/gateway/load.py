@@ -1,8 +1,8 @@
 """The process that loads a server with many WebSocket clients: `python -m benchmarks.gateway.load PLAN`.
 
 The same for both servers. Each client keeps so many messages on their way: for each message that arrives it sends another one,
-or one for each eight if eight get it. What arrives in one read is followed by one write. Or, at a fixed rate, all of them together
-publish so many a second, evenly, and the time until each is acknowledged is taken.
+or one for each eight if eight get it. What arrives in one read is followed by one write. Or, at a fixed rate, they take turns, each
+sends so many messages in one write, and the time until each is acknowledged is taken.
 """
 
 import asyncio
@@ -112,12 +112,12 @@ class Crew:
 
     async def _pace(self) -> None:
         """Publish at the same rate all the time, each client in turn."""
-        begin, sent, crew = time.perf_counter(), 0, self._all
+        begin, turns, crew, depth = time.perf_counter(), 0, self._all, self._plan.depth
         while True:
-            due = int((time.perf_counter() - begin) * self._plan.rate)
-            while sent < due:
-                crew[sent % len(crew)].publish(1)
-                sent += 1
+            due = int((time.perf_counter() - begin) * self._plan.rate / depth)
+            while turns < due:
+                crew[turns % len(crew)].publish(depth)
+                turns += 1
             await asyncio.sleep(_TICK)
 
     async def _rest(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`share`: one queue and one channel, each message goes to one client. `fan`: a channel for each client, messages go to eight."""
     clients: int = 64
     depth: int = 1
-    """Messages of each client that are on their way."""
+    """Messages of each client that are on their way; at a fixed rate, that one sends at once."""
     rate: float = 0.0
     """Messages published a second, by all; 0: the next one when one has arrived."""
     ack: bool = True

@@ -22,7 +22,7 @@ _LOOK = 0.05
 
 
 def rates(plan: Plan, depths: Sequence[int], rounds: int) -> dict[str, list[Values]]:
-    """Each way with each depth, all of them in turn in every round; then, at half of what each reached, the time of acknowledgements."""
+    """Each way with each depth, all of them in turn in every round; and at half of what that reached the time of acknowledgements."""
     found: dict[str, list[Values]] = {way: [] for way in WAYS} | {f"paced_{way}": [] for way in ("share", "fan")}
     with stage("echo", "gateway") as made:
         for turn in range(rounds):
@@ -30,11 +30,11 @@ def rates(plan: Plan, depths: Sequence[int], rounds: int) -> dict[str, list[Valu
                 for way in WAYS:
                     values = _run(made, way, replace(plan, depth=depth, name=f"{way}{turn}x{depth}"))
                     found[way].append({"depth": depth, "round": turn} | values)
-            for way in ("share", "fan"):
-                best = max(one["rate"] for one in found[way] if one["round"] == turn)
-                published = best / replace(plan, **WAYS[way][1]).share
-                values = _run(made, way, replace(plan, rate=published / 2, name=f"paced{way}{turn}"))
-                found[f"paced_{way}"].append({"round": turn, "asked": best / 2} | values)
+                for way in ("share", "fan"):
+                    half = found[way][-1]["rate"] / 2
+                    published = half / replace(plan, **WAYS[way][1]).share
+                    paced = replace(plan, depth=depth, rate=published, name=f"paced{way}{turn}x{depth}")
+                    found[f"paced_{way}"].append({"depth": depth, "round": turn, "asked": half} | _run(made, way, paced))
     return found
 
 

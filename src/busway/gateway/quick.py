@@ -3,7 +3,7 @@
 What it can't do says so, and goes the long way; the message is the same by either.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -13,12 +13,13 @@ from busway.gateway import bodies
 _SIGNS: Final = b'{["-0123456789tfn \t\r\n'
 _BYTES: Final = frozenset(_SIGNS)
 _QUOTE: Final = ord('"')
+_ESCAPE: Final = ord("\\")  # to look for a number in bytes is ten times as fast as for bytes
 _SHORT: Final = 33
 """Longest id, with its quotes, whose MessagePack has one letter in front."""
 
 
 class _Pub(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    cmd: str
+    cmd: Literal["pub"]
     mq: str
     id: msgspec.Raw
     body: msgspec.Raw
@@ -40,6 +41,9 @@ _encode: Final = msgspec.json.Encoder().encode
 _pack: Final = msgspec.msgpack.Encoder().encode
 _LENGTHS: Final = [bytes((max(158 + size, 160),)) for size in range(_SHORT + 1)]
 """How MessagePack begins a text, by its length with quotes."""
+_TWO: Final = [b"\x82\xa2id" + length for length in _LENGTHS]
+"""How fields begin: a map of two whose first is the id; or of three."""
+_THREE: Final = [b"\x83\xa2id" + length for length in _LENGTHS]
 _TEXT: Final = _pack(bodies.MARK) + _pack(bodies.TEXT)
 
 
@@ -50,33 +54,25 @@ def packed(sender: str) -> bytes:
 
 def read(data: bytes, sender: bytes) -> Pub | None:
     """What a frame publishes; None: it goes the long way."""
-    if b'"pub"' not in data:
-        return None
     try:
         pub = _pub(data)
         if not data.isascii():
             data.decode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    if pub.cmd != "pub":
-        return None
     ident, body = bytes(pub.id), bytes(pub.body)
     size = len(ident)
-    if size > _SHORT or ident[0] != _QUOTE or b"\\" in ident:
+    if size > _SHORT or ident[0] != _QUOTE or _ESCAPE in ident:
         return None
     if body[0] != _QUOTE:
         if body == b"null":
             return None
-        payload, head = body, b"\x82\xa2id"
-    elif b"\\" in body:
+        return pub.mq, body, _TWO[size] + ident[1:-1] + sender, ident, body, pub.ack
+    if _ESCAPE in body:
         return None
-    else:
-        payload = body[1:-1]
-        if body[1] in _BYTES and payload:
-            head, sender = b"\x83\xa2id", sender + _TEXT
-        else:
-            head = b"\x82\xa2id"
-    return pub.mq, payload, head + _LENGTHS[size] + ident[1:-1] + sender, ident, body, pub.ack
+    if body[1] in _BYTES:
+        return pub.mq, body[1:-1], _THREE[size] + ident[1:-1] + sender + _TEXT, ident, body, pub.ack
+    return pub.mq, body[1:-1], _TWO[size] + ident[1:-1] + sender, ident, body, pub.ack
 
 
 def sent_by(sender: str) -> bytes:

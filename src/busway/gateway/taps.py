@@ -24,6 +24,8 @@ log = logging.getLogger("busway.gateway")
 _MOST: Final = 1024
 _BYTES: Final = 4 << 20
 """What is taken at once."""
+_SAMPLE: Final = 8
+"""Messages of a batch whose size is looked at, about."""
 _IDLE: Final = 5.0
 """Seconds that a channel stays open for the next `take`."""
 
@@ -106,7 +108,8 @@ class Tap:
 
     def _measure(self, batch: list[Message]) -> None:
         if batch:
-            mean = sum(len(one.payload) for one in batch) // len(batch) + 256
+            some = batch[:: max(len(batch) // _SAMPLE, 1)]  # to look at all takes as long as to hand them out
+            mean = sum(len(one.payload) for one in some) // len(some) + 256
             self._size = max(mean, (self._size + mean) // 2)
 
     async def _run(self) -> None:
@@ -135,7 +138,11 @@ class Tap:
             done = [message for message, tag in waiting if not self._give(message, tag)]
         else:
             done = []
-        if ring.filtered:
+        if not self._held and not done and (dealt := ring.deal(len(batch))) is not None:
+            for one, message in zip(dealt, batch, strict=True):
+                one.sink.deliver(one, message)
+            done = batch
+        elif ring.filtered:
             done += [message for message in batch if not self._give(message, message.fields.get("tag"))]
         else:
             choose = ring.choose
