@@ -68,7 +68,9 @@ def judge(found: Figures) -> Iterator[Goal]:
     for way in PACED:
         if rows := getattr(found, f"paced_{way}"):
             what = f"{RATES[way]}, at half of its best rate: p99 of an acknowledgement"
-            yield Goal(what, median(max(_turn(rows, turn), key=_asked)["p99"] for turn in _rounds(rows)), 5, False, "ms")
+            yield Goal(
+                what, median(max(_turn(rows, turn), key=_asked)["p99"] for turn in _rounds(rows)), 5, False, "ms"
+            )
     if rows := found.stuck:
         missing = sum(one[f"due_{way}"] - one[f"got_{way}"] for one in rows for way in ("without", "with"))
         yield Goal("one that never reads: deliveries that others did not get", missing, 0, False, "")
@@ -96,7 +98,17 @@ def markdown(found: Figures) -> str:
         "in which all ways are taken in turn, with the lowest and highest in brackets."
     )
     goals = [(goal.what, bar(goal), shown(goal.value, goal.unit), word(goal)) for goal in judge(found)]
-    lines = ["# The JSON door", "", where, "", method, "", "## Goals", "", *_table(("what", "bar", "measured", ""), goals)]
+    lines = [
+        "# The JSON door",
+        "",
+        where,
+        "",
+        method,
+        "",
+        "## Goals",
+        "",
+        *_table(("what", "bar", "measured", ""), goals),
+    ]
     for title, head, rows in _sections(found):
         lines += ["", f"## {title}", "", *_table(head, rows)]
     if found.failures:
@@ -111,10 +123,23 @@ def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
         head: Row = ("", "on their way, of each", "messages/s", "/ echo's", "server CPU µs per message", "lost")
         yield "Messages that clients get", head, [_rate(found, way, depth) for way in RATES for depth in depths]
         head = ("best of each", "/ echo's best")
-        yield "The ratios", head, [(RATES[way], _spread(ratios(found, way), ".2f")) for way in ("share", "quiet", "fan")]
+        yield (
+            "The ratios",
+            head,
+            [(RATES[way], _spread(ratios(found, way), ".2f")) for way in ("share", "quiet", "fan")],
+        )
     if found.paced_share or found.paced_fan:
         depths = sorted({one["depth"] for one in (*found.paced_share, *found.paced_fan)})
-        head = ("", "sent at once", "messages/s asked for", "had", "p50 ms", "p99 ms", "p99.9 ms", "server CPU µs per message")
+        head = (
+            "",
+            "sent at once",
+            "messages/s asked for",
+            "had",
+            "p50 ms",
+            "p99 ms",
+            "p99.9 ms",
+            "server CPU µs per message",
+        )
         yield "Acknowledgements at half of that", head, [_paced(found, way, depth) for way in PACED for depth in depths]
     if found.stuck:
         head = ("deliveries", "due", "got", "p50 ms", "p99 ms", "gateway MiB, most")
@@ -156,7 +181,7 @@ def _paced(found: Figures, way: str, depth: float) -> Row:
 
 
 def _spread(values: list[float], form: str) -> str:
-    return f"{format(median(values), form)} ({format(min(values), form)}–{format(max(values), form)})"
+    return f"{format(median(values), form)} ({format(min(values), form)} to {format(max(values), form)})"
 
 
 def _table(head: Row, rows: Sequence[Row]) -> list[str]:

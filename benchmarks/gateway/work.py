@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -11,7 +12,7 @@ from .plan import Crowd, Plan
 from .servers import PATIENCE, Stage, stage
 
 Values = dict[str, float]
-WAYS = {
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "echo": ("echo", {}),
     "share": ("gateway", {"work": "share"}),
     "quiet": ("gateway", {"work": "share", "ack": False}),
@@ -23,7 +24,7 @@ _LOOK = 0.05
 
 def rates(plan: Plan, depths: Sequence[int], rounds: int) -> dict[str, list[Values]]:
     """Each way with each depth, all of them in turn in every round; and at half of what that reached the time of acknowledgements."""
-    found: dict[str, list[Values]] = {way: [] for way in WAYS} | {f"paced_{way}": [] for way in ("share", "fan")}
+    found: dict[str, list[Values]] = {way: [] for way in (*WAYS, "paced_share", "paced_fan")}
     with stage("echo", "gateway") as made:
         for turn in range(rounds):
             for depth in depths:
@@ -34,7 +35,9 @@ def rates(plan: Plan, depths: Sequence[int], rounds: int) -> dict[str, list[Valu
                     half = found[way][-1]["rate"] / 2
                     published = half / replace(plan, **WAYS[way][1]).share
                     paced = replace(plan, depth=depth, rate=published, name=f"paced{way}{turn}x{depth}")
-                    found[f"paced_{way}"].append({"depth": depth, "round": turn, "asked": half} | _run(made, way, paced))
+                    found[f"paced_{way}"].append(
+                        {"depth": depth, "round": turn, "asked": half} | _run(made, way, paced)
+                    )
     return found
 
 
@@ -81,7 +84,7 @@ class Peak:
         while not self._over.wait(_LOOK):
             self.most = max(self.most, self._process.memory())
 
-    def __enter__(self) -> "Peak":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

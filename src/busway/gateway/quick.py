@@ -14,6 +14,7 @@ _SIGNS: Final = b'{["-0123456789tfn \t\r\n'
 _BYTES: Final = frozenset(_SIGNS)
 _QUOTE: Final = ord('"')
 _ESCAPE: Final = ord("\\")  # to look for a number in bytes is ten times as fast as for bytes
+_EMPTY: Final = 2
 _SHORT: Final = 33
 """Longest id, with its quotes, whose MessagePack has one letter in front."""
 
@@ -70,7 +71,7 @@ def read(data: bytes, sender: bytes) -> Pub | None:
         return pub.mq, body, _TWO[size] + ident[1:-1] + sender, ident, body, pub.ack
     if _ESCAPE in body:
         return None
-    if body[1] in _BYTES:
+    if body[1] in _BYTES and len(body) > _EMPTY:
         return pub.mq, body[1:-1], _THREE[size] + ident[1:-1] + sender + _TEXT, ident, body, pub.ack
     return pub.mq, body[1:-1], _TWO[size] + ident[1:-1] + sender, ident, body, pub.ack
 
@@ -118,4 +119,6 @@ def framed(size: int) -> bytes:
     return bytes((0x81, 127)) + size.to_bytes(8)
 
 
-_HEADS: Final = [bytes((0x81, size)) for size in range(126)] + [bytes((0x81, 126, size >> 8, size & 255)) for size in range(126, 1024)]
+_HEADS: Final = [bytes((0x81, size)) for size in range(126)] + [
+    bytes((0x81, 126, size >> 8, size & 255)) for size in range(126, 1024)
+]

@@ -9,8 +9,8 @@ _MOST: Final = 4096
 _BYTES: Final = 1 << 20
 """Of each generation."""
 
-Place: TypeAlias = tuple[str, int]
-"""Stream and offset."""
+Place: TypeAlias = tuple[str | None, str | None, int | None]
+"""Broker, stream and offset: in a cluster each node has a stream of that name."""
 
 
 class Recent:

@@ -32,8 +32,6 @@ log = logging.getLogger("busway.gateway")
 
 HIGH: Final = 256 * 1024
 """Bytes that may wait to be written to a client before it counts as full."""
-_TURNS: Final = 1
-"""Turns of the loop that a write waits: what a message is answered with and what is delivered for it leave together."""
 _CLOSE: Final = 0x88
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
@@ -73,7 +71,7 @@ class Pubs:
 
     def _stored(self, rows: list[Row], place: Position) -> None:
         """These are stored, one after the other."""
-        stream, offset = place.stream, place.offset
+        broker, stream, offset = place.broker, place.stream, place.offset
         put = self._recent.put
         for _, _, _, socket, queue, ident, body, answered in rows:
             socket.busy -= 1
@@ -81,7 +79,7 @@ class Pubs:
                 self._refuse(socket, ident, Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
             elif answered and not socket.gone:
                 socket.send(_FLAT + ident + queue.acked[0])
-            put((stream, offset), quick.tail(socket.sent_by, ident, offset, body))
+            put((broker, stream, offset), quick.tail(socket.sent_by, ident, offset, body))
             offset += 1
             if socket.held:
                 socket.relieved()
@@ -103,19 +101,13 @@ class Flushes:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Socket] = []
-        self._turns = 0
 
     def add(self, one: "Socket") -> None:
         if not self._dirty:
-            self._turns = _TURNS
             self._loop.call_soon(self._flush)
         self._dirty.append(one)
 
     def _flush(self) -> None:
-        if self._turns:
-            self._turns -= 1
-            self._loop.call_soon(self._flush)
-            return
         dirty, self._dirty = self._dirty, []
         for one in dirty:
             one.flush()
@@ -212,7 +204,7 @@ class Socket(Session):
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._counters.delivered += 1
         if one.form == FLAT and one.credit is None:
-            place = message.stream, message.offset
+            place = message.broker, message.stream, message.offset
             tail = self._find(place)
             if tail is None and (tail := quick.plain(message)) is not None:
                 self._put(place, tail)

@@ -30,10 +30,42 @@ _IDLE: Final = 5.0
 """Seconds that a channel stays open for the next `take`."""
 
 
+class Beat:
+    """Lets channels that were empty a moment ago be taken from again: one in each turn of the loop.
+
+    In a loop that has little to do that is at once. In one that has much to do more has come by then, and few large batches cost less
+    than many small ones; and however many channels there are, they don't hold up the answers to those who publish.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def next(self) -> "asyncio.Future[None]":
+        """Done when it is its turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._turn)
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        return future
+
+    def _turn(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            future = waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                break
+        if waiting:
+            self._loop.call_soon(self._turn)
+
+
 class Tap:
     """A channel that is consumed here."""
 
-    def __init__(self, bus: Bus, queue: Queue, name: str, aside: int, gone: Callable[["Tap"], None]) -> None:
+    def __init__(
+        self, bus: Bus, queue: Queue, name: str, aside: int, beat: Beat, gone: Callable[["Tap"], None]
+    ) -> None:
         self.queue = queue
         self.name = name
         self.ring = Ring()
@@ -42,6 +74,7 @@ class Tap:
         self.used = 0.0
         """When it was last."""
         self._aside = aside
+        self._beat = beat
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._channel: Channel = bus.channel(queue.stream, name, window=0, create=False)
@@ -122,6 +155,8 @@ class Tap:
                 batch = await self._channel.take(room)
                 self._measure(batch)
                 self._hand(batch)
+                if len(batch) < room:
+                    await self._beat.next()
         except Closed:
             self._end(None)
         except BusError as error:
@@ -139,8 +174,8 @@ class Tap:
         else:
             done = []
         if not self._held and not done and (dealt := ring.deal(len(batch))) is not None:
-            for one, message in zip(dealt, batch, strict=True):
-                one.sink.deliver(one, message)
+            for next_, message in zip(dealt, batch, strict=True):
+                next_.sink.deliver(next_, message)
             done = batch
         elif ring.filtered:
             done += [message for message in batch if not self._give(message, message.fields.get("tag"))]
@@ -201,6 +236,7 @@ class Taps:
     def __init__(self, bus: Bus, aside: int) -> None:
         self._bus = bus
         self._aside = aside
+        self._beat = Beat()
         self._all: dict[tuple[str, str], Tap] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -211,7 +247,7 @@ class Taps:
         """The tap of a channel. Raises Refused or what the bus says."""
         key = queue.stream, channel_name(shown)
         if (tap := self._all.get(key)) is None:
-            tap = self._all[key] = Tap(self._bus, queue, key[1], self._aside, self._forget)
+            tap = self._all[key] = Tap(self._bus, queue, key[1], self._aside, self._beat, self._forget)
         tap.queue = queue
         tap.users += 1
         try:
