@@ -3,7 +3,9 @@
 import asyncio
 
 import busway
+from busway.client.underway import Telling
 from busway.fields import encode_fields
+from busway.positions import Position
 from busway.testing import FaultProxy
 from tests.support.net import until, within
 
@@ -76,3 +78,29 @@ async def test_those_under_way_when_all_ends_are_told():
         proxy.cut()
         await until(lambda: told)
         assert isinstance(told[0][1], busway.BusError)
+
+
+def test_what_is_answered_twice_is_told_once():
+    told = []
+    telling = Telling(5, 0, lambda rows, place: told.append(([row[3] for row in rows], place)), None)
+    for number in range(6):
+        telling.rows.append(row(number))
+    telling.end, telling.left = 11, 6
+    assert telling.mark(6, 2, Position("b", "s", 10, 20)) == (2, 2)
+    assert told == [([1, 2], Position("b", "s", 10, 20))]
+    told.clear()
+    assert telling.mark(5, 9, Position("b", "s", 9, 19)) == (6, 4)
+    assert told == [([number], Position("b", "s", 9 + number, 19 + number)) for number in (0, 3, 4, 5)]
+    assert not list(telling.again())
+
+
+def test_one_that_is_refused_is_told_and_not_sent_again():
+    told = []
+    telling = Telling(1, 7, None, lambda row, error: told.append((row[3], error)))
+    telling.rows.extend(row(number) for number in range(3))
+    assert telling.refuse(2, "why")
+    assert not telling.refuse(2, "why")
+    assert told == [(1, "why")]
+    assert [again.number for again in telling.again()] == [1, 3]
+    telling.set_exception("over")
+    assert told == [(1, "why"), (0, "over"), (2, "over")]
