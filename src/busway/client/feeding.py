@@ -5,12 +5,13 @@ A driver over storing.py. Rows go out in runs that share topic and fields; an er
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from busway.client.storing import Unstored
-from busway.client.underway import Alone, Mixed, Refused, Row, Stored, Telling
+from busway.client.underway import Alone, Mixed, Refused, Row, Stored, Tellings
 from busway.errors import BusError, Timeout
 
 if TYPE_CHECKING:
@@ -128,25 +129,14 @@ class Teller:
     `stored` is called with those that it has stored one after the other, and the place of the first; `refused` with one, and why.
     """
 
+    begin: Callable[[Row], bool]
+    """Send one: topic, payload, fields as they are on the wire, and whatever the caller wants to have back.
+
+    False: there is no room, or no connection; publish() of the bus waits for that.
+    """
+
     def __init__(self, unstored: Unstored, stored: Stored, refused: Refused) -> None:
-        self._begin = unstored.begin
-        self._stored = stored
-        self._refused = refused
-        self._telling = self._make(0, 0)
-
-    def begin(self, row: Row) -> bool:
-        """Send one: topic, payload, fields as they are on the wire, and whatever the caller wants to have back.
-
-        False: there is no room, or no connection; publish() of the bus waits for that.
-        """
-        telling = self._begin(row, self._telling, self._make)
-        if telling is None:
-            return False
-        self._telling = telling
-        return True
-
-    def _make(self, number: int, time: int) -> Telling:
-        return Telling(number, time, self._stored, self._refused)
+        self.begin = partial(unstored.begin, Tellings(stored, refused))
 
 
 def _is_single(run: Run) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -23,7 +23,7 @@ from busway.client.events import Event
 from busway.client.placed import MOST, ask
 from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
-from busway.client.underway import Again, Alone, Mixed, Row, Sent, Telling, Underway
+from busway.client.underway import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
 from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
 from busway.since import moment
@@ -114,17 +114,18 @@ class Unstored:
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
 
-    def begin(self, row: Row, telling: Telling, make: Callable[[int, int], Telling]) -> Telling | None:
-        """Send a message if that can be done at once: what tells of it, the same as of the last one or a new one. None: nothing is sent."""
+    def begin(self, tellings: Tellings, row: Row) -> bool:
+        """Send a message if that can be done at once, of which those are told; False: nothing is sent."""
         core = self._core
         connection = core.connection
         if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
-            return None
+            return False
         now = ambient.time_ns()
         payload = row[1]
         number = core.session.send(PUBLISH, row[0], payload, flags=DURABLE, fields=row[2], time=now)
+        telling = tellings.last
         if number != telling.end or not telling.left or now - telling.time > _TELLING or telling.size > _CHUNK * _EACH:
-            telling = make(number, now)
+            telling = tellings.make(number, now)
             self._sent.append(telling)
         size = len(payload) + _EACH
         telling.rows.append(row)
@@ -132,7 +133,7 @@ class Unstored:
         telling.left += 1
         telling.size += size
         self._bytes += size
-        return telling
+        return True
 
     async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[Mixed, int]:
         """Send some of these, from one on, without waiting until they are stored; what is under way, and where to go on.

@@ -206,5 +206,21 @@ class Telling:
         """As a future has it."""
 
 
+class Tellings:
+    """Whom to tell, and the messages that grow at the moment."""
+
+    __slots__ = ("_refused", "_stored", "last")
+
+    def __init__(self, stored: Stored, refused: Refused) -> None:
+        self._stored = stored
+        self._refused = refused
+        self.last = self.make(0, 0)
+
+    def make(self, number: int, time: int) -> Telling:
+        """Begin anew with this number."""
+        self.last = Telling(number, time, self._stored, self._refused)
+        return self.last
+
+
 _NOBODY: Final = [None]
 Underway: TypeAlias = Sent | Mixed | Telling

@@ -39,6 +39,8 @@ TOO_SLOW: Final = 1008
 _encode: Final = msgspec.json.Encoder().encode
 _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
+_ACKED: Final = [quick.framed(size + len(_FLAT)) + _FLAT for size in range(1024)]
+"""How the answer to a `pub` begins, by the length of the rest."""
 
 
 class Pubs:
@@ -72,13 +74,18 @@ class Pubs:
     def _stored(self, rows: list[Row], place: Position) -> None:
         """These are stored, one after the other."""
         broker, stream, offset = place.broker, place.stream, place.offset
-        put = self._recent.put
+        put, framed = self._recent.put, _ACKED
         for _, _, _, socket, queue, ident, body, answered in rows:
             socket.busy -= 1
             if stream != queue.stream:  # it was removed at the same moment
                 self._refuse(socket, ident, Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
             elif answered and not socket.gone:
-                socket.send(_FLAT + ident + queue.acked[0])
+                if not (out := socket.out):
+                    socket.flushes.add(socket)
+                acked = queue.acked[0]
+                size = len(ident) + len(acked)
+                head = framed[size] if size < len(framed) else quick.framed(size + len(_FLAT)) + _FLAT
+                out.append(head + ident + acked)
             put((broker, stream, offset), quick.tail(socket.sent_by, ident, offset, body))
             offset += 1
             if socket.held:
@@ -96,7 +103,7 @@ class Pubs:
 
 
 class Flushes:
-    """Writes what waits for clients at the end of a turn."""
+    """Writes what waits for clients at the end of the next turn: what is delivered for a message often leaves with its answer."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -104,7 +111,7 @@ class Flushes:
 
     def add(self, one: "Socket") -> None:
         if not self._dirty:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._loop.call_soon, self._flush)
         self._dirty.append(one)
 
     def _flush(self) -> None:
@@ -128,10 +135,10 @@ class Socket(Session):
     ) -> None:
         super().__init__(commands)
         self._transport = transport
-        self._flushes = flushes
+        self.flushes = flushes
         self._pending = pending
         self._gone = gone
-        self._out: list[bytes] = []
+        self.out: list[bytes] = []
         self.held = False
         """It is not read from."""
         self._loop = asyncio.get_running_loop()
@@ -175,16 +182,16 @@ class Socket(Session):
     # Out.
 
     def send(self, data: bytes) -> None:
-        out = self._out
+        out = self.out
         if not out:
-            self._flushes.add(self)
+            self.flushes.add(self)
         out.append(quick.framed(len(data)) + data)
 
     def flush(self) -> None:
         """Write what waits."""
-        if self._out:
-            data = b"".join(self._out)
-            self._out.clear()
+        if self.out:
+            data = b"".join(self.out)
+            self.out.clear()
             if not self._transport.is_closing():
                 self.seen = self._loop.time()
                 self._transport.write(data)
@@ -209,7 +216,10 @@ class Socket(Session):
             if tail is None and (tail := quick.plain(message)) is not None:
                 self._put(place, tail)
             if tail is not None:
-                self.send(one.begin + tail)
+                if not (out := self.out):
+                    self.flushes.add(self)
+                begin = one.begin
+                out.append(quick.framed(len(begin) + len(tail)) + begin + tail)
                 return
         self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.credit))
 

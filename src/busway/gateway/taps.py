@@ -24,6 +24,8 @@ log = logging.getLogger("busway.gateway")
 _MOST: Final = 1024
 _BYTES: Final = 4 << 20
 """What is taken at once."""
+_REST: Final = 3
+"""Turns of the loop before a channel that was empty is taken from again, if no other waits for that."""
 _SAMPLE: Final = 8
 """Messages of a batch whose size is looked at, about."""
 _IDLE: Final = 5.0
@@ -44,10 +46,16 @@ class Beat:
     def next(self) -> "asyncio.Future[None]":
         """Done when it is its turn."""
         if not self._waiting:
-            self._loop.call_soon(self._turn)
+            self._rest(_REST)
         future = self._loop.create_future()
         self._waiting.append(future)
         return future
+
+    def _rest(self, turns: int) -> None:
+        if turns:
+            self._loop.call_soon(self._rest, turns - 1)
+        else:
+            self._turn()
 
     def _turn(self) -> None:
         waiting = self._waiting
