@@ -17,12 +17,12 @@ def figures() -> Figures:
 
 def test_each_way_passes_messages_and_loses_none() -> None:
     found = work.rates(Plan(clients=8, seconds=0.3, warm=0.05), [2], 1)
-    assert set(found) == {*work.WAYS, "paced_share", "paced_fan"}
+    assert set(found) == {*work.WAYS, "paced_echo", "paced_share", "paced_fan"}
     for [values] in found.values():
         assert values["rate"] > 0
         assert (values["lost"], values["unanswered"]) == (0, 0)
         assert values["cpu_us"] >= 0
-    assert all(found[f"paced_{way}"][0]["p50"] > 0 for way in ("share", "fan"))
+    assert all(found[f"paced_{way}"][0]["p50"] > 0 for way in work.PACED)
 
 
 def test_in_the_fan_eight_get_each_message() -> None:
@@ -64,5 +64,5 @@ def test_the_goals_are_those_of_what_was_measured() -> None:
     assert (quiet.value, quiet.reached) == (1, False)
     assert (missing.value, missing.reached) == (1, False)
     assert (paced.value, paced.reached) == (6, False)
-    found.paced_fan = found.paced_share
+    found.paced_fan = found.paced_echo = found.paced_share
     assert "| one queue, one channel for all | 8 | 30 (30 to 30) | 3.00 (3.00 to 3.00) |" in markdown(found)

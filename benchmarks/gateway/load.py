@@ -40,13 +40,16 @@ class Worker(Client):
         self._over = 0
         self._before, self._after = publish(self.mq, plan.size, ack=plan.ack)
         self._timed = bool(plan.rate)
+        self._echoed = plan.kind == "echo"
 
     def came(self, payload: bytes) -> None:
         if not payload.startswith(_ACK):
             self.got += 1
             self._over += 1
-            return
-        self.acks += 1
+            if not self._echoed:
+                return
+        else:
+            self.acks += 1
         if self._timed:
             self.waits.append(time.perf_counter() - self.times[number(payload)])
 

@@ -9,7 +9,7 @@ import msgspec
 from benchmarks.peers.goals import MIB, Goal
 from benchmarks.peers.report import bar, shown, word
 
-from .work import Values
+from .work import PACED, Values
 
 Row: TypeAlias = tuple[str, ...]
 RATES = {
@@ -18,7 +18,6 @@ RATES = {
     "quiet": "the same, not acknowledged",
     "fan": "each message to eight subscribers",
 }
-PACED = {"share": RATES["share"], "fan": RATES["fan"]}
 
 
 class Figures(msgspec.Struct):
@@ -31,6 +30,7 @@ class Figures(msgspec.Struct):
     share: list[Values] = []
     quiet: list[Values] = []
     fan: list[Values] = []
+    paced_echo: list[Values] = []
     paced_share: list[Values] = []
     paced_fan: list[Values] = []
     stuck: list[Values] = []
@@ -65,7 +65,7 @@ def judge(found: Figures) -> Iterator[Goal]:
             yield Goal(f"{RATES[way]}: rate / echo's", median(ratios(found, way)), 2, True)
         ways = [*found.share, *found.quiet, *found.fan, *found.paced_share, *found.paced_fan]
         yield Goal("messages and acknowledgements that did not come", sum(_missing(one) for one in ways), 0, False, "")
-    for way in PACED:
+    for way in ("share", "fan"):
         if rows := getattr(found, f"paced_{way}"):
             what = f"{RATES[way]}, at half of its best rate: p99 of an acknowledgement"
             yield Goal(
@@ -128,8 +128,8 @@ def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
             head,
             [(RATES[way], _spread(ratios(found, way), ".2f")) for way in ("share", "quiet", "fan")],
         )
-    if found.paced_share or found.paced_fan:
-        depths = sorted({one["depth"] for one in (*found.paced_share, *found.paced_fan)})
+    if found.paced_echo:
+        depths = sorted({one["depth"] for one in found.paced_echo})
         head = (
             "",
             "sent at once",
@@ -140,7 +140,11 @@ def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
             "p99.9 ms",
             "server CPU µs per message",
         )
-        yield "Acknowledgements at half of that", head, [_paced(found, way, depth) for way in PACED for depth in depths]
+        yield (
+            "Acknowledgements, and echoes, at half of that",
+            head,
+            [_paced(found, way, depth) for way in PACED for depth in depths],
+        )
     if found.stuck:
         head = ("deliveries", "due", "got", "p50 ms", "p99 ms", "gateway MiB, most")
         rows = [

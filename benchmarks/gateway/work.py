@@ -19,21 +19,24 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "fan": ("gateway", {"work": "fan"}),
 }
 """Server and plan of each way: the echo, and three of the gateway."""
+PACED = ("echo", "share", "fan")
+"""Those of which the time of answers is taken, at half of their rates; of the echo that of the echoes, to compare with."""
 _LOOK = 0.05
 
 
 def rates(plan: Plan, depths: Sequence[int], rounds: int) -> dict[str, list[Values]]:
     """Each way with each depth, all of them in turn in every round; and at half of what that reached the time of acknowledgements."""
-    found: dict[str, list[Values]] = {way: [] for way in (*WAYS, "paced_share", "paced_fan")}
+    found: dict[str, list[Values]] = {way: [] for way in (*WAYS, *(f"paced_{way}" for way in PACED))}
     with stage("echo", "gateway") as made:
         for turn in range(rounds):
             for depth in depths:
                 for way in WAYS:
                     values = _run(made, way, replace(plan, depth=depth, name=f"{way}{turn}x{depth}"))
                     found[way].append({"depth": depth, "round": turn} | values)
-                for way in ("share", "fan"):
+                for way in PACED:
                     half = found[way][-1]["rate"] / 2
-                    published = half / replace(plan, **WAYS[way][1]).share
+                    kind, more = WAYS[way]
+                    published = half / replace(plan, kind=kind, **more).share
                     paced = replace(plan, depth=depth, rate=published, name=f"paced{way}{turn}x{depth}")
                     found[f"paced_{way}"].append(
                         {"depth": depth, "round": turn, "asked": half} | _run(made, way, paced)
