@@ -18,7 +18,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium curl
+.PHONY: help setup run demo test check format bench bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium curl
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
+
+bench-gateway: $(ENGINE) ## measure the JSON door beside a plain WebSocket echo (BENCH="--quick")
+	$(BIN)/python -m benchmarks.gateway $(BENCH)
 
 bench-mesh: $(ENGINE) ## measure a cluster: over a link, copies, a new node, silence, size (BENCH="--quick")
 	$(BIN)/python -m benchmarks.mesh $(BENCH)

@@ -116,3 +116,32 @@ def test_names_of_streams_differ(one, two):
     assert is_name(names.stream_name(one))
     assert (names.stream_name(one) == names.stream_name(two)) == (one == two)
     assert names.stream_name("default") != "default"
+
+
+@given_(st.lists(st.booleans(), min_size=1, max_size=6), st.lists(st.integers(0, 20), min_size=1, max_size=5))
+def test_many_are_dealt_as_one_by_one(full, counts):
+    dealt, chosen = Ring(), Ring()
+    for one in full:
+        for ring in (dealt, chosen):
+            ring.add(subscriber())
+            ring.members[-1].sink.full = one
+    for count in counts:
+        many = dealt.deal(count)
+        each = [chosen.choose(None) for _ in range(count)]
+        if all(full):
+            assert many is None
+        else:
+            assert [dealt.members.index(one) for one in many] == [chosen.members.index(one) for one in each]
+
+
+def test_who_has_credit_or_a_filter_is_chosen_each_time():
+    ring = Ring()
+    ring.add(subscriber())
+    assert len(ring.deal(3)) == 3
+    ring.add(subscriber(credit=2))
+    assert ring.deal(3) is None
+    ring.members[1].credit = None
+    ring.changed()
+    assert len(ring.deal(3)) == 3
+    ring.add(subscriber(text="a"))
+    assert ring.deal(3) is None

@@ -225,7 +225,7 @@ def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space, a
     short = quick.read(data, quick.packed("somebody"))
     if short is None:
         return
-    mq_, ident_, payload_, fields_, ack_ = short
+    mq_, payload_, fields_, ident_, body_, ack_ = short
     assert ack_ is ack
     request = envelope.parse(data)
     payload, fields = envelope.stored(request, request.ident, "somebody")
@@ -235,3 +235,5 @@ def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space, a
     long = payload.encode() if isinstance(payload, str) else payload
     mark = fields.get("body")
     assert payload_ == long or (mark is None and json.loads(payload_) == json.loads(long))
+    tail = json.loads(b"{" + quick.tail(quick.sent_by("somebody"), ident_, 7, body_))
+    assert tail == {"sender": "somebody", "id": ident, "offset": 7, "body": body}

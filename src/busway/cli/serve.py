@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import os
 import shutil
@@ -356,6 +357,9 @@ async def _serve(server: busway.Server, seconds: float | None, *, json: bool, qu
             await server.start()
         except OverflowError as error:
             raise terminal.Ended(terminal.USAGE, f"busway: a limit is too large: {error}") from None
+        # What is there by now stays. To look through all of it for garbage takes tens of milliseconds, in which nobody is served.
+        gc.collect()
+        gc.freeze()
         try:
             if not quiet:
                 _announce(server)

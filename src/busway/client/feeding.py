@@ -5,12 +5,13 @@ A driver over storing.py. Rows go out in runs that share topic and fields; an er
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from busway.client.storing import Telling, Unstored
-from busway.client.underway import Alone, Mixed
+from busway.client.storing import Unstored
+from busway.client.underway import Alone, Mixed, Refused, Row, Stored, Tellings
 from busway.errors import BusError, Timeout
 
 if TYPE_CHECKING:
@@ -51,13 +52,9 @@ class Feed:
         """Give no message a number up to this one."""
         self._core.session.skip(number)
 
-    def begin(self, one: Telling) -> bool:
-        """Send one message without anything to await, apart from the runs: whether it was sent.
-
-        It is told of its place, or why it has none, in the moment in which the broker's answer is read. False: there is no room,
-        or no connection; publish() of the bus waits for that.
-        """
-        return self._unstored.begin(one)
+    def teller(self, stored: Stored, refused: Refused) -> "Teller":
+        """A way to send single messages without anything to await, apart from the runs."""
+        return Teller(self._unstored, stored, refused)
 
     async def send(self, runs: Iterable[Run]) -> None:
         """Send these as soon as there is room; what was refused meanwhile is raised. RunFailed, Timeout."""
@@ -124,6 +121,22 @@ class Feed:
             if isinstance(error := answer.exception(), BusError):
                 raise _failed(runs, mixed, error)
         self._postpone(limit)
+
+
+class Teller:
+    """Sends messages one by one. What became of them is told in the moment in which the broker's answer is read.
+
+    `stored` is called with those that it has stored one after the other, and the place of the first; `refused` with one, and why.
+    """
+
+    begin: Callable[[Row], bool]
+    """Send one: topic, payload, fields as they are on the wire, and whatever the caller wants to have back.
+
+    False: there is no room, or no connection; publish() of the bus waits for that.
+    """
+
+    def __init__(self, unstored: Unstored, stored: Stored, refused: Refused) -> None:
+        self.begin = partial(unstored.begin, Tellings(stored, refused))
 
 
 def _is_single(run: Run) -> bool:

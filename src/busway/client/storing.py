@@ -14,7 +14,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from busway import ambient
 from busway.client.connection import Connection
@@ -23,7 +23,7 @@ from busway.client.events import Event
 from busway.client.placed import MOST, ask
 from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
-from busway.client.underway import Again, Alone, Mixed, Sent, Underway
+from busway.client.underway import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
 from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
 from busway.since import moment
@@ -42,45 +42,9 @@ _EACH: Final = 256
 """Bytes that a message counts besides its payload: what remembers it has a size, and no more are on their way than a stream
 remembers of a client."""
 _CHUNK: Final = 1024
+_TELLING: Final = 20_000_000
+"""Nanoseconds in which messages that are told of have the same time, if they are sent again."""
 _LONGEST: Final = 100 * 365.25 * 86400
-
-
-class Telling:
-    """A durable publish of which nobody awaits the answer: what became of it is told at once when it is known.
-
-    For programs that pass on very many: it is its own book entry, and makes no future.
-    """
-
-    __slots__ = ("fields", "payload", "sent", "topic")
-
-    times: ClassVar[tuple[int, int]] = (0, 0)
-
-    def __init__(self, topic: str, payload: bytes | str, fields: bytes) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.fields = fields
-        """As they are on the wire."""
-        self.sent = 0
-
-    def stored(self, broker: str, stream: str, offset: int, sequence: int) -> None:
-        """It is stored there."""
-
-    def refused(self, error: BusError) -> None:
-        """It is not stored."""
-
-    @property
-    def answer(self) -> "Telling":
-        """As a Placing has one: this is told instead."""
-        return self
-
-    def done(self) -> bool:
-        return False
-
-    def set_exception(self, error: BusError) -> None:
-        self.refused(error)
-
-    def exception(self) -> None:
-        """As a future has it."""
 
 
 class Placing(Coroutine[Any, Any, Position]):
@@ -129,7 +93,7 @@ class Unstored:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._ones: dict[int, Placing | Telling] = {}
+        self._ones: dict[int, Placing] = {}
         """By their numbers, those that were sent one by one."""
         self._sent: deque[Underway] = deque()
         self._bytes = 0
@@ -150,16 +114,25 @@ class Unstored:
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
 
-    def begin(self, one: Telling) -> bool:
-        """Send a message if that can be done at once; it is told what becomes of it. False: nothing is sent."""
+    def begin(self, tellings: Tellings, row: Row) -> bool:
+        """Send a message if that can be done at once, of which those are told; False: nothing is sent."""
         core = self._core
         connection = core.connection
         if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
             return False
-        one.sent = now = ambient.time_ns()
-        number = core.session.send(PUBLISH, one.topic, one.payload, flags=DURABLE, fields=one.fields, time=now)
-        self._ones[number] = one
-        self._bytes += len(one.payload) + _EACH
+        now = ambient.time_ns()
+        payload = row[1]
+        number = core.session.send(PUBLISH, row[0], payload, flags=DURABLE, fields=row[2], time=now)
+        telling = tellings.last
+        if number != telling.end or not telling.left or now - telling.time > _TELLING or telling.size > _CHUNK * _EACH:
+            telling = tellings.make(number, now)
+            self._sent.append(telling)
+        size = len(payload) + _EACH
+        telling.rows.append(row)
+        telling.end += 1
+        telling.left += 1
+        telling.size += size
+        self._bytes += size
         return True
 
     async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[Mixed, int]:
@@ -280,9 +253,7 @@ class Unstored:
         while number < end:
             if (placing := ones.pop(number, None)) is not None:
                 self._bytes -= len(placing.payload) + _EACH
-                if isinstance(placing, Telling):
-                    placing.stored(broker, stream, offset, sequence)
-                elif not placing.answer.done():
+                if not placing.answer.done():
                     placing.answer.set_result(Position(broker, stream, offset, sequence))
                 some = 1
             elif (sent := self._find(number)) is not None:
@@ -315,10 +286,16 @@ class Unstored:
         self._tell(placing.answer, placing.topic, error)
 
     def _refuse(self, sent: Underway, number: int, error: BusError) -> None:
-        self._tell(sent.answer, sent.topic_of(number), error)
+        topic = sent.topic_of(number)
+        if not isinstance(sent, Telling):
+            self._tell(sent.answer, topic, error)
+        elif sent.refuse(number, error):
+            self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
+        else:
+            return
         self._settle(sent, 1)
 
-    def _tell(self, answer: "asyncio.Future[Any] | Telling", topic: str, error: BusError) -> None:
+    def _tell(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
         if not answer.done():
             answer.set_exception(error)
             answer.exception()  # the event tells it if nobody waits

@@ -4,11 +4,18 @@ Values and books only; storing.py sends them.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from busway.errors import BusError
 from busway.positions import Placed, Position
+
+Row: TypeAlias = tuple[Any, ...]
+"""A message that somebody is told of: topic, payload, fields as they are on the wire, and what is his own."""
+Stored: TypeAlias = Callable[[list[Row], Position], None]
+"""Told of messages that are stored one after the other, and the place of the first."""
+Refused: TypeAlias = Callable[[Row, BusError], None]
 
 
 class Again(NamedTuple):
@@ -130,4 +137,90 @@ class Mixed:
                 yield Again(self.first + at, one.topic, one.payload, one.fields, (0, 0), one.time or self.time)
 
 
-Underway: TypeAlias = Sent | Mixed
+class Telling:
+    """Messages under numbers that follow each other, of which nobody awaits an answer: what became of each is told once, at once.
+
+    For programs that pass on very many: it grows while the next number is that behind its last one.
+    """
+
+    __slots__ = ("_refused", "_stored", "end", "first", "left", "rows", "size", "time")
+
+    def __init__(self, first: int, time: int, stored: Stored, refused: Refused) -> None:
+        self.first = self.end = first
+        self.rows: list[Row | None] = []
+        """None: it was told of."""
+        self.time = time
+        self.size = 0
+        self.left = 0
+        self._stored = stored
+        self._refused = refused
+
+    def mark(self, number: int, count: int, place: Position) -> tuple[int, int]:
+        begin = number - self.first
+        end = min(begin + count, len(self.rows))
+        rows = self.rows[begin:end]
+        self.rows[begin:end] = _NOBODY * (end - begin)
+        if None not in rows:
+            self._stored(rows, place)  # type: ignore[arg-type]
+            return end - begin, end - begin
+        some = [(at, row) for at, row in enumerate(rows) if row is not None]
+        for at, row in some:
+            self._stored([row], Position(place.broker, place.stream, place.offset + at, place.sequence + at))
+        return end - begin, len(some)
+
+    def refuse(self, number: int, error: BusError) -> bool:
+        """One is not stored; whether that is new."""
+        row, self.rows[number - self.first] = self.rows[number - self.first], None
+        if row is None:
+            return False
+        self._refused(row, error)
+        return True
+
+    def topic_of(self, number: int) -> str:
+        row = self.rows[number - self.first]
+        return "" if row is None else str(row[0])
+
+    def again(self) -> Iterator[Again]:
+        for at, row in enumerate(self.rows):
+            if row is not None:
+                yield Again(self.first + at, row[0], row[1], row[2], (0, 0), self.time)
+
+    def finish(self) -> None:
+        """All are stored; it was told."""
+
+    # What others have a future for.
+
+    @property
+    def answer(self) -> "Telling":
+        return self
+
+    def done(self) -> bool:
+        return not self.left
+
+    def set_exception(self, error: BusError) -> None:
+        """All that are left are not stored."""
+        for at in range(len(self.rows)):
+            self.refuse(self.first + at, error)
+
+    def exception(self) -> None:
+        """As a future has it."""
+
+
+class Tellings:
+    """Whom to tell, and the messages that grow at the moment."""
+
+    __slots__ = ("_refused", "_stored", "last")
+
+    def __init__(self, stored: Stored, refused: Refused) -> None:
+        self._stored = stored
+        self._refused = refused
+        self.last = self.make(0, 0)
+
+    def make(self, number: int, time: int) -> Telling:
+        """Begin anew with this number."""
+        self.last = Telling(number, time, self._stored, self._refused)
+        return self.last
+
+
+_NOBODY: Final = [None]
+Underway: TypeAlias = Sent | Mixed | Telling

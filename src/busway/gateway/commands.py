@@ -42,7 +42,6 @@ class Commands:
     def __init__(self, bus: Bus, queues: Queues, settings: Http, guard: Guard) -> None:
         self._bus = bus
         self._publish = bus.publish
-        self.store = bus.feed().begin
         self.open = not guard.wanted
         """Whether nobody has to sign anything."""
         self._settings = settings

@@ -17,8 +17,9 @@ from busway.gateway.commands import Commands
 from busway.gateway.config import Http, host_port
 from busway.gateway.guard import Guard, Keys
 from busway.gateway.queues import Queues
+from busway.gateway.recent import Recent
 from busway.gateway.site import application, unheard
-from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Socket
+from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Pubs, Socket
 from busway.gateway.statuses import AWAY, FORBIDDEN
 
 try:
@@ -94,6 +95,8 @@ class JsonDoor:
         self._flushes = Flushes()
         queues = Queues(self._server, self.bus, self.settings)
         self._commands = Commands(self.bus, queues, self.settings, self.guard)
+        self._recent = Recent()
+        self._pubs = Pubs(self.bus, queues, self._commands.counters, self._recent)
         self._runner = web.AppRunner(
             application(self, self._server),
             access_log=None,
@@ -167,7 +170,15 @@ class JsonDoor:
 
     def socket(self, transport: Any) -> Socket:
         """A client over a WebSocket."""
-        made = Socket(self.commands, self._flushes, transport, self.settings.pending, lambda: self._left(made))
+        made = Socket(
+            self.commands,
+            self._pubs,
+            self._recent,
+            self._flushes,
+            transport,
+            self.settings.pending,
+            lambda: self._left(made),
+        )
         self._sockets.add(made)
         self._empty.clear()
         return made

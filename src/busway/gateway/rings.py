@@ -50,12 +50,14 @@ class Subscriber:
 class Ring:
     """The subscribers of one channel, in turn."""
 
-    __slots__ = ("_next", "filtered", "members")
+    __slots__ = ("_next", "filtered", "members", "simple")
 
     def __init__(self) -> None:
         self.members: list[Subscriber] = []
         self.filtered = False
         """Whether the tag of a message has to be looked at."""
+        self.simple = True
+        """Whether nobody has credit or a filter."""
         self._next = 0
 
     def add(self, one: Subscriber) -> None:
@@ -72,8 +74,9 @@ class Ring:
         self.changed()
 
     def changed(self) -> None:
-        """A filter may be another one."""
+        """A filter or a credit may be another one."""
         self.filtered = any(one.takes is not None for one in self.members)
+        self.simple = not any(one.takes is not None or one.credit is not None for one in self.members)
 
     def room(self, most: int) -> int:
         """How many messages may be handed out now, to all of them."""
@@ -99,6 +102,20 @@ class Ring:
                 one.credit -= 1
             return one
         return None
+
+    def deal(self, count: int) -> list[Subscriber] | None:
+        """Who gets each of so many messages, if none of them has credit or a filter and one takes something. None: choose() each."""
+        if not self.simple:
+            return None
+        members = self.members[self._next :] + self.members[: self._next]
+        ready = [one for one in members if not one.sink.full]
+        if not ready:
+            return None
+        whole, rest = divmod(count, len(ready))
+        if rest or whole:
+            last = ready[rest - 1]
+            self._next = (self.members.index(last) + 1) % len(self.members)
+        return ready * whole + ready[:rest]
 
     def wanted(self, tag: object) -> bool:
         """Whether somebody's filter takes it, who may have no credit now."""

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway._core import Message
-from busway.client.storing import Telling
+from busway.client.bus import Bus
+from busway.client.underway import Row
 from busway.errors import BusError
 from busway.gateway import envelope, quick
+from busway.gateway.counters import Counters
 from busway.gateway.envelope import FLAT, Ident, Malformed
-from busway.gateway.queues import Queue
+from busway.gateway.queues import Queue, Queues
+from busway.gateway.recent import Recent
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.statuses import NOT_FOUND, Refused, told
+from busway.positions import Position
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -28,9 +32,6 @@ log = logging.getLogger("busway.gateway")
 
 HIGH: Final = 256 * 1024
 """Bytes that may wait to be written to a client before it counts as full."""
-_TURNS: Final = 1
-"""Turns of the loop that a write waits: what a message is answered with and what is delivered for it leave together."""
-_TEXT: Final = 0x81
 _CLOSE: Final = 0x88
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
@@ -38,61 +39,82 @@ TOO_SLOW: Final = 1008
 _encode: Final = msgspec.json.Encoder().encode
 _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
+_ACKED: Final = [quick.framed(size + len(_FLAT)) + _FLAT for size in range(1024)]
+"""How the answer to a `pub` begins, by the length of the rest."""
 
 
-class Ack(Telling):
-    """A message of a client, which is told that it is stored."""
+class Pubs:
+    """What clients publish the short way: stored, answered, and remembered for those who get it in the same moment."""
 
-    __slots__ = ("_answered", "_ident", "_queue", "_socket")
+    def __init__(self, bus: Bus, queues: Queues, counters: Counters, recent: Recent) -> None:
+        self._known = queues.known
+        self._counters = counters
+        self._recent = recent
+        self._begin = bus.feed().teller(self._stored, self._refused).begin
 
-    def __init__(self, socket: "Socket", queue: Queue, pub: quick.Pub) -> None:
-        self.topic = queue.name
-        _, self._ident, self.payload, self.fields, self._answered = pub
-        self.sent = 0
-        self._socket = socket
-        self._queue = queue
+    def begin(self, socket: "Socket", data: bytes) -> bool:
+        """Publish what a frame says, if it can go the short way."""
+        pub = quick.read(data, socket.sender)
+        if pub is None:
+            return False
+        mq, payload, fields, ident, body, answered = pub
+        queue = self._known(mq)
+        if queue is None or queue.topic != mq:
+            return False
+        try:
+            if not self._begin((queue.name, payload, fields, socket, queue, ident, body, answered)):
+                return False
+        except BusError:
+            return False  # the long way tells it
+        self._counters.quick += 1
+        socket.form = FLAT
+        socket.busy += 1
+        return True
 
-    def stored(self, broker: str, stream: str, offset: int, sequence: int) -> None:
-        del broker, offset, sequence
-        socket, queue = self._socket, self._queue
+    def _stored(self, rows: list[Row], place: Position) -> None:
+        """These are stored, one after the other."""
+        broker, stream, offset = place.broker, place.stream, place.offset
+        put, framed = self._recent.put, _ACKED
+        for _, _, _, socket, queue, ident, body, answered in rows:
+            socket.busy -= 1
+            if stream != queue.stream:  # it was removed at the same moment
+                self._refuse(socket, ident, Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
+            elif answered and not socket.gone:
+                if not (out := socket.out):
+                    socket.flushes.add(socket)
+                acked = queue.acked[0]
+                size = len(ident) + len(acked)
+                head = framed[size] if size < len(framed) else quick.framed(size + len(_FLAT)) + _FLAT
+                out.append(head + ident + acked)
+            put((broker, stream, offset), quick.tail(socket.sent_by, ident, offset, body))
+            offset += 1
+            if socket.held:
+                socket.relieved()
+
+    def _refused(self, row: Row, error: BusError) -> None:
+        socket: Socket = row[3]
         socket.busy -= 1
-        if stream != queue.stream:  # it was removed at the same moment
-            self._refuse(Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
-            return
-        if self._answered and not socket.gone:
-            socket.send(_FLAT + self._ident + queue.acked[0])
-        if socket.held:
-            socket.relieved()
+        self._refuse(socket, row[5], error)
+        socket.relieved()
 
-    def refused(self, error: BusError) -> None:
-        self._socket.busy -= 1
-        self._refuse(error)
-        self._socket.relieved()
-
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, socket: "Socket", ident: bytes, error: Exception) -> None:
         status, text = told(error)
-        self._socket.refuse(FLAT, msgspec.json.decode(self._ident), status, text)
+        socket.refuse(FLAT, msgspec.json.decode(ident), status, text)
 
 
 class Flushes:
-    """Writes what waits for clients at the end of a turn."""
+    """Writes what waits for clients at the end of the next turn: what is delivered for a message often leaves with its answer."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Socket] = []
-        self._turns = 0
 
     def add(self, one: "Socket") -> None:
         if not self._dirty:
-            self._turns = _TURNS
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._loop.call_soon, self._flush)
         self._dirty.append(one)
 
     def _flush(self) -> None:
-        if self._turns:
-            self._turns -= 1
-            self._loop.call_soon(self._flush)
-            return
         dirty, self._dirty = self._dirty, []
         for one in dirty:
             one.flush()
@@ -104,6 +126,8 @@ class Socket(Session):
     def __init__(
         self,
         commands: "Commands",
+        pubs: Pubs,
+        recent: Recent,
         flushes: Flushes,
         transport: asyncio.Transport,
         pending: int,
@@ -111,39 +135,31 @@ class Socket(Session):
     ) -> None:
         super().__init__(commands)
         self._transport = transport
-        self._flushes = flushes
+        self.flushes = flushes
         self._pending = pending
         self._gone = gone
-        self._out: list[bytes] = []
+        self.out: list[bytes] = []
         self.held = False
         """It is not read from."""
         self._loop = asyncio.get_running_loop()
         self.seen = self._loop.time()
         """When it last said or took something."""
         self.full_since: float | None = None
-        self._sender = quick.packed(self.id)
-        self._store = commands.store
+        self.sender = quick.packed(self.id)
+        self.sent_by = quick.sent_by(self.id)
         self._counters = commands.counters
-        self._quick = commands.open
-        """Whether nobody has to sign anything."""
+        self._find = recent.find
+        self._put = recent.put
+        self._publish = pubs.begin if commands.open else None
+        """The short way, if nobody has to sign anything."""
         transport.set_write_buffer_limits(HIGH)
 
     # In.
 
     def frame(self, data: bytes | str) -> None:
         """A message has arrived."""
-        if self._quick and self._running is None and type(data) is bytes:
-            pub = quick.read(data, self._sender)
-            if pub is not None and (queue := self._commands.queues.known(pub[0])) is not None and pub[0] == queue.topic:
-                self.form = FLAT
-                try:
-                    sent = self._store(Ack(self, queue, pub))
-                except BusError:
-                    sent = False  # the long way tells it
-                if sent:
-                    self._counters.quick += 1
-                    self.busy += 1
-                    return
+        if self._publish is not None and self._running is None and type(data) is bytes and self._publish(self, data):
+            return
         try:
             request = envelope.parse(data)
         except Malformed as error:
@@ -166,23 +182,16 @@ class Socket(Session):
     # Out.
 
     def send(self, data: bytes) -> None:
-        out = self._out
+        out = self.out
         if not out:
-            self._flushes.add(self)
-        size = len(data)
-        if size < 126:
-            out.append(bytes((_TEXT, size)))
-        elif size < 65_536:
-            out.append(bytes((_TEXT, 126, size >> 8, size & 255)))
-        else:
-            out.append(bytes((_TEXT, 127)) + size.to_bytes(8))
-        out.append(data)
+            self.flushes.add(self)
+        out.append(quick.framed(len(data)) + data)
 
     def flush(self) -> None:
         """Write what waits."""
-        if self._out:
-            data = b"".join(self._out)
-            self._out.clear()
+        if self.out:
+            data = b"".join(self.out)
+            self.out.clear()
             if not self._transport.is_closing():
                 self.seen = self._loop.time()
                 self._transport.write(data)
@@ -202,9 +211,17 @@ class Socket(Session):
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._counters.delivered += 1
         if one.form == FLAT and one.credit is None:
-            self.send(quick.delivery(one.begin, one.mq, one.channel, message))
-        else:
-            self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.credit))
+            place = message.broker, message.stream, message.offset
+            tail = self._find(place)
+            if tail is None and (tail := quick.plain(message)) is not None:
+                self._put(place, tail)
+            if tail is not None:
+                if not (out := self.out):
+                    self.flushes.add(self)
+                begin = one.begin
+                out.append(quick.framed(len(begin) + len(tail)) + begin + tail)
+                return
+        self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.credit))
 
     # Its socket.
 

@@ -24,14 +24,56 @@ log = logging.getLogger("busway.gateway")
 _MOST: Final = 1024
 _BYTES: Final = 4 << 20
 """What is taken at once."""
+_REST: Final = 3
+"""Turns of the loop before a channel that was empty is taken from again, if no other waits for that."""
+_SAMPLE: Final = 8
+"""Messages of a batch whose size is looked at, about."""
 _IDLE: Final = 5.0
 """Seconds that a channel stays open for the next `take`."""
+
+
+class Beat:
+    """Lets channels that were empty a moment ago be taken from again: one in each turn of the loop.
+
+    In a loop that has little to do that is at once. In one that has much to do more has come by then, and few large batches cost less
+    than many small ones; and however many channels there are, they don't hold up the answers to those who publish.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def next(self) -> "asyncio.Future[None]":
+        """Done when it is its turn."""
+        if not self._waiting:
+            self._rest(_REST)
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        return future
+
+    def _rest(self, turns: int) -> None:
+        if turns:
+            self._loop.call_soon(self._rest, turns - 1)
+        else:
+            self._turn()
+
+    def _turn(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            future = waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                break
+        if waiting:
+            self._loop.call_soon(self._turn)
 
 
 class Tap:
     """A channel that is consumed here."""
 
-    def __init__(self, bus: Bus, queue: Queue, name: str, aside: int, gone: Callable[["Tap"], None]) -> None:
+    def __init__(
+        self, bus: Bus, queue: Queue, name: str, aside: int, beat: Beat, gone: Callable[["Tap"], None]
+    ) -> None:
         self.queue = queue
         self.name = name
         self.ring = Ring()
@@ -40,6 +82,7 @@ class Tap:
         self.used = 0.0
         """When it was last."""
         self._aside = aside
+        self._beat = beat
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._channel: Channel = bus.channel(queue.stream, name, window=0, create=False)
@@ -106,7 +149,8 @@ class Tap:
 
     def _measure(self, batch: list[Message]) -> None:
         if batch:
-            mean = sum(len(one.payload) for one in batch) // len(batch) + 256
+            some = batch[:: max(len(batch) // _SAMPLE, 1)]  # to look at all takes as long as to hand them out
+            mean = sum(len(one.payload) for one in some) // len(some) + 256
             self._size = max(mean, (self._size + mean) // 2)
 
     async def _run(self) -> None:
@@ -119,6 +163,8 @@ class Tap:
                 batch = await self._channel.take(room)
                 self._measure(batch)
                 self._hand(batch)
+                if len(batch) < room:
+                    await self._beat.next()
         except Closed:
             self._end(None)
         except BusError as error:
@@ -135,7 +181,11 @@ class Tap:
             done = [message for message, tag in waiting if not self._give(message, tag)]
         else:
             done = []
-        if ring.filtered:
+        if not self._held and not done and (dealt := ring.deal(len(batch))) is not None:
+            for next_, message in zip(dealt, batch, strict=True):
+                next_.sink.deliver(next_, message)
+            done = batch
+        elif ring.filtered:
             done += [message for message in batch if not self._give(message, message.fields.get("tag"))]
         else:
             choose = ring.choose
@@ -194,6 +244,7 @@ class Taps:
     def __init__(self, bus: Bus, aside: int) -> None:
         self._bus = bus
         self._aside = aside
+        self._beat = Beat()
         self._all: dict[tuple[str, str], Tap] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -204,7 +255,7 @@ class Taps:
         """The tap of a channel. Raises Refused or what the bus says."""
         key = queue.stream, channel_name(shown)
         if (tap := self._all.get(key)) is None:
-            tap = self._all[key] = Tap(self._bus, queue, key[1], self._aside, self._forget)
+            tap = self._all[key] = Tap(self._bus, queue, key[1], self._aside, self._beat, self._forget)
         tap.queue = queue
         tap.users += 1
         try:

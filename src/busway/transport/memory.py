@@ -63,6 +63,11 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
+        self._pass()
+        if self._peer._scheduled:  # the answer to it goes in the same turn; what follows from that in a later one
+            self._peer._pass()
+
+    def _pass(self) -> None:
         self._scheduled = False
         if self._lost:
             return
