@@ -86,9 +86,8 @@ async def test_a_slow_one_among_a_thousand(files):
                 assert [(await one.recv(60))["body"] for _ in range(MESSAGES)] == list(range(MESSAGES))
             assert most < BOUND
             async with asyncio.timeout(60):
-                while http.figures()["slow"] == 0:
+                while http.figures()["slow"] == 0 or http.figures()["sockets"] != CROWD + 1:
                     await asyncio.sleep(0.01)
-            assert http.figures()["sockets"] == CROWD + 1
             # What it was not given is still there, for whoever comes.
             await first.done(cmd="sub", mq="Q", channel="slow")
             assert [(await first.recv(60))["body"] for _ in range(MESSAGES)] == list(range(MESSAGES))
