@@ -295,9 +295,9 @@ async def test_cancelling_takes_nothing_back_and_leaves_no_trace(net: Net) -> No
     bus = await net.connect()
     publishing = asyncio.ensure_future(bus.publish("t", b"sent", durable=True))
     await asyncio.sleep(0)
-    publishing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await publishing
+    if publishing.cancel():  # else it is stored already, as over memory
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
     assert (await bus.publish("t", b"next", durable=True)).sequence == 2
     assert [message.payload for message in await stored(bus)] == [b"sent", b"next"]
 

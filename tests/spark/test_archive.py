@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -258,7 +259,7 @@ def test_what_expired_before_it_was_archived(spark: SparkSession, bus: Served, n
     publish(bus, other, 10)
     with pytest.raises(DataLoss, match="--skip-lost"):  # of the one, which keeps the other from nothing
         archive(spark, str(tmp_path), url=bus.url, streams=[name, other], once=True)
-    assert [row["stream"] for row in lakes.rows(tmp_path)] == [name] * 300 + [other] * 30
+    assert Counter(row["stream"] for row in lakes.rows(tmp_path)) == {name: 300, other: 30}
     done = once(spark, bus, name, tmp_path, fail_on_data_loss=False)
     assert (done.lost, done.rows, done.damaged) == (first - 300, 1800 - first, ())
     (covered,) = lakes.commits(tmp_path)[-1]["ranges"]
