@@ -28,20 +28,7 @@ def serve(
     key: str | bytes | None = None,
     doors: Sequence[Callable[[Server], Door]] = (),
 ) -> Server:
-    """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
-
-    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
-    broker: streams, channels, pins and its guid.
-
-    With `cluster` (a name, or a `busway.Cluster` for more) or `servers` (some of the others: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) it
-    is one of the nodes of a cluster, which know each other by the same name and `key`. If the list has address fields of the server with
-    this `name`, they are added to each message, too.
-
-    ::
-
-        async with busway.serve("tcp://127.0.0.1:7420") as server:
-            await server.serve_forever()
-    """
+    """A broker, alone or one of a cluster, with doors of other kinds; `busway.serve` is this with the doors that there are."""
     place = _place(cluster, servers, key)
     if place is not None and place.mirror_of is not None and data is None:
         raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
