@@ -244,14 +244,14 @@ def test_a_copy_far_behind_goes_on_where_the_node_begins_now() -> None:
 def test_a_hole_that_the_node_has_is_no_difference_and_another_is() -> None:
     log = filled(60)
     holes = Have(0, 60, have(log).mark, ((10, 20),))
-    assert judge(log, holes) == "anew"
+    assert judge(log, have(log), holes) == "anew"
     holed = Log.open(SimulatedFiles(), **LIMITS)
     copy_some(log, holed, 0, 10)
     copy_some(log, holed, 20, 60)
-    assert judge(holed, holes) == "on"
-    assert judge(log, Have(30, 60, have(log).mark)) == "anew", "what lies before is missing"
-    assert judge(log, Have(60, 60)) == "anew"
-    assert judge(log, Have(0, 0)) == "on"
+    assert judge(holed, have(holed), holes) == "on"
+    assert judge(log, have(log), Have(30, 60, have(log).mark)) == "anew", "what lies before is missing"
+    assert judge(log, have(log), Have(60, 60)) == "anew"
+    assert judge(log, have(log), Have(0, 0)) == "on"
 
 
 def test_what_is_on_its_way_is_bounded() -> None:

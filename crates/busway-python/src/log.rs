@@ -296,6 +296,11 @@ impl Log {
         })
     }
 
+    /// Puts records back where a hole is; how many.
+    fn mend(&self, py: Python<'_>, block: &[u8]) -> PyResult<u64> {
+        self.with(py, |log| log.mend(block))?.map_err(|error| self.unusable(py, &error))
+    }
+
     /// Of a copy: removes the buckets before this offset; how many records, bytes and buckets went.
     fn trim_to(&self, py: Python<'_>, first: u64) -> PyResult<(u64, u64, usize)> {
         let gone = self.with(py, |log| log.trim_to(first))?.map_err(|error| self.unusable(py, &error))?;

@@ -39,14 +39,16 @@ class Stream:
         self.folder = folder
         self._hub = hub
         self._stuck = False
-        self._told = 0
+        self._told: set[tuple[str, int, int, int | None, str]] = set()
         self._dropped = 0
         self._waits_for_nobody = False
         self._held_since: float | None = None
         self.watcher: Callable[[], object] | None = None
         """Hears when more of it may be written."""
         self.awaited = False
-        """It may have lost its end, which may come back from a mirror."""
+        """It may have lost its end, or something in its midst, which may come back from a mirror."""
+        self._delayed: dict[Callable[[], object], None] = {}
+        """Who is called when nothing more comes back."""
         self.copied = ""
         """The guid of the broker of whose stream it is a copy."""
         self.mirrored: bool | None = None
@@ -102,7 +104,10 @@ class Stream:
     def tell_damage(self) -> None:
         """Warn of what was found and not told yet."""
         damage = self.log.damage
-        for file, position, begin, end, what in damage[self._told :]:
+        for one in damage:
+            if one in self._told:
+                continue
+            file, position, begin, end, what = one
             place = f"{what} in {file} at byte {position}"
             if end is None:  # what was being written when the broker ended
                 log.warning("stream %r: %s: from offset %d on", self.config.name, place, begin)
@@ -110,15 +115,29 @@ class Stream:
                 log.warning("stream %r: %s; nothing is lost", self.config.name, place)
             else:
                 log.error("stream %r: %s: offsets %d to %d", self.config.name, place, begin, end - 1)
-        self._told = len(damage)
+        self._told = set(damage)
 
     # Reading.
 
-    def _read(self, offset: int, most: int) -> Block:
-        block = self.log.read(offset, most)
-        if block[0] > offset:
-            self.tell_damage()
-        return block
+    def wait_for_mirror(self, *, yes: bool) -> None:
+        """Whether what is missing may come back. Until then nobody reads on behind a hole."""
+        self.awaited = yes
+        if not yes:
+            delayed, self._delayed = self._delayed, {}
+            for again in delayed:
+                self._hub.loop.call_soon(again)
+
+    @property
+    def _holed(self) -> bool:
+        """Something is missing in its midst, which may come back."""
+        return self.awaited and any(end is not None and end > begin for _, _, begin, end, _ in self.log.damage)
+
+    async def _whole(self) -> None:
+        """Return when nothing more comes back."""
+        while self._holed:
+            here = asyncio.Event()
+            self._delayed[here.set] = None
+            await here.wait()
 
     @property
     def first(self) -> int:
@@ -130,12 +149,18 @@ class Stream:
         """Behind the last record that is as safe as promised."""
         return self.log.safe
 
-    def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:  # noqa: ARG002
+    def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:
         """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called when it is here.
 
         `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
         """
-        return self._read(offset, most)
+        block = self.log.read(offset, most)
+        if block[0] > offset:
+            if self._holed and offset >= self.log.first:
+                self._delayed[again] = None
+                return None
+            self.tell_damage()
+        return block
 
     async def fetch(self, offset: int, most: int) -> Block:
         """The same, for one who can wait."""
@@ -145,21 +170,26 @@ class Stream:
             here.clear()
         return block
 
-    def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:  # noqa: ARG002
+    def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:
         """As find_time(). None: it is being looked for, and `found` is called with it. Raises DataFailed."""
+        if self._holed:
+            self._delayed[lambda: found(self.log.find_time(moment))] = None
+            return None
         return self.log.find_time(moment)
 
     async def find_time(self, moment: int) -> int:
         """Offset of the first record that was stored at this time (nanoseconds) or later."""
+        await self._whole()
         return self.log.find_time(moment)
 
     async def find(self, topic: str, sequence: int) -> int | None:
         """Offset of the first record of a topic with this sequence or a later one."""
+        await self._whole()
         return self.log.find(topic, sequence)
 
     def skip(self, offset: int, selection: Selection) -> int:
         """From where on there may be something for a selection. Raises DataFailed."""
-        return self.log.skip(offset, selection)
+        return offset if self._holed else self.log.skip(offset, selection)
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         """What is there of each topic: first and last sequence, number of records."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
+from busway.cluster.mending import Mending, shared
 from busway.cluster.mirror_words import (
     MOST_HOLES,
     Ask,
@@ -52,6 +53,7 @@ class Records(Protocol):
     def damage(self) -> list[tuple[str, int, int, int | None, str]]: ...
     def read_written(self, offset: int, most: int) -> tuple[int, int, bytes]: ...
     def copy(self, block: bytes) -> bool: ...
+    def mend(self, block: bytes) -> int: ...
 
 
 def mark(block: bytes) -> bytes:
@@ -83,11 +85,17 @@ def have(log: Records) -> Have:
     return Have(first, written, mark_at(log, written - 1), tuple(sorted(holes)))
 
 
-def judge(here: Records, copy: Have) -> Literal["on", "anew", "check"]:
+def ends_in_hole(copy: Have, mine: Have) -> bool:
+    """Whether the last record of a copy is one that the stream has lost, so that they can't be compared there."""
+    return any(begin < copy.next <= end for begin, end in mine.holes)
+
+
+def judge(here: Records, mine: Have, copy: Have) -> Literal["on", "anew", "check"]:
     """Whether a copy may go on where it is. What the stream has no more need not agree."""
     if copy.next > here.written:
         return "check"
-    if copy.next > max(here.first, copy.first) and mark_at(here, copy.next - 1) != copy.mark:
+    known = copy.next > max(here.first, copy.first) and not ends_in_hole(copy, mine)
+    if known and mark_at(here, copy.next - 1) != copy.mark:
         return "anew"
     gaps = [(begin, min(end, copy.next)) for begin, end in (*copy.holes, (here.first, copy.first))]
     if any(has_any(here, max(begin, here.first), end) for begin, end in gaps if end > max(begin, here.first)):
@@ -109,10 +117,13 @@ class Sending:
     config: StreamConfig
     log: Records
     number: int
-    state: Literal["check", "back", "copying", "stopped", "unreadable"]
-    """Back: the node has lost its end, and gets it back; nothing new must come in its place."""
+    state: Literal["check", "mending", "back", "copying", "stopped", "unreadable"]
+    """Mending, back: the node has lost something in its midst, or its end, and gets it back; nothing new must come in its place."""
     sent: int
     have: int
+    mending: Mending
+    longer: bool = False
+    """The mirror has more than the stream."""
     first: int = 0
     flight: deque[tuple[int, int]] = field(default_factory=deque)
     why: str = ""
@@ -136,15 +147,25 @@ class Origin:
         """A stream, and what the mirror says to have of it."""
         self.drop(config.name)
         mine = have(log)
-        how = "anew" if copy is None else judge(log, copy)
+        how = "anew" if copy is None else judge(log, mine, copy)
         if how == "check" and config.store == "memory":
             how = "anew"  # such a stream ends with its broker
         begin = max(copy.next, mine.first) if copy is not None and how == "on" else mine.first
-        state: Literal["check", "copying"] = "check" if how == "check" else "copying"
-        sending = Sending(config, log, next(self._numbers), state, begin, begin, mine.first)
+        holes = [] if copy is None or how == "anew" else shared(mine.holes, copy)
+        mending = Mending(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
+        sending = Sending(config, log, next(self._numbers), "copying", begin, begin, mending, first=mine.first)
+        if how == "check":
+            sending.state, sending.longer = "check", True
+        elif mending:
+            sending.state = "mending"
         self.streams[config.name] = self._by_number[sending.number] = sending
         self._turn.append(config.name)
         return Offer(sending.number, config, mine, how)
+
+    def want(self, name: str) -> Want | None:
+        """What is asked for as soon as a stream was offered."""
+        sending = self.streams[name]
+        return Want(sending.number, sending.mending.wanted) if sending.state == "mending" else None
 
     def drop(self, name: str) -> None:
         """It is not copied, or not under its number."""
@@ -209,6 +230,8 @@ class Origin:
                 sending.state, sending.why = "stopped", text
             case Checked(agrees=same) if sending.state == "check":
                 return self._checked(sending, same=same)
+            case Tail(block=block) if sending.state == "mending":
+                return self._mended(sending, block)
             case Tail(block=block) if sending.state == "back":
                 return self._back(sending, block)
         return None
@@ -220,8 +243,27 @@ class Origin:
             return None
         if log.next > log.written:  # something new has come in the place of what was lost
             return self.offer(sending.config, log, None)
-        sending.state = "back"
-        return Want(sending.number, log.next)
+        return self._go_on(sending)
+
+    def _go_on(self, sending: Sending) -> Word | None:
+        """With what is missing still: first what lies in the midst."""
+        if sending.mending:
+            sending.state = "mending"
+            return Want(sending.number, sending.mending.wanted)
+        if sending.longer:
+            sending.state = "back"
+            return Want(sending.number, sending.log.next)
+        sending.state = "copying"
+        return None
+
+    def _mended(self, sending: Sending, block: bytes) -> Word | None:
+        if (witness := sending.mending.witness) is not None:
+            if not block or mark_at(sending.log, witness) != mark(block):
+                return self.offer(sending.config, sending.log, None)
+            sending.mending.trust()
+        else:
+            sending.mending.heard(block)
+        return self._go_on(sending)
 
     def _back(self, sending: Sending, block: bytes) -> Word | None:
         log = sending.log

@@ -84,7 +84,7 @@ class Mirroring(Talk):
         for stream in hub.streaming.streams.values():
             self._adopt(stream, hopeful=bool(self.known.guids))
             if self.known.guids and stream.config.store == "disk":
-                stream.awaited = True
+                stream.wait_for_mirror(yes=True)
                 stream.log.rest(True)
                 self._resting[stream.config.name] = self._now + self._wait
 
@@ -227,6 +227,8 @@ class Mirroring(Talk):
             log.warning("stream %r can't be mirrored: %s", stream.config.name, error)
             return
         self.send(conn, offer)
+        if (want := origin.want(stream.config.name)) is not None:
+            self.send(conn, want)
         self._watch(stream)
         self._rest(conn, origin.streams[stream.config.name])
         self.noting.begin(conn, self._linked[conn].guid, stream, offer.number)
@@ -340,12 +342,14 @@ class Mirroring(Talk):
         """
         name = sending.config.name
         behind = name in self._promises and name in self._resting and sending.have < sending.log.written
-        if sending.state in {"check", "back"} or (sending.open and behind):
+        if sending.state in {"check", "mending", "back"} or (sending.open and behind):
             if name not in self._resting:
                 self._stream_rests(name, yes=True)
             self._resting[name] = self._now + self._wait
             self._hub.pulse.arm()
         elif name in self._resting and self._linked[conn].guid in self.known.guids:
+            if count := sending.mending.count:
+                log.warning("stream %r: %d messages that were lost are back from its mirror", name, count)
             self._release(name)
 
     def _release(self, name: str) -> None:
@@ -354,7 +358,7 @@ class Mirroring(Talk):
 
     def _stream_rests(self, name: str, *, yes: bool) -> None:
         if (stream := self._hub.streaming.streams.get(name)) is not None:
-            stream.awaited = yes
+            stream.wait_for_mirror(yes=yes)
             if not yes:
                 self._hub.engine.recovered(stream.number, stream.log.next, whole=True)
             stream.log.rest(yes)

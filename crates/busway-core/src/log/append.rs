@@ -458,6 +458,12 @@ impl Log {
         }
     }
 
+    /// Goes on with a bucket as it was found.
+    pub(super) fn go_on(&mut self, bucket: Building, stored: i64, behind: (u64, u64)) {
+        (self.tail_from, self.tail_at, self.marked) = (self.next, bucket.summary.length, bucket.marks.len());
+        (self.bucket, self.stored, self.behind) = (bucket, stored, behind);
+    }
+
     pub(super) fn fresh(&mut self) {
         self.topics.roll();
         self.bucket = Building::new(self.next);

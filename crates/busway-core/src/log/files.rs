@@ -1,6 +1,6 @@
 //! The files of a log: what it asks of a file system, and the real one.
 //!
-//! A file is only grown at its end and cut. Names are those inside the log's own folder.
+//! A file is only grown at its end and cut; what is lost inside may be written again as it was. Names are those inside the log's own folder.
 
 use std::fs::{self, OpenOptions};
 use std::io;

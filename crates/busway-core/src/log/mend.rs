@@ -1,0 +1,262 @@
+//! A hole is closed: the records that were there are put back, byte for byte, by who has a copy of them.
+//!
+//! Where their bytes were they are written over what is left of them; where a file ends too early or is missing they get a file
+//! of their own. Then the log is opened anew in its place, so that whatever is known of it is known as if nothing had been lost.
+
+use std::io;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::append::Log;
+use super::bucket::{index_name, log_name};
+use super::files::rest;
+use super::open;
+use super::record::{behind, Record};
+use super::Damage;
+
+impl Log {
+    /// Takes back records of a hole from its first offset on; those behind the hole are left out. How many it took: none if there is
+    /// no such hole, if they are not what was there, or if something waits to be written.
+    pub fn mend(&mut self, block: &[u8]) -> io::Result<u64> {
+        let Some(begin) = Record::sound(block).map(|record| record.offset()) else { return Ok(0) };
+        let Some(hole) = self.hole(begin).filter(|_| self.is_quiet()) else { return Ok(0) };
+        let end = hole.to.unwrap_or(begin);
+        let (mut upto, mut size) = (begin, 0);
+        while let Some(record) = Record::sound(&block[size..]).filter(|record| record.offset() == upto && upto < end) {
+            (upto, size) = (upto + 1, size + record.bytes.len());
+        }
+        let bytes = &block[..size];
+        if !(self.write_over(&hole, bytes, upto)? || self.write_beside(&hole, bytes)?) {
+            return Ok(0);
+        }
+        self.open_anew(&hole)?;
+        Ok(upto - begin)
+    }
+
+    /// The hole that begins with this offset.
+    fn hole(&self, begin: u64) -> Option<Damage> {
+        let state = self.shared.state();
+        state.damage.iter().find(|one| one.from == begin && one.to.is_some_and(|to| to > begin)).cloned()
+    }
+
+    /// Nothing is on its way into a file.
+    fn is_quiet(&self) -> bool {
+        let state = self.shared.state();
+        self.tail.is_empty()
+            && self.shared.indexed
+            && self.front.is_none()
+            && state.pending.is_empty()
+            && state.writing.is_none()
+            && state.failure.is_none()
+    }
+
+    /// Into a bucket that goes on behind the hole, if there is just the room for it.
+    fn write_over(&self, hole: &Damage, bytes: &[u8], upto: u64) -> io::Result<bool> {
+        let buckets: Vec<_> = self.shared.state().buckets.iter().map(|bucket| bucket.summary).collect();
+        let inside = |base: u64, end: u64| base <= hole.from && hole.to.is_some_and(|to| to < end);
+        let Some(bucket) = buckets.into_iter().find(|bucket| inside(bucket.base, bucket.end)) else { return Ok(false) };
+        if hole.file != log_name(bucket.base) {
+            return Ok(false);
+        }
+        let file = self.shared.files.open(&hole.file)?;
+        let left = rest(&*file, hole.position, bucket.length)?;
+        // A record of the log itself behind the hole says how long that is.
+        let Some((room, to)) = behind(&left, 0, hole.from, bucket.end) else { return Ok(false) };
+        let fits = if Some(upto) == hole.to { bytes.len() == room } else { bytes.len() < room };
+        if Some(to) != hole.to || !fits {
+            return Ok(false);
+        }
+        file.write_at(bytes, hole.position)?;
+        file.sync()?;
+        // It tells of the hole.
+        match self.shared.files.remove(&index_name(bucket.base)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(true),
+        }
+    }
+
+    /// Into a bucket of their own, if no other has the room for them.
+    fn write_beside(&self, hole: &Damage, bytes: &[u8]) -> io::Result<bool> {
+        let name = log_name(hole.from);
+        let taken = {
+            let state = self.shared.state();
+            let has = |base: u64, end: u64| base == hole.from || (base < hole.from && hole.from < end);
+            state.buckets.iter().any(|bucket| has(bucket.summary.base, bucket.summary.end))
+        };
+        let files = &*self.shared.files;
+        if taken || hole.from < self.reader().first() || files.list()?.contains(&name) {
+            return Ok(false);
+        }
+        let file = files.create(&name)?;
+        file.write_at(bytes, 0)?;
+        file.sync()?;
+        files.sync()?;
+        Ok(true)
+    }
+
+    /// What is known of the log is what its files say now.
+    fn open_anew(&mut self, mended: &Damage) -> io::Result<()> {
+        let found = open::open(&*self.shared.files, 0)?;
+        if found.next != self.next {
+            return Err(io::Error::other("a log that was mended ends at another place"));
+        }
+        let mut state = self.shared.state();
+        state.damage.retain(|one| one != mended);
+        for damage in found.damage {
+            if !state.damage.contains(&damage) {
+                state.damage.push(damage);
+            }
+        }
+        (state.buckets, state.orphans, state.wholes) = (found.buckets, found.orphans, found.wholes);
+        state.loaded.clear();
+        state.ends.clear();
+        state.written = found.next;
+        self.shared.safe.fetch_max(found.next, SeqCst);
+        drop(state);
+        (self.topics, self.once, self.waiting) = (found.topics, found.once, found.waiting);
+        self.go_on(found.bucket, found.stored, found.behind);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::files::Files;
+    use super::super::record::{records, Message};
+    use super::super::simulated::Simulated;
+    use super::super::{Position, Settings};
+    use super::*;
+
+    const TOPICS: [&str; 3] = ["a", "b", "c"];
+
+    fn open(files: &Simulated, settings: Settings) -> Log {
+        Log::open(Arc::new(files.clone()), settings, None, 0).unwrap()
+    }
+
+    fn message(number: u64) -> Message<'static> {
+        Message {
+            topic: TOPICS[number as usize % 3],
+            session: 7,
+            number,
+            payload: b"some payload",
+            ..Message::default()
+        }
+    }
+
+    fn filled(files: &Simulated, settings: Settings, count: u64) -> Vec<u8> {
+        let mut log = open(files, settings);
+        for number in 1..=count {
+            log.append(number.cast_signed(), &message(number)).unwrap();
+            log.flush();
+        }
+        all(&log)
+    }
+
+    fn all(log: &Log) -> Vec<u8> {
+        let (mut out, mut from) = (Vec::new(), 0);
+        while from < log.safe() {
+            let block = log.reader().read(from, 1 << 20).unwrap();
+            out.extend_from_slice(&block.bytes);
+            from = block.next.max(from + 1);
+        }
+        out
+    }
+
+    /// The records from one offset to before another, of a log with nothing missing.
+    fn part(whole: &[u8], begin: u64, end: u64) -> Vec<u8> {
+        let inside = records(whole).filter(|record| (begin..end).contains(&record.offset()));
+        inside.flat_map(|record| record.bytes.to_vec()).collect()
+    }
+
+    /// Zeros where these records were, as of a page that never came to the disk; nothing knows of them.
+    fn dig(files: &Simulated, whole: &[u8], begin: u64, end: u64) {
+        let (at, size) = (part(whole, 0, begin).len() as u64, part(whole, begin, end).len());
+        files.open(&log_name(0)).unwrap().write_at(&vec![0; size], at).unwrap();
+        for name in files.list().unwrap().iter().filter(|name| !name.ends_with(".log")) {
+            files.remove(name).unwrap();
+        }
+    }
+
+    fn holes(log: &Log) -> Vec<(u64, Option<u64>)> {
+        log.reader().damage().iter().filter(|one| one.to != Some(one.from)).map(|one| (one.from, one.to)).collect()
+    }
+
+    #[test]
+    fn a_hole_is_closed_and_all_is_known_again() {
+        for (begin, end) in [(0, 2), (4, 5), (3, 9)] {
+            let files = Simulated::new(true);
+            let whole = filled(&files, Settings::default(), 10);
+            dig(&files, &whole, begin, end);
+            let mut log = open(&files, Settings::default());
+            assert_eq!(holes(&log), [(begin, Some(end))]);
+            assert_eq!(log.reader().read(begin, 1 << 20).unwrap().first, end);
+            // What lies behind the hole is there, and left alone.
+            assert_eq!(log.mend(&part(&whole, begin, 10)).unwrap(), end - begin);
+            assert_eq!((holes(&log), all(&log)), (vec![], whole.clone()));
+            assert_eq!(log.append(50, &message(begin + 1)).map(|place| (place.offset, place.again)), Ok((begin, true)));
+            assert_eq!(log.append(50, &message(11)), Ok(Position { offset: 10, sequence: 4, again: false }));
+            log.flush();
+            drop(log);
+            let again = open(&files, Settings::default());
+            assert_eq!((holes(&again), part(&all(&again), 0, 10)), (vec![], whole));
+        }
+    }
+
+    #[test]
+    fn a_hole_may_be_closed_piece_by_piece_and_others_stay() {
+        let files = Simulated::new(true);
+        let whole = filled(&files, Settings::default(), 12);
+        dig(&files, &whole, 1, 5);
+        dig(&files, &whole, 7, 8);
+        let mut log = open(&files, Settings::default());
+        assert_eq!(log.mend(&part(&whole, 1, 3)).unwrap(), 2);
+        assert_eq!(holes(&log), [(7, Some(8)), (3, Some(5))]);
+        assert_eq!(log.mend(&part(&whole, 3, 5)).unwrap(), 2);
+        assert_eq!((log.reader().read(0, 1 << 20).unwrap().next, holes(&log)), (7, vec![(7, Some(8))]));
+        assert_eq!(log.mend(&part(&whole, 7, 8)).unwrap(), 1);
+        assert_eq!(all(&log), whole);
+    }
+
+    #[test]
+    fn nothing_is_written_that_is_not_what_was_there() {
+        let files = Simulated::new(true);
+        let whole = filled(&files, Settings::default(), 6);
+        dig(&files, &whole, 2, 4);
+        let mut log = open(&files, Settings::default());
+        let longer = Message { payload: b"another payload, which is longer", ..message(3) };
+        let mut other = Vec::new();
+        longer.encode(2, 1, 3, &mut other);
+        other.extend_from_slice(&part(&whole, 3, 4));
+        for wrong in [&other[..], &part(&whole, 3, 4), &part(&whole, 1, 4), &part(&whole, 4, 6), b"garbage", b""] {
+            assert_eq!(log.mend(wrong).unwrap(), 0);
+        }
+        assert_eq!(holes(&log), [(2, Some(4))]);
+        log.append(50, &message(7)).unwrap();
+        assert_eq!(log.mend(&part(&whole, 2, 4)).unwrap(), 0, "something waits to be written");
+        log.flush();
+        assert_eq!(log.mend(&part(&whole, 2, 4)).unwrap(), 2);
+        assert_eq!(part(&all(&log), 0, 6), whole);
+    }
+
+    #[test]
+    fn a_bucket_that_is_gone_comes_back_as_buckets_of_its_records() {
+        let files = Simulated::new(true);
+        let settings = Settings { bucket_bytes: 500, ..Settings::default() };
+        let whole = filled(&files, settings, 20);
+        let mut bases: Vec<u64> =
+            files.list().unwrap().iter().filter_map(|name| name.strip_suffix(".log")?.parse().ok()).collect();
+        bases.sort_unstable();
+        assert!(bases.len() > 3);
+        files.remove(&log_name(bases[1])).unwrap();
+        let mut log = open(&files, settings);
+        assert_eq!(holes(&log), [(bases[1], Some(bases[2]))]);
+        assert_eq!(log.mend(&part(&whole, bases[1], bases[1] + 1)).unwrap(), 1);
+        assert_eq!(holes(&log), [(bases[1] + 1, Some(bases[2]))]);
+        assert_eq!(log.mend(&part(&whole, bases[1] + 1, 20)).unwrap(), bases[2] - bases[1] - 1);
+        assert_eq!(all(&log), whole);
+        assert_eq!(log.append(50, &message(bases[1] + 2)).map(|place| place.again), Ok(true));
+        drop(log);
+        assert_eq!(all(&open(&files, settings)), whole);
+    }
+}
