@@ -61,7 +61,7 @@ class TestSingleReply:
             "error": lambda: bench.fails(2),
             "death": lambda: bench.dies(2),
             "refusal": lambda: bench.fails(2, code=Code.REFUSED),
-            "undeliverable": lambda: bench.act(bench.asking.undeliverable(bench.calls[2], bench.now)),
+            "undeliverable": lambda: bench.act(bench.asking.undeliverable(bench.calls[2], bench.now, gone=False)),
         }[how]()
         assert called(after) == 3, "the one that said true after it"
         assert answer(bench.replies(3, b"yes")).payload == b"yes"

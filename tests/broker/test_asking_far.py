@@ -66,7 +66,7 @@ class TestOfOurClients:
         one.asking.leave(11, 110, one.now)
         assert error(one.request(3))[0] == Code.NO_RESPONDERS
 
-    @pytest.mark.parametrize("how", ["timeout", "error", "death", "undeliverable", "nobody"])
+    @pytest.mark.parametrize("how", ["timeout", "error", "death", "undeliverable", "dying", "nobody"])
     def test_one_node_after_the_other(self, how):
         one = bench(nodes=2)
         assert called_far(one.request()) == 11
@@ -74,13 +74,22 @@ class TestOfOurClients:
             "timeout": lambda: one.later(2.0 + MARGIN),
             "error": lambda: one.fails(11),
             "death": lambda: one.dies(11),
-            "undeliverable": lambda: one.act(one.asking.undeliverable(one.calls[11], one.now)),
+            "undeliverable": lambda: one.act(one.asking.undeliverable(one.calls[11], one.now, gone=False)),
+            "dying": lambda: one.act(one.asking.undeliverable(one.calls[11], one.now, gone=True)),
             "nobody": lambda: one.fails(11, code=Code.NO_RESPONDERS),
         }[how]()
         assert called_far(after) == 12
         assert answer(one.replies(12, b"yes")).payload == b"yes"
         assert one.idle()
         assert len(one.offs()) == (how == "timeout"), "who goes on is told that nobody waits"
+
+    def test_links_that_end_together_are_told_as_gone_and_not_as_slow(self):
+        one = bench(nodes=2)
+        one.request()
+        one.dies(11)
+        code, text = error(one.act(one.asking.undeliverable(one.calls[12], one.now, gone=True)))
+        assert (code, "ended before it had the request" in text) == (Code.SERVICE_GONE, True)
+        assert one.idle()
 
     def test_a_node_that_goes_on_to_the_next_has_time_anew(self):
         one = bench(nodes=2)

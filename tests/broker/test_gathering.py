@@ -103,7 +103,7 @@ class TestMultipleReply:
     def test_one_that_takes_no_ask_is_named(self) -> None:
         bench = Bench(asking=2)
         bench.request(gather=True)
-        told = bench.act(bench.asking.undeliverable(bench.calls[1], bench.now))
+        told = bench.act(bench.asking.undeliverable(bench.calls[1], bench.now, gone=False))
         assert named(told) == [("p1", Code.TOO_MANY_PENDING, "the service 'sum' of p1 doesn't keep up", True)]
         assert answer(bench.says(2, False)).flags == END
 

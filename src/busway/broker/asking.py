@@ -153,12 +153,15 @@ class Asking(Asked):
             return [self._reply(request, attempt.provider, flags & END, 0, fields, payload)]
         return [] if flags & END else [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
 
-    def undeliverable(self, call: int, now: float) -> list[Action]:
-        """An Ask or Call could not be handed over."""
+    def undeliverable(self, call: int, now: float, *, gone: bool) -> list[Action]:
+        """An Ask or Call could not be handed over. `gone`: since the connection ends, of which `gone()` will tell."""
         attempt = self._attempts.get(call)
         if attempt is None:
             return []
         attempt.settled = True
+        if gone:
+            text = f"the connection of {attempt.provider.name} ended before it had the request"
+            return self._failed(attempt, Code.SERVICE_GONE, text.encode(), now, good=None)
         size = len(attempt.request.frame)
         why = f"doesn't keep up, or takes no message of {size} bytes" if attempt.provider.far else "doesn't keep up"
         text = f"the service {attempt.request.topic!r} of {attempt.provider.name} {why}"

@@ -71,7 +71,9 @@ class Sharing:
                     engine.answer(*action)
                 case Ask() | Call():
                     if not (engine.ask if isinstance(action, Ask) else engine.call)(*action):
-                        waiting.extend(self.asking.undeliverable(action.call, self._hub.loop.time()))
+                        session = self._hub.sessions.get(action.conn)
+                        gone = session is None or session.closing
+                        waiting.extend(self.asking.undeliverable(action.call, self._hub.loop.time(), gone=gone))
                 case Willing():
                     engine.willing(*action)
                 case Off():
