@@ -172,11 +172,15 @@ mod tests {
         inside.flat_map(|record| record.bytes.to_vec()).collect()
     }
 
+    fn is_log(name: &str) -> bool {
+        name.strip_suffix(".log").is_some()
+    }
+
     /// Zeros where these records were, as of a page that never came to the disk; nothing knows of them.
     fn dig(files: &Simulated, whole: &[u8], begin: u64, end: u64) {
         let (at, size) = (part(whole, 0, begin).len() as u64, part(whole, begin, end).len());
         files.open(&log_name(0)).unwrap().write_at(&vec![0; size], at).unwrap();
-        for name in files.list().unwrap().iter().filter(|name| !name.ends_with(".log")) {
+        for name in files.list().unwrap().iter().filter(|name| !is_log(name)) {
             files.remove(name).unwrap();
         }
     }
@@ -279,7 +283,7 @@ mod tests {
             let settings = Settings { bucket_bytes: 300 + 40 * (seed % 50), ..Settings::default() };
             let whole = filled(&files, settings, 30);
             let names = files.list().unwrap();
-            let logs: Vec<_> = names.iter().filter(|name| name.ends_with(".log")).collect();
+            let logs: Vec<_> = names.iter().filter(|name| is_log(name)).collect();
             for _ in 0..=chance(&mut state, 3) {
                 let file = files.open(logs[chance(&mut state, logs.len())]).unwrap();
                 let size = file.size().unwrap() as usize;
@@ -287,7 +291,7 @@ mod tests {
                 let byte = chance(&mut state, 2) as u8 * 0xa5;
                 file.write_at(&vec![byte; len.min(size - at)], at as u64).unwrap();
             }
-            for name in names.iter().filter(|name| !name.ends_with(".log")) {
+            for name in names.iter().filter(|name| !is_log(name)) {
                 files.remove(name).unwrap();
             }
             let mut log = opened(&files, settings);
