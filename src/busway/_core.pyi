@@ -582,8 +582,11 @@ class Log:
         """Take the records of a block of another log as they are, all or none; offsets that are left out stay so. False: too much
         waits to be written. ValueError: it is none that could follow. errors.DataFailed as append()."""
     def mend(self, block: bytes) -> int:
-        """Put records back where they are missing, from the beginning of a hole that `damage` has; how many. 0: there is no such hole, they
-        are not what was there, or something waits to be written. Then `damage` has less. errors.DataFailed if a file can't be written."""
+        """Put records back where they are missing, from the beginning of a hole that `damage` has, or behind those that were put there; how
+        many. 0: there is no such hole, they are not what was there, or something waits to be written. errors.DataFailed if a file can't be
+        written. They count when mended() was called."""
+    def mended(self) -> None:
+        """No more are put back now: see what is there. Then `damage` has less."""
     def trim_to(self, first: int) -> tuple[int, int, int]:
         """Of a copy: remove the buckets that lie before this offset. If that is all, it goes on from there."""
     def confirm(self, upto: int | None) -> None:

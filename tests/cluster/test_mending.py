@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from busway._core import Log
+from busway._core import Log, SimulatedFiles
 from busway.cluster.mending import Mending, shared
 from busway.cluster.mirror_words import Have
 from tests.cluster.test_mirror import Mirrored, follows, mirroring, payloads, streams
-from tests.cluster.test_mirror_machine import Pair, add, content, filled
-from tests.support.net import eventually
+from tests.cluster.test_mirror_machine import LIMITS, Pair, add, content, copy_some, filled
+from tests.support.net import eventually, until
 from tests.support.stored import row
 
 
@@ -134,6 +134,8 @@ def test_what_is_missing_comes_back(tmp_path, begin, end, lost):
     again = Again(log, first.shelf)
     assert again.ask().how == ("check" if lost else "on")
     assert (holes(log), content(settled(log))) == ([], whole)
+    assert again.origin.streams["s"].mending.left == 0
+    again.origin.settle(again.origin.streams["s"])
     again.run()
     assert again.origin.streams["s"].state == "copying"
     assert content(again.copy) == whole
@@ -243,3 +245,43 @@ async def test_without_the_mirror_it_is_told_as_lost(nodes, tmp_path):
     await eventually(whole)
     await follows(a, b)
     assert len(payloads(log)) == 10
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_disk_that_does_not_take_what_comes_back_is_tried_again(known):
+    first = Pair(filled(60))
+    first.ask()
+    first.run()
+    files = SimulatedFiles()
+    short = Log.open(files, by_hand=True, **LIMITS)
+    copy_some(first.log, short, 0, 40)
+    short.write()
+    files.fail(room=0)
+
+    def fail():
+        short.write()
+        assert short.settle() is not None
+
+    if known:  # then nothing is taken for a while
+        add(short, 1)
+        fail()
+    again = Again(short, first.shelf)
+    again.ask()
+    sending = again.origin.streams["s"]
+    if not known:
+        assert (sending.state, short.next) == ("back", 60)
+        fail()
+        again.origin.settle(sending)
+    assert (sending.state, sending.stalled, short.next) == ("back", True, 40)
+    files.fail()
+
+    def back():
+        for word in again.origin.again():
+            again.tell(word)
+        short.write()
+        again.origin.settle(sending)
+        return sending.state == "copying"
+
+    await until(back)
+    assert content(short) == content(first.log)
+    assert not again.shelf.aside

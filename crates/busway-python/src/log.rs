@@ -296,6 +296,11 @@ impl Log {
         })
     }
 
+    /// What was put back counts from now on.
+    fn mended(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Core::mended)?.map_err(|error| self.unusable(py, &error))
+    }
+
     /// Puts records back where a hole is; how many.
     fn mend(&self, py: Python<'_>, block: &[u8]) -> PyResult<u64> {
         self.with(py, |log| log.mend(block))?.map_err(|error| self.unusable(py, &error))

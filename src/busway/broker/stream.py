@@ -123,6 +123,10 @@ class Stream:
         """Whether what is missing may come back. Until then nobody reads on behind a hole."""
         self.awaited = yes
         if not yes:
+            try:
+                self.log.mended()
+            except BusError as error:
+                log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
             delayed, self._delayed = self._delayed, {}
             for again in delayed:
                 self._hub.loop.call_soon(again)
@@ -173,9 +177,17 @@ class Stream:
     def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:
         """As find_time(). None: it is being looked for, and `found` is called with it. Raises DataFailed."""
         if self._holed:
-            self._delayed[lambda: found(self.log.find_time(moment))] = None
+            self._delayed[lambda: found(self._found_time(moment))] = None
             return None
         return self.log.find_time(moment)
+
+    def _found_time(self, moment: int) -> int:
+        """The same for one who can't be told of an error any more: rather too early than too late."""
+        try:
+            return self.log.find_time(moment)
+        except BusError as error:
+            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            return self.log.first
 
     async def find_time(self, moment: int) -> int:
         """Offset of the first record that was stored at this time (nanoseconds) or later."""

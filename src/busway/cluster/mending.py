@@ -18,7 +18,8 @@ class Holed(Protocol):
 class Mending:
     """The holes of one stream that its mirror may have something of.
 
-    If nothing else shows that the copy is one of this stream, the record before a hole has to be the same on both sides.
+    If nothing else shows that the copy is one of this stream, the record before a hole has to be the same on both sides. Before the first
+    record of a stream there is none.
     """
 
     def __init__(self, log: Holed, holes: Iterable[tuple[int, int]], *, trusted: bool) -> None:
@@ -27,6 +28,8 @@ class Mending:
         self._trusted = trusted
         self.count = 0
         """Records that are back."""
+        self.left = 0
+        """Records that the mirror did not have, or that are none of this log."""
 
     def __bool__(self) -> bool:
         return bool(self._holes)
@@ -46,12 +49,15 @@ class Mending:
         self._trusted = True
 
     def heard(self, block: bytes) -> None:
-        """What the mirror has from there on. What it lacks, or can't be put back, stays a hole."""
-        begin, end = self._holes.pop()
-        if count := self._log.mend(block) if block else 0:
-            self.count += count
-            if begin + count < end:
-                self._holes.append((begin + count, end))
+        """What the mirror has from there on. What it lacks, or does not fit, stays a hole. Raises DataFailed if it can't be written now."""
+        begin, end = self._holes[-1]
+        count = self._log.mend(block) if block else 0
+        self._holes.pop()
+        self.count += count
+        if not count:
+            self.left += end - begin
+        elif begin + count < end:
+            self._holes.append((begin + count, end))
 
 
 def shared(holes: Iterable[tuple[int, int]], copy: Have) -> list[tuple[int, int]]:

@@ -54,6 +54,7 @@ class Records(Protocol):
     def read_written(self, offset: int, most: int) -> tuple[int, int, bytes]: ...
     def copy(self, block: bytes) -> bool: ...
     def mend(self, block: bytes) -> int: ...
+    def mended(self) -> None: ...
 
 
 def mark(block: bytes) -> bytes:
@@ -121,9 +122,17 @@ class Sending:
     """Mending, back: the node has lost something in its midst, or its end, and gets it back; nothing new must come in its place."""
     sent: int
     have: int
+    offered: int
+    """Where the stream ended when it was offered."""
     mending: Mending
     longer: bool = False
     """The mirror has more than the stream."""
+    back: int = 0
+    """Up to here it has come back."""
+    whole: bool = False
+    """That was all, and waits to be written."""
+    stalled: bool = False
+    """What came back could not be written, and is asked for again later."""
     first: int = 0
     flight: deque[tuple[int, int]] = field(default_factory=deque)
     why: str = ""
@@ -153,7 +162,9 @@ class Origin:
         begin = max(copy.next, mine.first) if copy is not None and how == "on" else mine.first
         holes = [] if copy is None or how == "anew" else shared(mine.holes, copy)
         mending = Mending(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
-        sending = Sending(config, log, next(self._numbers), "copying", begin, begin, mending, first=mine.first)
+        sending = Sending(
+            config, log, next(self._numbers), "copying", begin, begin, mine.next, mending, first=mine.first
+        )
         if how == "check":
             sending.state, sending.longer = "check", True
         elif mending:
@@ -194,11 +205,30 @@ class Origin:
                 return part
         return None
 
-    def again(self) -> None:
-        """What could not be read may be readable now."""
+    def again(self) -> list[Word]:
+        """What could not be read or written may be so now; what the mirror is told."""
+        words = []
         for sending in self.streams.values():
             if sending.state == "unreadable":
                 sending.state = "copying"
+            self.settle(sending)
+            if sending.stalled:
+                sending.stalled = False
+                words.append(self._go_on(sending))
+        return [word for word in words if word is not None]
+
+    def settle(self, sending: Sending) -> None:
+        """What came back may be written now, or lost again: then it stays in its state until that is so."""
+        if sending.state != "back" or sending.stalled:
+            return
+        if sending.log.next < sending.back:
+            self._stall(sending, "what came back could not be written")
+        elif sending.whole and sending.log.written >= sending.back:
+            sending.state, sending.whole = "copying", False
+            sending.sent = sending.have = sending.log.next
+
+    def _stall(self, sending: Sending, why: str) -> None:
+        sending.stalled, sending.back, sending.whole, sending.why = True, 0, False, why
 
     def _next(self, sending: Sending) -> Part | None:
         log = sending.log
@@ -230,10 +260,11 @@ class Origin:
                 sending.state, sending.why = "stopped", text
             case Checked(agrees=same) if sending.state == "check":
                 return self._checked(sending, same=same)
-            case Tail(block=block) if sending.state == "mending":
-                return self._mended(sending, block)
-            case Tail(block=block) if sending.state == "back":
-                return self._back(sending, block)
+            case Tail(block=block) if sending.state in {"mending", "back"} and not sending.stalled:
+                try:
+                    return self._mended(sending, block) if sending.state == "mending" else self._back(sending, block)
+                except DataFailed as error:
+                    self._stall(sending, error.reason)
         return None
 
     def _checked(self, sending: Sending, *, same: bool) -> Word | None:
@@ -241,7 +272,7 @@ class Origin:
         if not same:
             sending.state = "copying"
             return None
-        if log.next > log.written:  # something new has come in the place of what was lost
+        if log.next > sending.offered:  # something new has come in the place of what was lost
             return self.offer(sending.config, log, None)
         return self._go_on(sending)
 
@@ -263,18 +294,21 @@ class Origin:
             sending.mending.trust()
         else:
             sending.mending.heard(block)
+            if not sending.mending:
+                sending.log.mended()
         return self._go_on(sending)
 
     def _back(self, sending: Sending, block: bytes) -> Word | None:
         log = sending.log
-        if block:
+        if block and log.next >= sending.back:
             try:
                 log.copy(block)
             except ValueError:  # the same, or nothing that could follow
                 return self.offer(sending.config, log, None)
+            sending.back = log.next
             return Want(sending.number, log.next)
-        sending.state = "copying"
-        sending.sent = sending.have = log.next
+        sending.whole = not block
+        self.settle(sending)
         return None
 
 

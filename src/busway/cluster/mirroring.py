@@ -258,6 +258,13 @@ class Mirroring(Talk):
             self.notice("mirror_trouble", {"name": node.name, "guid": node.guid, "stream": name, "text": word.text})
         if answer is not None:
             self.send(conn, answer)
+        if sending.stalled:
+            log.warning(
+                "stream %r can't get back what it lost: %s; tried again in %g s",
+                sending.config.name,
+                sending.why,
+                _LOOK,
+            )
         if (now := origin.streams.get(sending.config.name)) is not None:
             self._rest(conn, now)
         if stream is not None:
@@ -271,7 +278,10 @@ class Mirroring(Talk):
 
     def _written(self, stream: Stream) -> None:
         """More of a stream may be written."""
-        for conn in self._origins:
+        for conn, origin in self._origins.items():
+            if (sending := origin.streams.get(stream.config.name)) is not None and sending.whole:
+                origin.settle(sending)
+                self._rest(conn, sending)
             self._pump(conn)
         self._look(stream)
         self._hub.flush()
@@ -350,6 +360,8 @@ class Mirroring(Talk):
         elif name in self._resting and self._linked[conn].guid in self.known.guids:
             if count := sending.mending.count:
                 log.warning("stream %r: %d messages that were lost are back from its mirror", name, count)
+            if left := sending.mending.left:
+                log.error("stream %r: %d messages are lost, which its mirror does not have either", name, left)
             self._release(name)
 
     def _release(self, name: str) -> None:
@@ -363,6 +375,11 @@ class Mirroring(Talk):
                 self._hub.engine.recovered(stream.number, stream.log.next, whole=True)
             stream.log.rest(yes)
             self._commit_soon(stream)
+
+    def _stalls(self, name: str) -> bool:
+        """Its disk does not take what comes back: it would not take anything else either."""
+        some = [one for origin in self._origins.values() if (one := origin.streams.get(name)) is not None]
+        return any(one.stalled or one.whole for one in some)
 
     # Time.
 
@@ -379,9 +396,12 @@ class Mirroring(Talk):
 
     def expire(self, now: float) -> None:
         late = [name for name, until in self._resting.items() if now >= until]
+        for name in [name for name in late if self._stalls(name)]:
+            self._resting[name] = now + _LOOK
+            late.remove(name)
         if late:
             log.warning(
-                "no mirror has come within %g s: %s go on without; what only a mirror has is not taken back",
+                "no mirror has come within %g s: %s go on without; what only a mirror has behind their end is not taken back",
                 self._wait,
                 ", ".join(late),
             )
@@ -393,7 +413,10 @@ class Mirroring(Talk):
         if self._next_look is not None and now >= self._next_look:
             self._next_look = now + _LOOK
             for conn, origin in self._origins.items():
-                origin.again()
+                for word in origin.again():
+                    self.send(conn, word)
+                for sending in [one for one in origin.streams.values() if one.config.name in self._resting]:
+                    self._rest(conn, sending)
                 self._pump(conn)
         if self.copying is not None:
             self.copying.expire(now)

@@ -276,7 +276,8 @@ impl Engine {
     pub fn recovered(&mut self, at: u32, end: u64, whole: bool) {
         let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let done = stream.done;
-        stream.done = done.max(end);
+        // What came back may have been lost once more before it was written.
+        stream.done = if whole { end } else { done.max(end) };
         for this in self.conns.iter_mut().flatten().filter(|_| whole) {
             for (_, cursor) in this.cursors.iter_mut().filter(|((_, other), _)| *other == at) {
                 cursor.next = cursor.next.min(end);

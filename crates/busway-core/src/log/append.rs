@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::bucket::{index_name, log_name, Building, Topic, Topics};
 use super::files::{replace, rest, Files};
 use super::front::Front;
+use super::mend::Closing;
 use super::once::{Known, Once};
 use super::open::{self, Scan};
 use super::record::{records, Message};
@@ -75,6 +76,8 @@ pub struct Log {
     pub(super) verbatim: bool,
     /// Nothing new is taken for now.
     pub(super) resting: bool,
+    /// Holes that are being closed.
+    pub(super) closing: Vec<Closing>,
     closed: bool,
 }
 
@@ -167,6 +170,7 @@ impl Log {
             front: None,
             verbatim: false,
             resting: false,
+            closing: Vec::new(),
             closed: false,
         }
     }

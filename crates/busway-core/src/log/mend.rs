@@ -1,41 +1,75 @@
-//! A hole is closed: the records that were there are put back, byte for byte, by who has a copy of them.
+//! Holes are closed: the records that were there are put back, byte for byte, by who has a copy of them.
 //!
 //! Where their bytes were they are written over what is left of them; where a file ends too early or is missing they get a file
-//! of their own. Then the log is opened anew in its place, so that whatever is known of it is known as if nothing had been lost.
+//! of their own. When no more come the log is opened anew in its place, so that whatever is known of it is known as if nothing had
+//! been lost. Until then nobody should read there.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
 
 use super::append::Log;
 use super::bucket::{index_name, log_name};
-use super::files::rest;
+use super::files::{rest, File};
 use super::open;
 use super::record::{behind, Record};
 use super::Damage;
 
+/// A hole that is being closed.
+pub(super) struct Closing {
+    hole: Damage,
+    file: Arc<dyn File>,
+    /// The offset that comes next, and where it goes.
+    next: u64,
+    at: u64,
+    /// Where the bytes end that are behind the hole; None: nothing is.
+    end: Option<u64>,
+}
+
 impl Log {
-    /// Takes back records of a hole from its first offset on; those behind the hole are left out. How many it took: none if there is
-    /// no such hole, if they are not what was there, or if something waits to be written.
+    /// Takes back records of a hole, from its first offset on or from where the last ones have ended; those behind the hole are left
+    /// out. How many it took: none if there is no such hole, if they are not what was there, or if something waits to be written.
+    /// They count when `mended` has been called.
     pub fn mend(&mut self, block: &[u8]) -> io::Result<u64> {
         let Some(begin) = Record::sound(block).map(|record| record.offset()) else { return Ok(0) };
-        let Some(hole) = self.hole(begin).filter(|_| self.is_quiet()) else { return Ok(0) };
-        let end = hole.to.unwrap_or(begin);
-        let (mut upto, mut size) = (begin, 0);
-        while let Some(record) = Record::sound(&block[size..]).filter(|record| record.offset() == upto && upto < end) {
-            (upto, size) = (upto + 1, size + record.bytes.len());
-        }
-        let bytes = &block[..size];
-        if !(self.write_over(&hole, bytes, upto)? || self.write_beside(&hole, bytes)?) {
+        if !self.is_quiet() {
             return Ok(0);
         }
-        self.open_anew(&hole)?;
-        Ok(upto - begin)
+        let last = self.closing.pop();
+        let closing = match last {
+            Some(closing) if closing.next == begin => Some(closing),
+            last => {
+                self.closing.extend(last);
+                self.close_hole(begin)?
+            }
+        };
+        let Some(mut closing) = closing else { return Ok(0) };
+        let to = closing.hole.to.unwrap_or(begin);
+        let (mut upto, mut size) = (begin, 0);
+        while let Some(record) = Record::sound(&block[size..]).filter(|record| record.offset() == upto && upto < to) {
+            (upto, size) = (upto + 1, size + record.bytes.len());
+        }
+        let behind = closing.at + size as u64;
+        let fits = closing.end.is_none_or(|end| if upto == to { behind == end } else { behind < end });
+        if fits {
+            closing.file.write_at(&block[..size], closing.at)?;
+            (closing.next, closing.at) = (upto, behind);
+        }
+        self.closing.push(closing);
+        Ok(if fits { upto - begin } else { 0 })
     }
 
-    /// The hole that begins with this offset.
-    fn hole(&self, begin: u64) -> Option<Damage> {
-        let state = self.shared.state();
-        state.damage.iter().find(|one| one.from == begin && one.to.is_some_and(|to| to > begin)).cloned()
+    /// No more come now: what came is safe, and the log is what its files say.
+    pub fn mended(&mut self) -> io::Result<()> {
+        if self.closing.is_empty() || !self.is_quiet() {
+            return Ok(());
+        }
+        let closed = std::mem::take(&mut self.closing);
+        for closing in &closed {
+            closing.file.sync()?;
+        }
+        self.shared.files.sync()?;
+        self.open_anew(&closed)
     }
 
     /// Nothing is on its way into a file.
@@ -49,61 +83,64 @@ impl Log {
             && state.failure.is_none()
     }
 
-    /// Into a bucket that goes on behind the hole, if there is just the room for it.
-    fn write_over(&self, hole: &Damage, bytes: &[u8], upto: u64) -> io::Result<bool> {
+    fn close_hole(&self, begin: u64) -> io::Result<Option<Closing>> {
+        let holes = |one: &&Damage| one.from == begin && one.to.is_some_and(|to| to > begin);
+        let known = self.shared.state().damage.iter().filter(holes).cloned().collect::<Vec<_>>();
+        // Several may have told of it, and not all of them know where in a file it is.
+        for hole in &known {
+            if let Some(closing) = self.write_over(hole)? {
+                return Ok(Some(closing));
+            }
+        }
+        known.first().map_or(Ok(None), |hole| self.write_beside(hole))
+    }
+
+    /// Into a bucket that goes on behind the hole.
+    fn write_over(&self, hole: &Damage) -> io::Result<Option<Closing>> {
         let buckets: Vec<_> = self.shared.state().buckets.iter().map(|bucket| bucket.summary).collect();
         let inside = |base: u64, end: u64| base <= hole.from && hole.to.is_some_and(|to| to < end);
-        let Some(bucket) = buckets.into_iter().find(|bucket| inside(bucket.base, bucket.end)) else { return Ok(false) };
+        let Some(bucket) = buckets.into_iter().find(|bucket| inside(bucket.base, bucket.end)) else { return Ok(None) };
         if hole.file != log_name(bucket.base) {
-            return Ok(false);
+            return Ok(None);
         }
         let file = self.shared.files.open(&hole.file)?;
         let left = rest(&*file, hole.position, bucket.length)?;
         // A record of the log itself behind the hole says how long that is.
-        let Some((room, to)) = behind(&left, 0, hole.from, bucket.end) else { return Ok(false) };
-        let fits = if Some(upto) == hole.to { bytes.len() == room } else { bytes.len() < room };
-        if Some(to) != hole.to || !fits {
-            return Ok(false);
-        }
-        file.write_at(bytes, hole.position)?;
-        file.sync()?;
+        let Some((room, _)) = behind(&left, 0, hole.from, bucket.end).filter(|(_, to)| Some(*to) == hole.to) else {
+            return Ok(None);
+        };
         // It tells of the hole.
         match self.shared.files.remove(&index_name(bucket.base)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(true),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        let (next, at) = (hole.from, hole.position);
+        Ok(Some(Closing { hole: hole.clone(), file, next, at, end: Some(at + room as u64) }))
     }
 
-    /// Into a bucket of their own, if no other has the room for them.
-    fn write_beside(&self, hole: &Damage, bytes: &[u8]) -> io::Result<bool> {
-        let name = log_name(hole.from);
-        let taken = {
-            let state = self.shared.state();
-            let has = |base: u64, end: u64| base == hole.from || (base < hole.from && hole.from < end);
-            state.buckets.iter().any(|bucket| has(bucket.summary.base, bucket.summary.end))
-        };
-        let files = &*self.shared.files;
-        if taken || hole.from < self.reader().first() || files.list()?.contains(&name) {
-            return Ok(false);
+    /// Into a bucket of their own, if no other has records there. One that has none at all is of no use.
+    fn write_beside(&self, hole: &Damage) -> io::Result<Option<Closing>> {
+        let has = |base: u64, end: u64| base <= hole.from && hole.from < end;
+        let taken = self.shared.state().buckets.iter().any(|bucket| has(bucket.summary.base, bucket.summary.end));
+        if taken || hole.from < self.reader().first() {
+            return Ok(None);
         }
-        let file = files.create(&name)?;
-        file.write_at(bytes, 0)?;
-        file.sync()?;
-        files.sync()?;
-        Ok(true)
+        let file = self.shared.files.create(&log_name(hole.from))?;
+        Ok(Some(Closing { hole: hole.clone(), file, next: hole.from, at: 0, end: None }))
     }
 
     /// What is known of the log is what its files say now.
-    fn open_anew(&mut self, mended: &Damage) -> io::Result<()> {
+    fn open_anew(&mut self, closed: &[Closing]) -> io::Result<()> {
         let found = open::open(&*self.shared.files, 0)?;
         if found.next != self.next {
             return Err(io::Error::other("a log that was mended ends at another place"));
         }
         let mut state = self.shared.state();
-        // Who opened it and who read it may both have told of the hole, and its rest is found again.
-        let inside =
-            |one: &Damage| one.from >= mended.from && one.to.is_some_and(|to| to > one.from) && one.to <= mended.to;
-        state.damage.retain(|one| !inside(one));
+        // Who opened it and who read it may both have told of a hole, and what is left of it is found again.
+        let inside = |one: &Damage, hole: &Damage| {
+            one.from >= hole.from && one.to.is_some_and(|to| to > one.from) && one.to <= hole.to
+        };
+        state.damage.retain(|one| !closed.iter().any(|closing| inside(one, &closing.hole)));
         for damage in found.damage {
             if !state.damage.contains(&damage) {
                 state.damage.push(damage);
@@ -200,6 +237,8 @@ mod tests {
             assert_eq!(log.reader().read(begin, 1 << 20).unwrap().first, end);
             // What lies behind the hole is there, and left alone.
             assert_eq!(log.mend(&part(&whole, begin, 10)).unwrap(), end - begin);
+            assert_eq!(holes(&log), [(begin, Some(end))], "nobody has looked yet");
+            log.mended().unwrap();
             assert_eq!((holes(&log), all(&log)), (vec![], whole.clone()));
             assert_eq!(log.append(50, &message(begin + 1)).map(|place| (place.offset, place.again)), Ok((begin, true)));
             assert_eq!(log.append(50, &message(11)), Ok(Position { offset: 10, sequence: 4, again: false }));
@@ -218,10 +257,14 @@ mod tests {
         dig(&files, &whole, 7, 8);
         let mut log = opened(&files, Settings::default());
         assert_eq!(log.mend(&part(&whole, 1, 3)).unwrap(), 2);
+        log.mended().unwrap();
         assert_eq!(holes(&log), [(7, Some(8)), (3, Some(5))]);
-        assert_eq!(log.mend(&part(&whole, 3, 5)).unwrap(), 2);
+        assert_eq!(log.mend(&part(&whole, 3, 4)).unwrap(), 1);
+        assert_eq!(log.mend(&part(&whole, 4, 5)).unwrap(), 1);
+        log.mended().unwrap();
         assert_eq!((log.reader().read(0, 1 << 20).unwrap().next, holes(&log)), (7, vec![(7, Some(8))]));
         assert_eq!(log.mend(&part(&whole, 7, 8)).unwrap(), 1);
+        log.mended().unwrap();
         assert_eq!(all(&log), whole);
     }
 
@@ -243,6 +286,7 @@ mod tests {
         assert_eq!(log.mend(&part(&whole, 2, 4)).unwrap(), 0, "something waits to be written");
         log.flush();
         assert_eq!(log.mend(&part(&whole, 2, 4)).unwrap(), 2);
+        log.mended().unwrap();
         assert_eq!(part(&all(&log), 0, 6), whole);
     }
 
@@ -259,12 +303,35 @@ mod tests {
         let mut log = opened(&files, settings);
         assert_eq!(holes(&log), [(bases[1], Some(bases[2]))]);
         assert_eq!(log.mend(&part(&whole, bases[1], bases[1] + 1)).unwrap(), 1);
+        log.mended().unwrap();
         assert_eq!(holes(&log), [(bases[1] + 1, Some(bases[2]))]);
         assert_eq!(log.mend(&part(&whole, bases[1] + 1, 20)).unwrap(), bases[2] - bases[1] - 1);
+        log.mended().unwrap();
         assert_eq!(all(&log), whole);
         assert_eq!(log.append(50, &message(bases[1] + 2)).map(|place| place.again), Ok(true));
         drop(log);
         assert_eq!(all(&opened(&files, settings)), whole);
+    }
+
+    #[test]
+    fn a_bucket_that_is_all_zeros_or_empty_is_written_anew() {
+        for size in [0, 1000] {
+            let files = Simulated::new(true);
+            let settings = Settings { bucket_bytes: 500, ..Settings::default() };
+            let whole = filled(&files, settings, 20);
+            let mut bases: Vec<u64> =
+                files.list().unwrap().iter().filter_map(|name| name.strip_suffix(".log")?.parse().ok()).collect();
+            bases.sort_unstable();
+            files.create(&log_name(bases[1])).unwrap().write_at(&vec![0; size], 0).unwrap();
+            files.remove(&index_name(bases[1])).unwrap();
+            let mut log = opened(&files, settings);
+            log.reader().check().unwrap();
+            for (begin, end) in holes(&log) {
+                log.mend(&part(&whole, begin, end.unwrap())).unwrap();
+            }
+            log.mended().unwrap();
+            assert_eq!((all(&log), holes(&log)), (whole, vec![]));
+        }
     }
 
     /// Numbers that look random (xorshift).
@@ -310,7 +377,11 @@ mod tests {
                     }
                 }
                 mended += at - begin;
+                if chance(&mut state, 2) == 0 {
+                    log.mended().unwrap();
+                }
             }
+            log.mended().unwrap();
             assert_eq!(log.next(), next);
             let open: Vec<_> = holes(&log).into_iter().filter_map(|(begin, end)| Some(begin..end?)).collect();
             let there = |offset: u64| offset < next && !open.iter().any(|hole| hole.contains(&offset));

@@ -356,21 +356,25 @@ impl Reader {
         self.walk(from, safe, is)
     }
 
-    /// The offset from which on there may be something for a selection: buckets without its topics are skipped.
+    /// The offset from which on there may be something for a selection: buckets without its topics are skipped. Of what is lost
+    /// nobody knows the topics, so nothing of that is.
     pub fn skip(&self, from: u64, selection: &Selection) -> io::Result<u64> {
+        let mut at = from;
         for summary in self.summaries().into_iter().filter(|summary| summary.end > from) {
             let loaded = self.load(&summary)?;
-            let Some(index) = &loaded.index else { return Ok(from.max(summary.base)) };
+            let whole = summary.base <= at && summary.count == summary.end - summary.base;
+            let Some(index) = loaded.index.as_ref().filter(|_| whole) else { return Ok(at) };
             let covers = |(topic, [_, _, count, _]): (&str, [u64; 4])| count > 0 && selection.covers(topic);
             let there = match selection.literal() {
                 Some(topic) => index.topic(topic).is_some_and(|row| row[2] > 0),
                 None => index.topics().any(covers),
             };
             if there {
-                return Ok(from.max(summary.base));
+                return Ok(at);
             }
+            at = summary.end;
         }
-        Ok(from.max(self.shared.state().written))
+        Ok(at)
     }
 
     /// Topics that are there: first and last sequence, number of records; those of the bucket that is written to come from
