@@ -81,4 +81,5 @@ def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:
 
 
 def _marks(log: Records) -> dict[int, bytes]:
-    return {offset: mark_at(log, offset) for offset in range(log.first, log.written)}
+    """Of what is there: both may have lost what nobody had acknowledged."""
+    return {offset: mark for offset in range(log.first, log.written) if (mark := mark_at(log, offset))}
