@@ -211,3 +211,33 @@ async def test_what_becomes_safe_while_it_is_read_comes_once(cluster: Cluster):
         await some(publisher, "log/a", 4, 1)
         got += await take(history, 1)
     assert numbers(got) == [0, 1, 2, 3, 4]
+
+
+async def test_a_bucket_that_is_lost_is_told_at_other_nodes_too(cluster: Cluster, tmp_path):
+    """Whose topics were in it nobody knows."""
+    a = await cluster.start(data=tmp_path / "a")
+    bus = await cluster.client(a)
+    await bus.create_stream("orders", ["orders/**"], max_bytes="512KiB")
+    for number in range(40):
+        await bus.publish("orders/1", bytes(10_000) + str(number).encode(), durable=True)
+    await bus.close()
+    await a.stop()
+    folder = tmp_path / "a" / "streams" / "orders" / "log"
+    bases = sorted(int(file.stem) for file in folder.glob("*.log"))
+    for end in (".log", ".idx"):
+        (folder / f"{bases[2]:020}{end}").unlink()
+    lost = bases[3] - bases[2]
+    cluster.servers.remove(a)
+    a = await cluster.start(data=tmp_path / "a")
+    b = await cluster.start(a)
+    await cluster.whole()
+    for server in (a, b):
+        bus = await cluster.client(server)
+        events = bus.events()
+        async with bus.subscribe("orders/*", since="all") as orders:
+            got = [await orders.recv(timeout=60) for _ in range(40 - lost)]
+            assert [message.offset for message in got] == [*range(bases[2]), *range(bases[3], 40)]
+            async for event in events:
+                if event.kind == "gap":
+                    assert event.count == lost, server
+                    break

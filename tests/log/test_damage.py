@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from busway import errors
-from busway._core import Log
+from busway._core import Log, Selection
 from tests.support.stored import Stored, last_sequences, lost, read_all, row, wait_safe
 
 FLIPS = 1000
@@ -228,4 +228,23 @@ def test_a_last_bucket_that_is_gone_with_its_index(tmp_path: Path) -> None:
     assert wait_safe(log) is None
     log.trim(9000)
     assert log.first >= COUNT, "what was there goes in its time"
+    log.close()
+
+
+def test_nothing_that_is_lost_is_skipped(sound: tuple[Path, list[Stored]], tmp_path: Path) -> None:
+    """Nobody knows whether it was of the topics that somebody looks for; who reads from there is told."""
+    shutil.copytree(sound[0], tmp_path / "log")
+    bases = sorted(int(file.stem) for file in (tmp_path / "log").glob("*.log"))
+    for end in (".log", ".idx"):
+        (tmp_path / "log" / f"{bases[3]:020}{end}").unlink()
+    bad = tmp_path / "log" / f"{bases[5]:020}.log"
+    bad.write_bytes(bytes(500) + bad.read_bytes()[500:])
+    bad.with_suffix(".idx").unlink()
+    log = Log.open(tmp_path / "log", bucket_bytes=8000, max_age=0)
+    nothing = Selection("never/published", b"")
+    assert log.skip(0, nothing) == bases[3]
+    assert log.read(bases[3], 1)[0] == bases[4]
+    assert log.skip(bases[4], nothing) == bases[5]
+    assert log.read(bases[5], 1)[0] > bases[5]
+    assert log.skip(bases[6], nothing) == bases[-1], "the one that is written to has no index yet"
     log.close()
