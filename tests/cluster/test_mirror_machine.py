@@ -215,6 +215,25 @@ def test_nothing_is_taken_back_where_something_new_has_come() -> None:
     assert [log.next for log in again.shelf.aside] == [100]
 
 
+def test_nothing_is_taken_back_where_something_new_was_written_meanwhile() -> None:
+    """It was on its way into the file when the stream was offered, and is there when the mirror answers."""
+    first = Pair(filled(10))
+    first.ask()
+    first.run()
+    short = Log.open(SimulatedFiles(), by_hand=True, **LIMITS)
+    copy_some(first.log, short, 0, 5)
+    short.write()
+    short.append([row("t", b"new", session=9, number=1)], 1000)
+    short.flush()
+    again = Pair(short, first.shelf)
+    offer = again.origin.offer(CONFIG, short, again.mirror.ask().have["s"])
+    short.write()
+    again.tell(offer)
+    again.run()
+    assert (short.next, content(again.copy)) == (6, content(short))
+    assert [log.next for log in again.shelf.aside] == [10]
+
+
 def test_what_the_node_removes_the_mirror_removes() -> None:
     pair = Pair(filled(200, max_count=100))
     pair.ask()
