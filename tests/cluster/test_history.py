@@ -217,7 +217,7 @@ async def test_a_bucket_that_is_lost_is_told_at_other_nodes_too(cluster: Cluster
     """Whose topics were in it nobody knows."""
     a = await cluster.start(data=tmp_path / "a")
     bus = await cluster.client(a)
-    await bus.create_stream("orders", ["orders/**"], max_bytes="512KiB")
+    await bus.create_stream("orders", ["orders/**"], max_bytes=512 << 10)
     for number in range(40):
         await bus.publish("orders/1", bytes(10_000) + str(number).encode(), durable=True)
     await bus.close()
