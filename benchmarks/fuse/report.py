@@ -41,9 +41,11 @@ def _sizes(rows: list[Values]) -> list[float]:
 
 def judge(found: Figures) -> Iterator[Goal]:
     """The goals whose parts were measured."""
-    for size in _sizes(found.pairs):
-        what = f"publish and read of {size:.0f} bytes: pairs / those of the C file system"
-        yield Goal(what, median(ratios(found.pairs, "pairs", size)), 0.5, True)
+    for work, place in PLACES.items():
+        rows = getattr(found, work)
+        for size in _sizes(rows):
+            what = f"{place[0].lower()}{place[1:]}, {size:.0f} bytes: pairs / those of the C file system"
+            yield Goal(what, median(ratios(rows, "pairs", size)), 0.5, True)
 
 
 def markdown(found: Figures) -> str:
