@@ -63,6 +63,7 @@ struct busway_fuse {
     size_t room;   /* of the buffer, */
     size_t filled; /* so much of it was read, */
     size_t next;   /* and this is where the next message begins */
+    size_t subscriptions;
 };
 
 typedef void (*busway_fuse_handler)(const struct busway_fuse_message *message, void *context);
@@ -217,21 +218,37 @@ static inline ssize_t busway_fuse_write_(struct busway_fuse *bus, uint64_t *word
     return done;
 }
 
-/* Get messages of the channels whose whole name this regular expression matches, old ones first; `number` may be NULL. */
+/* Get messages of the channels whose whole name this regular expression matches, old ones first; `number` may be NULL.
+ *
+ * The number of the subscription comes back as the length of the write, which can't be more than was written: zeros behind the pattern make
+ * room for it.
+ */
 static inline int busway_fuse_subscribe(struct busway_fuse *bus, const char *pattern, uint64_t *number) {
     uint64_t words[1] = {BUSWAY_FUSE_SUBSCRIBE};
-    ssize_t done = busway_fuse_write_(bus, words, 1, pattern, strlen(pattern));
+    size_t length = strlen(pattern);
+    size_t room = length > bus->subscriptions ? length : bus->subscriptions;
+    char *text = (char *)calloc(room + 1, 1);
+    ssize_t done;
+    if (text == NULL)
+        return -1;
+    memcpy(text, pattern, length);
+    done = busway_fuse_write_(bus, words, 1, text, room);
+    free(text);
     if (done < 0)
         return -1;
+    bus->subscriptions++;
     if (number != NULL)
-        *number = (uint64_t)done; /* a write that subscribes returns the number of the subscription */
+        *number = (uint64_t)done;
     return 0;
 }
 
 static inline int busway_fuse_unsubscribe(struct busway_fuse *bus, uint64_t number) {
     uint64_t words[2] = {BUSWAY_FUSE_UNSUBSCRIBE, 0};
     words[1] = number;
-    return busway_fuse_write_(bus, words, 2, NULL, 0) < 0 ? -1 : 0;
+    if (busway_fuse_write_(bus, words, 2, NULL, 0) < 0)
+        return -1;
+    bus->subscriptions--;
+    return 0;
 }
 
 static inline int busway_fuse_publish(struct busway_fuse *bus, uint64_t channel, const void *data, size_t size) {
@@ -258,27 +275,58 @@ static inline int busway_fuse_poll(struct busway_fuse *bus, int milliseconds) {
     return -1;
 }
 
+static inline int busway_fuse_grow_(struct busway_fuse *bus, size_t room) {
+    unsigned char *larger;
+    if (room <= bus->room)
+        return 0;
+    if (room > BUSWAY_FUSE_MOST) {
+        errno = EMSGSIZE;
+        return -1;
+    }
+    larger = (unsigned char *)realloc(bus->buffer, room);
+    if (larger == NULL)
+        return -1;
+    bus->buffer = larger;
+    bus->room = room;
+    return 0;
+}
+
+/* Where the last message ends of which the header is there. */
+static inline size_t busway_fuse_end_(const struct busway_fuse *bus) {
+    struct busway_fuse_meta meta;
+    size_t at = 0;
+    while (at < bus->filled && bus->filled - at >= sizeof meta) {
+        memcpy(&meta, bus->buffer + at, sizeof meta);
+        if (meta.stride > BUSWAY_FUSE_MOST)
+            return at; /* this is no bus, as the reader will see */
+        at += sizeof meta + (size_t)meta.stride;
+    }
+    return at;
+}
+
 /* Read once: as many messages as are there and fit. It waits for the first, or fails with EAGAIN if the file does not wait. */
 static inline int busway_fuse_fill_(struct busway_fuse *bus) {
     ssize_t got;
-    for (;;) {
-        got = read(bus->bus, bus->buffer, bus->room);
-        if (got >= 0)
-            break;
-        if (errno == EINTR)
-            return -1; /* a signal of the caller's, who knows what to do about it */
-        if (errno == EMSGSIZE && bus->room < BUSWAY_FUSE_MOST) {
-            unsigned char *larger = (unsigned char *)realloc(bus->buffer, 2 * bus->room);
-            if (larger == NULL)
-                return -1;
-            bus->buffer = larger;
-            bus->room *= 2;
-            continue;
-        }
-        return -1;
+    size_t end;
+    bus->next = bus->filled = 0;
+    while ((got = read(bus->bus, bus->buffer, bus->room)) < 0) {
+        if (errno != EMSGSIZE || busway_fuse_grow_(bus, 2 * bus->room) != 0)
+            return -1; /* EINTR too: a signal of the caller's, who knows what to do about it */
     }
-    bus->next = 0;
     bus->filled = (size_t)got;
+    while ((end = busway_fuse_end_(bus)) > bus->filled) { /* a very long message comes in several parts */
+        got = -1;
+        if (busway_fuse_grow_(bus, end) == 0)
+            got = read(bus->bus, bus->buffer + bus->filled, end - bus->filled);
+        if (got < 0 && errno == EINTR)
+            continue; /* the rest is there already */
+        if (got <= 0) {
+            bus->filled = 0;
+            errno = got == 0 ? EPROTO : errno;
+            return -1;
+        }
+        bus->filled += (size_t)got;
+    }
     return 0;
 }
 
