@@ -1,0 +1,131 @@
+"""The file door: a mount from its beginning to its end. A driver.
+
+It is a client of a bus, of one in the same process or anywhere else: what it needs is a way to connect.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from busway.client.bus import Bus
+from busway.errors import MountFailed
+from busway.gateway.fuse import mounting
+from busway.gateway.fuse.bridge import Bridge
+from busway.gateway.fuse.busfile import BusNode
+from busway.gateway.fuse.channelsfile import ChannelsNode
+from busway.gateway.fuse.config import Mount
+from busway.gateway.fuse.exchange import Exchange
+from busway.gateway.fuse.filesystem import FileSystem
+from busway.gateway.fuse.kernel import Kernel
+from busway.gateway.fuse.nodes import Fixed, Folder, Node, Text
+
+log = logging.getLogger("busway.gateway")
+
+Connect: TypeAlias = Callable[[str], Bus]
+"""Makes a client of the bus that gives itself this name."""
+
+
+class FileDoor:
+    """A folder in which a bus is mounted, from open() (or entering it) to close() (or leaving it)."""
+
+    kind = "fuse"
+
+    def __init__(self, folder: str | Path, connect: Connect, settings: Mount | None = None) -> None:
+        self.folder = Path(folder).absolute()
+        self.settings = settings or Mount()
+        self.bus = connect("fusebus")
+        self.exchange = Exchange(self.settings)
+        self.repaired = False
+        """Whether a mount that a killed process had left was removed."""
+        self._kernel: Kernel | None = None
+        self._bridge: Bridge | None = None
+        self._files: FileSystem | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        return str(self.folder)
+
+    @property
+    def ended(self) -> asyncio.Event:
+        """Set when somebody has unmounted it."""
+        assert self._kernel is not None
+        return self._kernel.ended
+
+    async def open(self) -> Self:
+        """Connect and mount. BusError."""
+        self.repaired = mounting.prepare(self.folder)
+        await self.bus.open()
+        try:
+            self._kernel = kernel = Kernel(mounting.mount(self.folder, self.settings))
+        except BaseException:
+            await self.bus.close()
+            raise
+        self._bridge = bridge = Bridge(self.bus, self.exchange, self.settings)
+        self._files = FileSystem(kernel, self._root(kernel, bridge), self.settings, started=time.time_ns())
+        bridge.start()
+        kernel.start(self._files.table())
+        log.info("the bus is mounted on %s", self.folder)
+        return self
+
+    def _root(self, kernel: Kernel, bridge: Bridge) -> Folder:
+        names: dict[str, Node] = {
+            "channels": ChannelsNode(kernel, self.exchange, bridge),
+            "fusebus": BusNode(kernel, self.exchange, bridge, self.settings),
+        }
+        if not self.settings.documented:
+            names["README"] = Text(kernel, "")
+        return Fixed(**names)
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """Unmount, publish what waits within so many seconds, and leave the bus."""
+        kernel, bridge = self._kernel, self._bridge
+        if kernel is None or bridge is None:
+            return
+        self._kernel = None
+        if not kernel.ended.is_set():
+            try:
+                mounting.unmount(self.folder)
+            except MountFailed as error:
+                log.warning("%s", error)
+            kernel.stop()
+        try:
+            async with asyncio.timeout(seconds):
+                await bridge.close()
+        except TimeoutError:
+            log.warning("not all that was written to %s was published within %g s", self.folder, seconds)
+        await self.bus.drain(max(seconds, 0.1))
+
+    def figures(self) -> dict[str, Any]:
+        """What it has counted, and who is there."""
+        kernel, files, bridge = self._kernel, self._files, self._bridge
+        assert kernel is not None
+        assert files is not None
+        assert bridge is not None
+        return {
+            "folder": str(self.folder),
+            "requests": kernel.requests,
+            "refused": kernel.refused,
+            "failed": kernel.failed,
+            "files": len(files.files),
+            "channels": len(self.exchange.registry),
+            "clients": len(self.exchange.clients),
+            "published": self.exchange.published,
+            "received": self.exchange.received,
+            "lost": self.exchange.lost,
+            "kept": self.exchange.store.next - self.exchange.store.oldest,
+            "too_long": bridge.too_long,
+            "unpublished": bridge.unpublished,
+        }
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
