@@ -7,7 +7,7 @@ client's number in the fields `serno` and `client`.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from errno import EINVAL, EIO, ENOSPC
 from typing import Final
 
@@ -22,6 +22,8 @@ log = logging.getLogger("busway.gateway")
 
 _OVERHEAD: Final = 64
 """Bytes that a message takes beside its payload."""
+_GATHER: Final = 0.001
+"""Seconds between two times that something is sent, so that what is written fast goes out together; the first goes at once."""
 _KINDS: Final = frozenset({"publish", "post", "pin"})
 """What is for everybody; a push or a request is for one."""
 
@@ -41,7 +43,7 @@ class Bridge:
         self._more = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
-        self.came: Callable[[Sequence[Client]], None] = lambda _clients: None
+        self.came: Callable[[Collection[Client]], None] = lambda _clients: None
         """Called with those that wait for a message of the bus."""
         self.too_long = 0
         """Messages of the bus that were longer than the file may give."""
@@ -88,9 +90,13 @@ class Bridge:
 
     async def _send(self) -> None:
         waiting, publish, more = self._waiting, self._bus.publish, self._more
+        clock, sent = asyncio.get_running_loop().time, 0.0
         while True:
             await more.wait()
+            if (early := sent + _GATHER - clock()) > 0:
+                await asyncio.sleep(early)
             more.clear()
+            sent = clock()
             while waiting:
                 topic, payload, serno, client = waiting[0]
                 try:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection
 from errno import EAGAIN, EINVAL, EMSGSIZE
 from typing import Final
 
@@ -47,7 +47,7 @@ class BusNode(Node):
         if client.lost:
             log.warning("the client %d of the file fusebus has missed %d messages", client.number, client.lost)
 
-    def wake(self, clients: Sequence[Client]) -> None:
+    def wake(self, clients: Collection[Client]) -> None:
         """There is something for these."""
         for client in clients:
             self._files[client].arrived()
@@ -100,7 +100,7 @@ class BusFile(File):
         """A whole write; `size` is what to tell of it if it is a message."""
         told, channel = self._exchange.write(self.client, data)
         if channel < 0:
-            if told < size and self.client.waiting and self._exchange.ready(self.client):
+            if self.client in self._exchange.waiting and self._exchange.ready(self.client):
                 self.arrived()  # what it has subscribed to is there already
             self.kernel.wrote(number, told)
             return None
@@ -183,7 +183,7 @@ class BusFile(File):
             self.kernel.fail(number, EAGAIN)
         else:
             self._reads.append((number, size))
-            self.client.waiting = True
+            self._exchange.waiting.add(self.client)
             self.kernel.wait(number, self._interrupted)
 
     def _interrupted(self, number: int) -> None:
@@ -195,7 +195,7 @@ class BusFile(File):
         return self._exchange.ready(self.client)
 
     def watch(self) -> None:
-        self.client.waiting = True
+        self._exchange.waiting.add(self.client)
 
     def arrived(self) -> None:
         """There is something to read."""
@@ -212,7 +212,7 @@ class BusFile(File):
                 return
             reads.popleft()
             self.kernel.blocks(number, blocks)
-        self.client.waiting = False
+        self._exchange.waiting.discard(self.client)
         self.wake()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ for, or stands in its backlog.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from errno import EINVAL, EMSGSIZE, ENFILE, ENOENT, ENOSPC, ENXIO
 from heapq import heappop, heappush, merge
@@ -49,8 +49,6 @@ class Client:
     """Serial numbers before its cursor that it has not received and that its subscriptions take."""
     floors: dict[int, int] = field(default_factory=dict)
     """By channel that it has given up: what is older was received."""
-    waiting: bool = False
-    """Whether to tell that there is something for it."""
     lost: int = 0
     """Messages that it would have got and that are gone."""
     rest: bytes = b""
@@ -68,6 +66,8 @@ class Exchange:
         """By channel: clients with a subscription that takes it."""
         self.clients: dict[int, Client] = {}
         self._free: list[int] = []
+        self.waiting: set[Client] = set()
+        """Those that are to be told when there is something for them."""
         self.published = 0
         self.received = 0
         self.lost = 0
@@ -102,6 +102,7 @@ class Exchange:
         """It is gone, with its subscriptions."""
         if self.clients.pop(client.number, None) is not None:
             heappush(self._free, client.number)
+            self.waiting.discard(client)
             for channel in client.channels:
                 self._audience[channel].discard(client)
 
@@ -195,15 +196,14 @@ class Exchange:
             raise OSError(EINVAL, "no type, an unknown one, or its number is missing")
         return self.subscribe(client, data[WORD.size :].rstrip(b"\0"), size), -1
 
-    def publish(self, channel: int, client: int, payload: bytes) -> tuple[int, Sequence[Client]]:
+    def publish(self, channel: int, client: int, payload: bytes) -> tuple[int, Collection[Client]]:
         """Keep a message; its serial number, and who waits for it."""
         store = self.store
         serno = store.append(channel, client, payload)
         self.published += 1
-        while store.over:
+        while store.over():
             self._drop(*store.drop())
-        audience = self._audience[channel]
-        return serno, [one for one in audience if one.waiting] if audience else ()
+        return serno, self.waiting & self._audience[channel] if self.waiting else ()
 
     def _drop(self, serno: int, channel: int) -> None:
         """The oldest is gone: whoever has not received it is told how many there were."""

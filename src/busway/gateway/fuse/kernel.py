@@ -9,8 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
-from errno import EAGAIN, EINTR, EIO, ENODEV, ENOENT, ENOSYS
+from errno import EAGAIN, EBADF, EINTR, EIO, ENODEV, ENOENT, ENOSYS
 from typing import Any, Final, TypeAlias
 
 from busway.gateway.fuse import wire
@@ -23,6 +22,8 @@ Handler: TypeAlias = Callable[[int, int, memoryview], Coroutine[Any, Any, None] 
 
 _BURST: Final = 64
 """Requests that are handled before others have their turn."""
+_PROBE: Final = 8
+"""While requests come one by one a second read would be in vain; every so often one is tried."""
 _HEADER: Final = wire.HEADER.size
 
 
@@ -37,6 +38,8 @@ class Kernel:
         self._into = [self._buffer]
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, Callable[[int], None]] = {}
+        self._crowded = False
+        """Requests come faster than they are handled."""
         self.ended = asyncio.Event()
         """There is no mount any more."""
         self.requests = 0
@@ -61,11 +64,13 @@ class Kernel:
             self.ended.set()
 
     def _readable(self) -> None:
-        table, buffer, unpack = self._table, self._buffer, wire.HEADER.unpack_from
-        for _ in range(_BURST):
+        table, buffer, unpack = self._table, self._buffer, wire.ASKED.unpack_from
+        limit = _BURST if self._crowded or not self.requests % _PROBE else 1
+        for _ in range(limit):
             try:
                 size = os.readv(self._fd, self._into)
             except BlockingIOError:
+                self._crowded = False
                 return
             except OSError as error:
                 if error.errno in {ENOENT, EINTR}:  # it was interrupted before it was read
@@ -76,7 +81,7 @@ class Kernel:
                 return
             self.requests += 1
             try:
-                _, op, number, node, *_ = unpack(buffer)
+                op, number, node = unpack(buffer)
                 handler = table.get(op)
                 if handler is None:
                     self.fail(number, ENOSYS)
@@ -88,6 +93,7 @@ class Kernel:
                 self.fail(number, error.errno or EIO)
             except Exception as error:  # noqa: BLE001 - logged
                 self._went_wrong(number, error)
+        self._crowded = limit > 1  # and nothing has said that there is no more
 
     def _went_wrong(self, number: int, error: Exception) -> None:
         self.failed += 1
@@ -153,12 +159,9 @@ class Kernel:
         self._write(wire.WAKE.pack(24, 1, 0, key))
 
     def _write(self, data: bytes) -> None:
-        if self._fd < 0:
-            return
-        # ENOENT: who asked has been interrupted, or has closed the file. Nobody is left to tell.
-        with suppress(FileNotFoundError):
-            try:
-                os.write(self._fd, data)
-            except OSError as error:
-                if error.errno != ENODEV:
-                    raise
+        try:
+            os.write(self._fd, data)
+        except OSError as error:
+            # Who asked has been interrupted, or the mount is gone: nobody is left to tell.
+            if error.errno not in {ENOENT, ENODEV, EBADF}:
+                raise

@@ -35,10 +35,9 @@ class Store:
         self.used += stride
         return serno
 
-    @property
     def over(self) -> bool:
         """Whether the oldest has to go."""
-        return self.next - self.oldest > self._messages or self.used > self._bytes
+        return len(self.records) > self._messages or self.used > self._bytes
 
     def drop(self) -> tuple[int, int]:
         """Let the oldest go: its serial number and its channel."""

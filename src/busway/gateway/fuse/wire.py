@@ -52,6 +52,8 @@ ROOT: Final = 1
 # Requests.
 HEADER: Final = Struct("=IIQQIIIHH")
 """length, opcode, number, node, user, group, process, length of extensions, nothing"""
+ASKED: Final = Struct("=4xIQQ")
+"""Of that: opcode, number, node."""
 INIT: Final = Struct("=IIII")
 """major, minor, bytes to read ahead, flags"""
 READ: Final = Struct("=QQIIQII")
