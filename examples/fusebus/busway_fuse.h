@@ -41,6 +41,7 @@ extern "C" {
 
 #define BUSWAY_FUSE_ROOM 65536 /* of the first buffer for messages; it grows when a message needs more, */
 #define BUSWAY_FUSE_MOST (1 << 26) /* up to this */
+#define BUSWAY_FUSE_AT_ONCE 524288 /* longer messages may be cut by the kernel */
 
 /* What stands before each message that is read. */
 struct busway_fuse_meta {
@@ -251,10 +252,34 @@ static inline int busway_fuse_unsubscribe(struct busway_fuse *bus, uint64_t numb
     return 0;
 }
 
+/* Publish a message. One that is longer than the bus allows fails with EMSGSIZE. */
 static inline int busway_fuse_publish(struct busway_fuse *bus, uint64_t channel, const void *data, size_t size) {
     uint64_t words[2] = {BUSWAY_FUSE_MESSAGE, 0};
+    ssize_t done;
     words[1] = channel;
-    return busway_fuse_write_(bus, words, 2, data, size) < 0 ? -1 : 0;
+    if (size <= BUSWAY_FUSE_AT_ONCE) {
+        done = busway_fuse_write_(bus, words, 2, data, size);
+    } else { /* the kernel cuts it, which the bus can tell only if all of it lies in one place that begins with a page */
+        void *whole = NULL;
+        int reason = posix_memalign(&whole, 4096, sizeof words + size);
+        if (reason != 0) {
+            errno = reason;
+            return -1;
+        }
+        memcpy(whole, words, sizeof words);
+        memcpy((char *)whole + sizeof words, data, size);
+        do
+            done = write(bus->bus, whole, sizeof words + size);
+        while (done < 0 && errno == EINTR);
+        reason = errno;
+        free(whole);
+        errno = reason;
+    }
+    if (done >= 0 && (size_t)done < sizeof words + size) {
+        errno = EMSGSIZE; /* its first part was taken, the next one refused */
+        return -1;
+    }
+    return done < 0 ? -1 : 0;
 }
 
 /* 1 when there is a message to read, 0 when there was none for so many milliseconds; -1 waits for ever. */
