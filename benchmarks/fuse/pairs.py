@@ -43,6 +43,7 @@ class Ends:
     def _subscribe(self) -> None:
         if not self._bare:
             os.write(self._reader, struct.pack("@Q", SUBSCRIBE) + CHANNEL.encode())
+            self._begin_anew()
 
     def _message(self, size: int) -> bytes:
         return struct.pack("@QQ", MESSAGE, self._channel) + b"x" * size
@@ -73,7 +74,7 @@ class Ends:
         return done / (now - begin)
 
     def _begin_anew(self) -> None:
-        """Pass over what was published for nobody."""
+        """Pass over what is kept: history, or what was published for nobody."""
         while select.select([self._reader], [], [], 0)[0] and os.read(self._reader, 1 << 20):
             pass
 
