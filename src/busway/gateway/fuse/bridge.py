@@ -141,7 +141,7 @@ class Bridge:
                 self._came(message)
 
     async def _subscribe(self, name: str) -> Subscription:
-        return await self._bus.subscribe(name, echo=False, listen=True, handler=self._came).start()
+        return await self._bus.subscribe("/" + name, echo=False, listen=True, handler=self._came).start()
 
     def _came(self, message: Message) -> None:
         if message.kind not in _KINDS:

@@ -1,5 +1,7 @@
 """The file `channels`: a name in each line, whose number is that of its line; names that are written are registered. A driver."""
 
+from collections.abc import Callable
+
 from busway.gateway.fuse.bridge import Bridge
 from busway.gateway.fuse.exchange import Exchange
 from busway.gateway.fuse.kernel import Kernel
@@ -14,6 +16,8 @@ class ChannelsNode(Node):
         self.exchange = exchange
         self.bridge = bridge
         self.files: set[ChannelsFile] = set()
+        self.registered: Callable[[str], None] = lambda _name: None
+        """Called with each new one."""
 
     @property
     def size(self) -> int:
@@ -36,6 +40,8 @@ class ChannelsNode(Node):
             for file in list(self.files):
                 file.wake()
         self.bridge.registered(names)
+        for name in names:
+            self.registered(name)
 
 
 class ChannelsFile(File):

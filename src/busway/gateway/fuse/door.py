@@ -13,15 +13,21 @@ from typing import Any, Self, TypeAlias
 
 from busway.client.bus import Bus
 from busway.errors import MountFailed
-from busway.gateway.fuse import mounting
+from busway.gateway.fuse import following, mounting
 from busway.gateway.fuse.bridge import Bridge
 from busway.gateway.fuse.busfile import BusNode
 from busway.gateway.fuse.channelsfile import ChannelsNode
-from busway.gateway.fuse.config import Mount
+from busway.gateway.fuse.config import LONGEST_NAME, Mount
 from busway.gateway.fuse.exchange import Exchange
 from busway.gateway.fuse.filesystem import FileSystem
+from busway.gateway.fuse.following import Following
 from busway.gateway.fuse.kernel import Kernel
 from busway.gateway.fuse.nodes import Fixed, Folder, Node, Text
+from busway.gateway.fuse.paths import Paths
+from busway.gateway.fuse.readme import readme
+from busway.gateway.fuse.servicefiles import Services
+from busway.gateway.fuse.streamfiles import StreamsFolder
+from busway.gateway.fuse.topicfiles import Topics
 
 log = logging.getLogger("busway.gateway")
 
@@ -38,12 +44,18 @@ class FileDoor:
         self.folder = Path(folder).absolute()
         self.settings = settings or Mount()
         self.bus = connect("fusebus")
+        # Apart from the other one, so that what is written to the file of a topic gets to its channel, too.
+        self._others = None if self.settings.documented else connect("files")
         self.exchange = Exchange(self.settings)
         self.repaired = False
         """Whether a mount that a killed process had left was removed."""
         self._kernel: Kernel | None = None
         self._bridge: Bridge | None = None
         self._files: FileSystem | None = None
+
+    @property
+    def _buses(self) -> list[Bus]:
+        return [self.bus] if self._others is None else [self.bus, self._others]
 
     @property
     def address(self) -> str:
@@ -59,11 +71,13 @@ class FileDoor:
     async def open(self) -> Self:
         """Connect and mount. BusError."""
         self.repaired = mounting.prepare(self.folder)
-        await self.bus.open()
         try:
+            for bus in self._buses:
+                await bus.open()
             self._kernel = kernel = Kernel(mounting.mount(self.folder, self.settings))
         except BaseException:
-            await self.bus.close()
+            for bus in self._buses:
+                await bus.close()
             raise
         self._bridge = bridge = Bridge(self.bus, self.exchange, self.settings)
         self._files = FileSystem(kernel, self._root(kernel, bridge), self.settings, started=time.time_ns())
@@ -73,12 +87,24 @@ class FileDoor:
         return self
 
     def _root(self, kernel: Kernel, bridge: Bridge) -> Folder:
+        channels = ChannelsNode(kernel, self.exchange, bridge)
         names: dict[str, Node] = {
-            "channels": ChannelsNode(kernel, self.exchange, bridge),
+            "channels": channels,
             "fusebus": BusNode(kernel, self.exchange, bridge, self.settings),
         }
         if not self.settings.documented:
-            names["README"] = Text(kernel, "")
+            assert self._others is not None
+            source = Following(self._others, self.settings)
+            paths = Paths()
+            channels.registered = paths.add
+            names = {
+                "README": Text(kernel, readme(self.settings, LONGEST_NAME)),
+                **names,
+                "json": Topics(kernel, source, paths, following.json).folder,
+                "services": Services(kernel, source).folder,
+                "streams": StreamsFolder(kernel, self._others, self.settings.listed),
+                "topics": Topics(kernel, source, paths, following.text).folder,
+            }
         return Fixed(**names)
 
     async def close(self, seconds: float = 5.0) -> None:
@@ -98,7 +124,7 @@ class FileDoor:
                 await bridge.close()
         except TimeoutError:
             log.warning("not all that was written to %s was published within %g s", self.folder, seconds)
-        await self.bus.drain(max(seconds, 0.1))
+        await asyncio.gather(*(bus.drain(max(seconds, 0.1)) for bus in self._buses))
 
     def figures(self) -> dict[str, Any]:
         """What it has counted, and who is there."""

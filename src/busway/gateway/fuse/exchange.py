@@ -125,6 +125,8 @@ class Exchange:
         return number
 
     def _pattern(self, pattern: bytes) -> tuple[str, Selection | None]:
+        if b"\0" in pattern:
+            raise OSError(EINVAL, "no name has a NUL in it")
         try:
             text = pattern.decode()
             return text, Selection("re:" + text)

@@ -62,7 +62,7 @@ def checked(line: bytes) -> str:
         raise OSError(EINVAL, f"the name of a channel has {LONGEST_NAME} bytes at most")
     try:
         name = line.decode()
-        if check_topic(name, wildcards=False) == name and not name.startswith("re:") and not is_reserved(name):
+        if check_topic(name, wildcards=False) == name and not is_reserved(name):
             return name
     except (UnicodeDecodeError, BusError):
         pass
