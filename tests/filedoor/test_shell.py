@@ -424,8 +424,8 @@ def test_stored_messages_are_files(bus: busway.sync.Bus, folder: Path, name: str
 
 
 def test_channels_from_the_shell(folder: Path, name: str) -> None:
-    with Started(folder, "tail", "-n", "0", "-f", "-s", "0.1", "channels") as tail:
-        register(folder, f"{name}-first")
+    register(folder, f"{name}-first")
+    with Started(folder, "tail", "-n", "1", "-f", "-s", "0.1", "channels") as tail:
         assert tail.line() == f"{name}-first\n"
         sh(folder, "echo $1 >> channels; echo $1 > channels; printf $1 >> channels", name)
         assert tail.line() == f"{name}\n"
