@@ -259,15 +259,13 @@ static inline int busway_fuse_publish(struct busway_fuse *bus, uint64_t channel,
     words[1] = channel;
     if (size <= BUSWAY_FUSE_AT_ONCE) {
         done = busway_fuse_write_(bus, words, 2, data, size);
-    } else { /* the kernel cuts it, which the bus can tell only if all of it lies in one place that begins with a page */
-        void *whole = NULL;
-        int reason = posix_memalign(&whole, 4096, sizeof words + size);
-        if (reason != 0) {
-            errno = reason;
+    } else { /* the kernel cuts it, which the bus can tell only if all of it lies in one place */
+        char *whole = (char *)malloc(sizeof words + size);
+        int reason;
+        if (whole == NULL)
             return -1;
-        }
         memcpy(whole, words, sizeof words);
-        memcpy((char *)whole + sizeof words, data, size);
+        memcpy(whole + sizeof words, data, size);
         do
             done = write(bus->bus, whole, sizeof words + size);
         while (done < 0 && errno == EINTR);
