@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from errno import EINVAL, EIO, ENOSPC
 from typing import Final
 
@@ -56,7 +57,7 @@ class Bridge:
     async def close(self) -> None:
         """Publish what waits, and end."""
         if self._sender is not None:
-            while self._waiting and self._bus.state == "connected":
+            with suppress(OSError):  # the bus is gone, and so is what waits for it
                 await self.room(empty=True)
             self._sender.cancel()
             await asyncio.wait([self._sender])

@@ -123,6 +123,7 @@ class BusFile(File):
 
     async def _publish_later(self, number: int, channel: int, payload: bytes, size: int) -> None:
         await self._bridge.room()
+        self._bridge.check()
         self._publish(channel, payload)
         self.kernel.wrote(number, size)
 

@@ -105,7 +105,7 @@ class FileDoor:
                 "streams": StreamsFolder(kernel, self._others, self.settings.listed),
                 "topics": Topics(kernel, source, paths, following.text).folder,
             }
-        return Fixed(**names)
+        return Fixed(self.figures, **names)
 
     async def close(self, seconds: float = 5.0) -> None:
         """Unmount, publish what waits within so many seconds, and leave the bus."""

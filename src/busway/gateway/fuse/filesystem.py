@@ -6,7 +6,7 @@ It knows nodes by the numbers that the kernel has for them, and open files by th
 import os
 import stat
 from collections.abc import Coroutine, Iterable
-from errno import EEXIST, EINVAL, EISDIR, ENODATA, EPERM, EPROTO, ERANGE, ESTALE
+from errno import EBADF, EEXIST, EINVAL, EISDIR, ENODATA, EPERM, EPROTO, ERANGE, ESTALE
 from inspect import iscoroutine
 from typing import Any, Final
 
@@ -64,6 +64,10 @@ class FileSystem:
             Op.MKDIR: self._mkdir,
             Op.RMDIR: self._rmdir,
             Op.UNLINK: self._rmdir,
+            Op.SYMLINK: self._never,
+            Op.LINK: self._never,
+            Op.RENAME: self._never,
+            Op.RENAME2: self._never,
             Op.GETXATTR: self._getxattr,
             Op.LISTXATTR: self._listxattr,
             Op.SETXATTR: self._setxattr,
@@ -83,6 +87,9 @@ class FileSystem:
         self._kernel.data(number)
 
     _done = _ignore
+
+    def _never(self, number: int, _node: int, _body: memoryview) -> None:
+        self._kernel.fail(number, EPERM)
 
     def _statfs(self, number: int, _node: int, _body: memoryview) -> None:
         self._kernel.data(number, wire.answer_statfs())
@@ -152,12 +159,20 @@ class FileSystem:
     def _getattr(self, number: int, node: int, _body: memoryview) -> None:
         self._kernel.data(number, wire.answer_attributes(self._attributes(self._node(node))))
 
-    def _setattr(self, number: int, node: int, body: memoryview) -> None:
+    def _setattr(self, number: int, node: int, body: memoryview) -> Later | None:
         """Lengths and times can't be set, but a shell that empties a file and a touch are content; owners and permissions are told."""
         valid, _ = wire.SETATTR.unpack_from(body)
         if valid & wire.OWNERSHIP:
             raise OSError(EPERM, "owner and permissions are those of the mount")
+        touching = self._node(node).touch()
+        if touching is not None:
+            return self._touched(number, node, touching)
         self._getattr(number, node, body)
+        return None
+
+    async def _touched(self, number: int, node: int, touching: Later) -> None:
+        await touching
+        self._getattr(number, node, memoryview(b""))
 
     def _mkdir(self, number: int, node: int, body: memoryview) -> None:
         made = folder(self._node(node)).make(wire.name_of(body[wire.MKDIR.size :]))
@@ -205,25 +220,32 @@ class FileSystem:
         self.files[self._handles] = file
         self._kernel.data(number, entry + wire.answer_open(self._handles, file.flags))
 
+    def _file(self, handle: int) -> File:
+        try:
+            return self.files[handle]
+        except KeyError:
+            raise OSError(EBADF, "no open file") from None
+
     def _read(self, number: int, _node: int, body: memoryview) -> Later | None:
         handle, offset, size, _, _, flags, _ = wire.READ.unpack_from(body)
-        return self.files[handle].read(number, offset, size, flags)
+        return self._file(handle).read(number, offset, size, flags)
 
     def _write(self, number: int, _node: int, body: memoryview) -> Later | None:
         handle, offset, size, _, _, flags, _ = wire.READ.unpack_from(body)
-        return self.files[handle].write(number, offset, body[_READ : _READ + size], flags)
+        return self._file(handle).write(number, offset, body[_READ : _READ + size], flags)
 
     def _poll(self, number: int, _node: int, body: memoryview) -> None:
         handle, key, flags, _ = wire.POLL.unpack_from(body)
-        self._kernel.data(number, wire.POLLED.pack(self.files[handle].poll(key, flags), 0))
+        self._kernel.data(number, wire.POLLED.pack(self._file(handle).poll(key, flags), 0))
 
     def _flush(self, number: int, _node: int, body: memoryview) -> Later | None:
         (handle,) = wire.HANDLE.unpack_from(body)
-        return self.files[handle].flush(number)
+        return self._file(handle).flush(number)
 
     def _release(self, number: int, _node: int, body: memoryview) -> Later | None:
         (handle,) = wire.HANDLE.unpack_from(body)
-        closing = self.files.pop(handle).close()
+        closing = self._file(handle).close()
+        del self.files[handle]
         self._kernel.data(number)
         return closing
 
@@ -252,7 +274,7 @@ class FileSystem:
 
     def _readdir(self, number: int, _node: int, body: memoryview) -> None:
         handle, offset, size, *_ = wire.READ.unpack_from(body)
-        self._kernel.data(number, wire.directory(self._listings[handle], offset, size))
+        self._kernel.data(number, wire.directory(self._listings.get(handle, ()), offset, size))
 
     def _releasedir(self, number: int, _node: int, body: memoryview) -> None:
         (handle,) = wire.HANDLE.unpack_from(body)

@@ -8,7 +8,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from errno import EHOSTUNREACH, EINVAL, EIO, ENFILE, ENOSPC, ETIMEDOUT
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,8 +26,8 @@ Form: TypeAlias = Callable[[Message], bytes]
 
 
 def text(message: Message) -> bytes:
-    """The payload, as it is."""
-    return message.payload + b"\n"
+    """The payload, with one newline at its end."""
+    return message.payload.removesuffix(b"\n") + b"\n"
 
 
 def json(message: Message) -> bytes:
@@ -66,6 +67,8 @@ class Following:
     def __init__(self, bus: Bus, settings: Mount) -> None:
         self.bus = bus
         self.settings = settings
+        self.fields: dict[str, dict[str, Any]] = {}
+        """By topic: the fields of what is published through its files."""
         self._trails: OrderedDict[tuple[str, Form], Trail] = OrderedDict()
         self._coming: dict[tuple[str, Form], asyncio.Task[Trail]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -87,12 +90,17 @@ class Following:
             task = self._coming.get(key)
             if task is None:
                 task = self._coming[key] = asyncio.get_running_loop().create_task(self._begin(topic, form))
-                task.add_done_callback(lambda _: self._coming.pop(key, None))
+                task.add_done_callback(partial(self._came, key))
             try:
                 return await asyncio.shield(task)
             except BusError as error:
                 raise told(error) from error
         return trail
+
+    def _came(self, key: tuple[str, Form], task: "asyncio.Task[Trail]") -> None:
+        del self._coming[key]
+        if not task.cancelled():
+            task.exception()  # whoever wanted it may have been interrupted
 
     async def _begin(self, topic: str, form: Form) -> Trail:
         self._make_room()

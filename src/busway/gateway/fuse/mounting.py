@@ -26,6 +26,15 @@ _HELPER: Final = "fusermount3"
 _INSTALL: Final = "install it: apt install fuse3, dnf install fuse3, …"
 
 
+def missing() -> str | None:
+    """What mounting lacks here; None: nothing that can be seen beforehand."""
+    if not Path(DEVICE).exists():
+        return _why(OSError(ENOENT, ""))
+    if os.geteuid() != 0 and shutil.which(_HELPER) is None:
+        return f"{_HELPER} is not there, which users other than root need to mount: {_INSTALL}"
+    return None
+
+
 def is_stale(folder: Path) -> bool:
     """Whether there is a mount whose process is gone."""
     try:

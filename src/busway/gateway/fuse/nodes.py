@@ -6,7 +6,7 @@ The bases only; what each kind of file does is in a module of its own.
 # ruff: noqa: ARG002, the bases say what there can be
 
 import stat
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from errno import EACCES, EINVAL, ENODATA, ENOENT, ENOTDIR, ENOTSUP
 from select import POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM
 from typing import Any, Final, TypeAlias
@@ -43,6 +43,10 @@ class Node:
     def open(self, flags: int) -> "File | Coroutine[Any, Any, File]":
         """An open file. OSError: it can't be opened."""
         raise OSError(EACCES, "not to be opened")
+
+    def touch(self) -> Later | None:
+        """Its times are to be set, or its length: it is to be there, at least."""
+        return None
 
     def attributes(self) -> dict[str, bytes]:
         """Its extended attributes, without `user.`."""
@@ -85,8 +89,12 @@ class Folder(Node):
 class Fixed(Folder):
     """A folder whose names never change."""
 
-    def __init__(self, **names: Node) -> None:
+    def __init__(self, figures: Callable[[], dict[str, Any]], **names: Node) -> None:
+        self._figures = figures
         self._names = names
+
+    def attributes(self) -> dict[str, bytes]:
+        return {f"busway.{name}": str(figure).encode() for name, figure in self._figures().items()}
 
     def find(self, name: str) -> Node:
         try:

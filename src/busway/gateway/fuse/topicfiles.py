@@ -34,14 +34,12 @@ class Topics:
         self.following = source
         self.form = form
         self.paths = paths
-        self.fields: dict[str, dict[str, Any]] = {}
-        """By topic: the fields of what is published through its file."""
         tree = Tree(paths, partial(TopicNode, self))
         tree.removed = self._removed
         self.folder = tree.folder()
 
     def _removed(self, topic: str) -> None:
-        self.fields.pop(topic, None)
+        self.following.fields.pop(topic, None)
         self.following.leave(topic)
 
 
@@ -70,9 +68,17 @@ class TopicNode(Node):
         trail = self._trail
         return self._opened(trail, flags) if trail is not None else self._follow(flags)
 
-    async def _follow(self, flags: int) -> File:
-        trail = await self._topics.following.follow(self._topic, self._topics.form)
+    def touch(self) -> Later | None:
+        return None if self._trail is not None else self._touch()
+
+    async def _touch(self) -> None:
+        await self._topics.following.follow(self._topic, self._topics.form)
         self._topics.paths.add(self._topic)
+
+    async def _follow(self, flags: int) -> File:
+        await self._touch()
+        trail = self._trail
+        assert trail is not None
         return self._opened(trail, flags)
 
     def _opened(self, trail: Trail, flags: int) -> File:
@@ -89,14 +95,14 @@ class TopicNode(Node):
             if (last := trail.last) is not None:
                 made |= {"busway.last.sender": last.sender.encode(), "busway.last.time": last.time.isoformat().encode()}
                 made |= {f"busway.last.field.{name}": shown(value) for name, value in last.fields.items()}
-        fields = self._topics.fields.get(self._topic, {})
+        fields = self._topics.following.fields.get(self._topic, {})
         return made | {_FIELD + name: shown(value) for name, value in fields.items()}
 
     def set_attribute(self, name: str, value: bytes | None) -> None:
         if not name.startswith(_FIELD):
             raise OSError(EPERM, "only fields can be set: user.busway.field.NAME")
         name = name.removeprefix(_FIELD)
-        fields = dict(self._topics.fields.get(self._topic, {}))
+        fields = dict(self._topics.following.fields.get(self._topic, {}))
         if value is None:
             if name not in fields:
                 raise OSError(ENODATA, name)
@@ -108,14 +114,14 @@ class TopicNode(Node):
         except BusError as error:
             raise OSError(EINVAL, str(error)) from None
         if (
-            self._topic not in self._topics.fields
-            and len(self._topics.fields) >= self._topics.following.settings.followed
+            self._topic not in self._topics.following.fields
+            and len(self._topics.following.fields) >= self._topics.following.settings.followed
         ):
             raise OSError(ENOSPC, "too many topics have fields")
         if fields:
-            self._topics.fields[self._topic] = fields
+            self._topics.following.fields[self._topic] = fields
         else:
-            self._topics.fields.pop(self._topic, None)
+            self._topics.following.fields.pop(self._topic, None)
 
 
 class TopicFile(File):
@@ -165,7 +171,7 @@ class TopicFile(File):
         self.kernel.wrote(number, size)
 
     def _message(self, line: bytes) -> tuple[bytes, dict[str, Any] | None]:
-        fields = self._topics.fields.get(self._trail.topic)
+        fields = self._topics.following.fields.get(self._trail.topic)
         if self._topics.form is not following.json:
             return line, fields
         try:

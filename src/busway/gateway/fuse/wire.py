@@ -17,10 +17,13 @@ class Op(IntEnum):
     FORGET = 2
     GETATTR = 3
     SETATTR = 4
+    SYMLINK = 6
     MKNOD = 8
     MKDIR = 9
     UNLINK = 10
     RMDIR = 11
+    RENAME = 12
+    LINK = 13
     OPEN = 14
     READ = 15
     WRITE = 16
@@ -42,6 +45,7 @@ class Op(IntEnum):
     DESTROY = 38
     POLL = 40
     BATCH_FORGET = 42
+    RENAME2 = 45
 
 
 MAJOR: Final = 7
