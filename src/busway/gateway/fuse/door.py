@@ -115,7 +115,8 @@ class FileDoor:
         self._kernel = None
         if not kernel.ended.is_set():
             try:
-                mounting.unmount(self.folder)
+                # Elsewhere, as whatever unmounts may look at it first, which is to be answered here.
+                await asyncio.to_thread(mounting.unmount, self.folder)
             except MountFailed as error:
                 log.warning("%s", error)
             kernel.stop()

@@ -68,7 +68,7 @@ def prepare(folder: Path) -> bool:
 
 def mounted(folder: Path) -> str | None:
     """The type of the file system that is mounted there; None: there is none."""
-    place = os.fspath(folder.resolve() if not is_stale(folder) else folder.absolute())
+    place = os.fspath(folder.parent.resolve() / folder.name)  # a look at the mount itself would have to be answered
     kind = None
     with suppress(OSError):
         for line in Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines():
