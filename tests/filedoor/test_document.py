@@ -265,6 +265,17 @@ def patterned():
         yield made.folder
 
 
+@pytest.mark.parametrize("odd", ["A+B", "price(eth", "[x", "a.b", "what?", "a|b", "(?i)a"])
+def test_a_channel_name_is_a_name_whatever_is_in_it(shared: Path, name: str, odd: str) -> None:
+    """ "Subscriptions are specified as string channel name or as a regex": a name that is no expression, or another one, is still a name."""
+    [channel] = register(shared, odd)
+    with Raw(shared) as client:
+        client.subscribe(odd)
+        client.all()
+        client.publish(channel, name.encode())
+        assert client.wait(1)[-1].data == name.encode()
+
+
 def test_a_channel_that_comes_later(shared: Path, name: str) -> None:
     """ "a regex pattern of channels to match": those too that are registered after the subscription."""
     with Raw(shared) as client:
@@ -311,6 +322,42 @@ def test_a_subscription_sees_messages_before_it_that_are_not_passed(shared: Path
         client.subscribe(name + "B")
         assert [message.data for message in client.wait(2)] == [b"b", b"a"]
         assert not client.ready()
+
+
+def test_also_those_that_are_older_than_what_was_read(shared: Path, name: str) -> None:
+    """ "the first message it has not yet received": one that a later subscription takes has not been received, though newer ones were."""
+    a, b = register(shared, name + "A", name + "B")
+    with Raw(shared) as client:
+        client.subscribe(name + "A")
+        for channel, data in ((b, b"1"), (a, b"2"), (b, b"3")):
+            client.publish(channel, data)
+        assert [message.data for message in client.wait(1)] == [b"2"]
+        client.subscribe(name + "B")
+        assert [message.data for message in client.wait(2)] == [b"1", b"3"]
+        assert not client.ready()
+
+
+def test_nothing_is_received_twice(shared: Path, name: str) -> None:
+    """ "it has not yet received": who unsubscribes and subscribes again does not get the same again, but what came in between."""
+    [channel] = register(shared, name)
+    with Raw(shared) as client:
+        number = client.subscribe(name)
+        client.publish(channel, b"1")
+        assert [message.data for message in client.wait(1)] == [b"1"]
+        client.unsubscribe(number)
+        client.publish(channel, b"2")
+        client.subscribe(name + ".*")
+        assert [message.data for message in client.wait(1)] == [b"2"]
+        assert not client.ready()
+
+
+def test_it_has_no_position(shared: Path) -> None:
+    """ "communication is done with semantic `read()` and `write()` operations": places in the file mean nothing, and are refused."""
+    with Raw(shared) as client:
+        for wrong in (lambda: os.lseek(client.fd, 0, os.SEEK_SET), lambda: os.pread(client.fd, 100, 0)):
+            with refused(errno.ESPIPE):
+                wrong()
+    assert (shared / "fusebus").stat().st_size == 0
 
 
 def test_overlapping_subscriptions_deliver_once(shared: Path, name: str) -> None:
