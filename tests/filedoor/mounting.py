@@ -36,18 +36,20 @@ def waits(process: int, thread: int | None = None) -> bool:
     return False
 
 
+def _mounts() -> dict[str, str]:
+    """Types of what is mounted, by place; the last one counts."""
+    lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return {place.replace("\\040", " "): what for _, place, what, *_ in lines}
+
+
 def is_mounted(folder: Path) -> bool:
     """Also of a mount whose process is gone, at which every other look fails."""
-    return any(line.split()[1] == str(folder) for line in Path("/proc/self/mounts").read_text().splitlines())
+    return str(folder) in _mounts()
 
 
 def kind(folder: Path) -> str:
     """The type of the file system that is mounted there."""
-    return next(
-        line.split()[2]
-        for line in reversed(Path("/proc/self/mounts").read_text().splitlines())
-        if line.split()[1] == str(folder)
-    )
+    return _mounts()[str(folder)]
 
 
 class Mounted:

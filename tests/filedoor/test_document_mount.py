@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,32 @@ def test_a_killed_one_whose_files_are_still_open(tmp_path: Path) -> None:
                 assert [message.data for message in client.wait(1)] == [b"again"]
                 with refused(errno.ENOTCONN, errno.ECONNABORTED):
                     old.publish(channel, b"x")
+
+
+def test_a_place_with_an_odd_name(tmp_path: Path) -> None:
+    place = tmp_path / "a b" / "żółć"
+    place.mkdir(parents=True)
+    with mounted("fusebus", folder=place) as made:
+        made.end(signal.SIGKILL)
+        with mounted("fusebus", folder=place):
+            register(place, "A")
+    assert not is_mounted(place)
+
+
+def test_who_waits_in_a_read_when_it_is_killed(tmp_path: Path) -> None:
+    with mounted("fusebus", folder=tmp_path) as made, Raw(tmp_path) as client:
+        code = f"import os; print('here', flush=True); os.read({client.fd}, 4096)"
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[client.fd],
+        ) as process:
+            assert process.stdout.readline() == b"here\n"
+            until(lambda: waits(process.pid), "it reads")
+            made.end(signal.SIGKILL)
+            assert b"Error" in process.communicate(timeout=PATIENCE)[1]
+            assert process.returncode == 1
 
 
 def test_a_living_one_is_not_pushed_aside(tmp_path: Path) -> None:
@@ -252,31 +279,55 @@ def test_a_bus_that_goes_away_and_comes_back(tmp_path: Path, address: str) -> No
         server.kill()
         server.wait()
 
-        def fails() -> bool:
-            try:
-                client.publish(channel, b"lost")
-            except OSError as error:
-                assert error.errno == errno.EIO
-                return True
-            return False
-
-        until(fails, "a write says EIO")
+        until(lambda: fails_with_eio(lambda: client.publish(channel, b"lost")), "a write says EIO")
         assert sorted(one.name for one in tmp_path.iterdir() if one.name in ("channels", "fusebus")) == [
             "channels",
             "fusebus",
         ]
         stack.enter_context(serving(address))
 
-        def works() -> bool:
-            try:
-                client.publish(channel, b"after")
-            except OSError as error:
-                assert error.errno == errno.EIO
-                return False
-            return True
-
-        until(works, "a write works again")
+        until(lambda: not fails_with_eio(lambda: client.publish(channel, b"after")), "a write works again")
         until(lambda: client.ready() and client.all()[-1].data == b"after", "the message comes")
+
+
+def test_every_file_says_so_while_the_bus_is_away(tmp_path: Path, address: str) -> None:
+    """EIO at once, nothing waits; what is kept can be read; and then it works again."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(address))
+        stack.enter_context(mounted("mount", "--url", address, folder=tmp_path))
+        topic = tmp_path / "topics" / "t"
+        topic.write_text("1\n")
+        asked = os.open(tmp_path / "services" / "s", os.O_RDWR | os.O_CREAT)
+        stack.callback(os.close, asked)
+        server.kill()
+        server.wait()
+        until(lambda: fails_with_eio(lambda: topic.write_text("2\n")), "a write says EIO")
+        assert topic.read_text() == "1\n"
+        os.write(asked, b"anybody?")
+        for call in (
+            lambda: os.read(asked, 100),
+            lambda: (tmp_path / "channels").write_text("A\n"),
+            lambda: (tmp_path / "topics" / "other").write_text("x\n"),
+            lambda: (tmp_path / "json" / "t").write_text('{"payload": 1}\n'),
+            lambda: list((tmp_path / "streams").iterdir()),
+        ):
+            with refused(errno.EIO):
+                call()
+        assert (tmp_path / "channels").read_text() == ""
+        stack.enter_context(serving(address))
+        until(lambda: not fails_with_eio(lambda: topic.write_text("3\n")), "a write works again")
+        assert topic.read_text() == "1\n3\n"
+        register(tmp_path, "A")
+        assert [one.name for one in (tmp_path / "streams").iterdir()] == ["default"]
+
+
+def fails_with_eio(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except OSError as error:
+        assert error.errno == errno.EIO
+        return True
+    return False
 
 
 def test_a_mount_of_a_bus_that_is_not_there(tmp_path: Path, address: str) -> None:
