@@ -7,7 +7,7 @@ import gc
 import logging
 import shlex
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,9 @@ import busway
 from busway.cli import flags, link as links, terminal, values
 from busway.cli.link import Link, linked
 from busway.gateway.fuse.config import Mount
-from busway.gateway.fuse.door import Connect, FileDoor
+
+if TYPE_CHECKING:
+    from busway.gateway.fuse.door import Connect, FileDoor
 
 _LIMITS = "Limits and times"
 _BUS = "A bus of its own"
@@ -186,7 +188,7 @@ def _run(
 
 
 @contextlib.asynccontextmanager
-async def _bus(link: Link, addresses: list[str], data: str | None) -> AsyncIterator[tuple[Connect, tuple[str, ...]]]:
+async def _bus(link: Link, addresses: list[str], data: str | None) -> "AsyncIterator[tuple[Connect, tuple[str, ...]]]":
     """A way to connect, and the addresses of a bus that was started for it."""
     if link.url:
         yield lambda name: dataclasses.replace(link, name=link.name or name).connect(reconnect=True), ()
@@ -206,6 +208,8 @@ async def _mount(
     json: bool,
     quiet: bool,
 ) -> None:
+    from busway.gateway.fuse.door import FileDoor  # needed by those who mount, and there on Linux only
+
     logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     with terminal.Signals() as signals:
         async with _bus(link, addresses, data) as (connect, listening):
@@ -246,7 +250,7 @@ async def _until(stop: asyncio.Event, ended: asyncio.Event, seconds: float | Non
         one.cancel()
 
 
-def _announce(door: FileDoor, listening: tuple[str, ...]) -> None:
+def _announce(door: "FileDoor", listening: tuple[str, ...]) -> None:
     """A few lines: where it is, and what to try."""
     console = terminal.notes
     place = shlex.quote(door.address)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from busway._core import Selection
-from busway.errors import InvalidPattern
+from busway.errors import BusError
 from busway.fuse import format as form
 from busway.fuse.format import Meta
 
@@ -111,7 +111,7 @@ class Client:
         """
         try:
             selection = Selection("re:" + pattern)
-        except InvalidPattern:
+        except BusError:
             selection = None  # the name of a channel, then; or the mount refuses it
         # The number comes back as the length of the write, which can't be longer than the write was.
         room = b"\0" * max(0, len(self._subscriptions) - len(pattern))

@@ -49,6 +49,7 @@ class FileDoor:
         self.exchange = Exchange(self.settings)
         self.repaired = False
         """Whether a mount that a killed process had left was removed."""
+        self._closing = False
         self._kernel: Kernel | None = None
         self._bridge: Bridge | None = None
         self._files: FileSystem | None = None
@@ -110,9 +111,9 @@ class FileDoor:
     async def close(self, seconds: float = 5.0) -> None:
         """Unmount, publish what waits within so many seconds, and leave the bus."""
         kernel, bridge = self._kernel, self._bridge
-        if kernel is None or bridge is None:
+        if kernel is None or bridge is None or self._closing:
             return
-        self._kernel = None
+        self._closing = True
         if not kernel.ended.is_set():
             try:
                 # Elsewhere, as whatever unmounts may look at it first, which is to be answered here.

@@ -10,6 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 from contextlib import suppress
 from errno import EACCES, ENODEV, ENOENT, ENOTCONN, EPERM
 from pathlib import Path
@@ -28,6 +29,8 @@ _INSTALL: Final = "install it: apt install fuse3, dnf install fuse3, …"
 
 def missing() -> str | None:
     """What mounting lacks here; None: nothing that can be seen beforehand."""
+    if sys.platform != "linux":
+        return f"it needs Linux, and this is {sys.platform}"
     if not Path(DEVICE).exists():
         return _why(OSError(ENOENT, ""))
     if os.geteuid() != 0 and shutil.which(_HELPER) is None:
@@ -80,6 +83,8 @@ def mounted(folder: Path) -> str | None:
 
 def mount(folder: Path, settings: Mount) -> int:
     """Mount it; the open /dev/fuse, which is not blocking. MountFailed."""
+    if (lacking := missing()) is not None:
+        raise MountFailed(f"can't mount {folder}: {lacking}")
     fd = _by_call(folder, settings) if os.geteuid() == 0 else _by_helper(folder, settings)
     os.set_blocking(fd, False)
     return fd
@@ -115,9 +120,7 @@ def _why(error: OSError) -> str:
 
 def _by_helper(folder: Path, settings: Mount) -> int:
     """As libfuse does it: the helper, which may mount, hands over the open device through a socket."""
-    helper = shutil.which(_HELPER)
-    if helper is None:
-        raise MountFailed(f"{_HELPER} is not there, which users other than root need to mount: {_INSTALL}")
+    helper = shutil.which(_HELPER) or _HELPER
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         options = f"{_options(settings)},fsname={_SOURCE},subtype={TYPE.partition('.')[2]}"
