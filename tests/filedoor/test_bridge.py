@@ -62,6 +62,35 @@ async def test_writers_wait_for_room_and_order_is_kept(slow):
     assert [serno for _, _, serno in bus.taken] == [0, 1, 2, 3, 4]
 
 
+async def test_a_few_go_out_at_once_and_many_together():
+    sent = []
+
+    class Bus:
+        state = "connected"
+
+        def publish(self, topic, payload, *, fields):
+            sent.append(fields["serno"])  # and nothing to wait for
+
+    bridge = Bridge(Bus(), Exchange(Mount()), Mount())
+    now = [1.0]
+    bridge._clock = lambda: now[0]
+    bridge.start()
+    for serno in range(12):
+        bridge.publish("A", b"", serno, 0)
+    assert sent == list(range(12))
+    now[0] += 0.001  # more than ten in the last millisecond
+    for serno in range(12, 15):
+        bridge.publish("A", b"", serno, 0)
+    assert sent == list(range(12))
+    async with asyncio.timeout(60):
+        await bridge.room(empty=True)
+    assert sent == list(range(15))
+    now[0] += 0.001  # three in this one: slow again
+    bridge.publish("A", b"", 15, 0)
+    assert sent == list(range(16))
+    await bridge.close()
+
+
 async def test_what_could_not_be_published_is_counted(slow, caplog):
     bus, bridge = slow
     for serno in range(5):

@@ -7,10 +7,11 @@ client's number in the fields `serno` and `client`.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from errno import EINVAL, EIO, ENOSPC
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final
 
 from busway.client.bus import Bus
 from busway.client.subscription import Subscription
@@ -24,7 +25,9 @@ log = logging.getLogger("busway.gateway")
 _OVERHEAD: Final = 64
 """Bytes that a message takes beside its payload."""
 _GATHER: Final = 0.001
-"""Seconds between two times that something is sent, so that what is written fast goes out together; the first goes at once."""
+"""Seconds for which what is written fast is gathered, to go out together."""
+_FAST: Final = 10
+"""Messages in such a time that are fast; fewer go out at once, each by itself."""
 _KINDS: Final = frozenset({"publish", "post", "pin"})
 """What is for everybody; a push or a request is for one."""
 
@@ -39,8 +42,14 @@ class Bridge:
         self._following: dict[str, asyncio.Task[Subscription]] = {}
         self._early: dict[str, list[Message]] = {}
         """What came for channels that are about to be registered."""
-        self._waiting: deque[tuple[str, bytes, int, int]] = deque()
+        self._waiting: deque[tuple[str, bytes, dict[str, int], Coroutine[Any, Any, None] | None]] = deque()
+        """What goes out next: topic, payload and fields; and a publish that has begun, and waits for the bus."""
         self._bytes = 0
+        self._clock = asyncio.get_running_loop().time
+        self._since = 0.0
+        self._count = 0
+        """Messages since then."""
+        self._fast = False
         self._more = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
@@ -61,6 +70,9 @@ class Bridge:
                 await self.room(empty=True)
             self._sender.cancel()
             await asyncio.wait([self._sender])
+            for *_, begun in self._waiting:
+                if begun is not None:
+                    begun.close()
         for task in self._following.values():
             task.cancel()
 
@@ -84,27 +96,53 @@ class Bridge:
             await future
 
     def publish(self, topic: str, payload: bytes, serno: int, client: int) -> None:
-        """Publish after all that was given before; it is on its way at the end of the loop's turn."""
-        self._waiting.append((topic, payload, serno, client))
+        """Publish after all that was given before: now, or together with what is written within the next millisecond."""
+        fields = {"serno": serno, "client": client}
+        now = self._clock()
+        if (passed := now - self._since) >= _GATHER:
+            self._fast = self._count > _FAST and passed < 3 * _GATHER
+            self._since, self._count = now, 0
+        self._count += 1
+        begun = None
+        if not self._fast and not self._waiting:
+            begun = self._begin(topic, payload, fields)
+            if begun is None:
+                return
+        self._waiting.append((topic, payload, fields, begun))
         self._bytes += len(payload) + _OVERHEAD
         self._more.set()
 
+    def _begin(self, topic: str, payload: bytes, fields: dict[str, int]) -> Coroutine[Any, Any, None] | None:
+        """Publish, if that can be done at once; what is left to wait for."""
+        try:
+            coming = self._bus.publish(topic, payload, fields=fields)
+        except BusError as error:
+            self._failed(topic, error)
+            return None
+        return (
+            coming if isinstance(coming, CoroutineType) else None
+        )  # else it has gone out, and there is nothing to wait for
+
+    def _failed(self, topic: str, error: BusError) -> None:
+        self.unpublished += 1
+        log.warning("a message on %r was not published: %s", topic, error)
+
     async def _send(self) -> None:
-        waiting, publish, more = self._waiting, self._bus.publish, self._more
-        clock, sent = asyncio.get_running_loop().time, 0.0
+        waiting, more = self._waiting, self._more
         while True:
             await more.wait()
-            if (early := sent + _GATHER - clock()) > 0:
-                await asyncio.sleep(early)
+            if self._fast:
+                await asyncio.sleep(_GATHER)
             more.clear()
-            sent = clock()
             while waiting:
-                topic, payload, serno, client = waiting[0]
-                try:
-                    await publish(topic, payload, fields={"serno": serno, "client": client})
-                except BusError as error:
-                    self.unpublished += 1
-                    log.warning("a message on %r was not published: %s", topic, error)
+                topic, payload, fields, begun = waiting[0]
+                if begun is None:
+                    begun = self._begin(topic, payload, fields)
+                if begun is not None:
+                    try:
+                        await begun
+                    except BusError as error:
+                        self._failed(topic, error)
                 waiting.popleft()
                 self._bytes -= len(payload) + _OVERHEAD
                 if self._writers and not self.full:

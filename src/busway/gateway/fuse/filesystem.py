@@ -18,6 +18,7 @@ from busway.gateway.fuse.wire import Attributes, Op
 
 _PREFIX: Final = "user."
 _READ: Final = wire.READ.size
+_TRANSFER: Final = wire.TRANSFER.unpack_from
 
 
 class FileSystem:
@@ -227,12 +228,18 @@ class FileSystem:
             raise OSError(EBADF, "no open file") from None
 
     def _read(self, number: int, _node: int, body: memoryview) -> Later | None:
-        handle, offset, size, _, _, flags, _ = wire.READ.unpack_from(body)
-        return self._file(handle).read(number, offset, size, flags)
+        handle, offset, size, flags = _TRANSFER(body)
+        file = self.files.get(handle)
+        if file is None:
+            raise OSError(EBADF, "no open file")
+        return file.read(number, offset, size, flags)
 
     def _write(self, number: int, _node: int, body: memoryview) -> Later | None:
-        handle, offset, size, _, _, flags, _ = wire.READ.unpack_from(body)
-        return self._file(handle).write(number, offset, body[_READ : _READ + size], flags)
+        handle, offset, size, flags = _TRANSFER(body)
+        file = self.files.get(handle)
+        if file is None:
+            raise OSError(EBADF, "no open file")
+        return file.write(number, offset, body[_READ : _READ + size], flags)
 
     def _poll(self, number: int, _node: int, body: memoryview) -> None:
         handle, key, flags, _ = wire.POLL.unpack_from(body)

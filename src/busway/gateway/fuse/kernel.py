@@ -8,7 +8,7 @@ is interrupted before that.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from errno import EAGAIN, EBADF, EINTR, EIO, ENODEV, ENOENT, ENOSYS
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +25,8 @@ _BURST: Final = 64
 _PROBE: Final = 8
 """While requests come one by one a second read would be in vain; every so often one is tried."""
 _HEADER: Final = wire.HEADER.size
+_OUT: Final = wire.OUT.pack
+_WROTE: Final = wire.WROTE.pack
 
 
 class Kernel:
@@ -138,15 +140,16 @@ class Kernel:
         self._waiting.pop(number, None)
         self._write(wire.OUT.pack(16 + len(data), 0, number) + data)
 
-    def blocks(self, number: int, blocks: Iterable[bytes]) -> None:
+    def blocks(self, number: int, blocks: Sequence[bytes]) -> None:
         """The answer is these, one behind the other."""
-        self._waiting.pop(number, None)
-        data = b"".join(blocks)
-        self._write(wire.OUT.pack(16 + len(data), 0, number) + data)
+        if self._waiting:
+            self._waiting.pop(number, None)
+        data = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        self._write(_OUT(16 + len(data), 0, number) + data)
 
     def wrote(self, number: int, size: int) -> None:
         """So many bytes were written."""
-        self._write(wire.WROTE.pack(24, 0, number, size, 0))
+        self._write(_WROTE(24, 0, number, size, 0))
 
     def fail(self, number: int, code: int) -> None:
         """It can't be done."""

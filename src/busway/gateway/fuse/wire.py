@@ -62,6 +62,8 @@ INIT: Final = Struct("=IIII")
 """major, minor, bytes to read ahead, flags"""
 READ: Final = Struct("=QQIIQII")
 """handle, offset, size, flags, lock, flags of the open file, nothing; a WRITE has the same"""
+TRANSFER: Final = Struct("=QQI12xI4x")
+"""Of that: handle, offset, size, flags of the open file."""
 OPEN: Final = Struct("=II")
 CREATE: Final = Struct("=IIII")
 """flags, mode, mask, flags; the name follows"""
