@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,30 @@ def waits(process: int, thread: int | None = None) -> bool:
         state = (task / "stat").read_text().rpartition(")")[2].split()[0]
         return state == "S" and (task / "syscall").read_text().split()[0] not in _FUTEX | {"running"}
     return False
+
+
+class Later:
+    """A call in a thread of its own, for those that wait."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._outcome: object = None
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+        until(lambda: waits(os.getpid(), self._thread.native_id), "the call waits")
+
+    def _run(self, call: Callable[[], object]) -> None:
+        try:
+            self._outcome = call()
+        except OSError as error:
+            self._outcome = error.errno
+
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self) -> object:
+        self._thread.join(PATIENCE)
+        assert self.over(), "the call did not return"
+        return self._outcome
 
 
 def _mounts() -> dict[str, str]:

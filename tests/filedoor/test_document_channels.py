@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .mounting import mounted
+from .mounting import Later, mounted
 from .raw import Raw, listed, refused, register
 
 
@@ -198,10 +198,11 @@ def test_pollable(fresh: Path) -> None:
     assert poll.poll(60_000) == [(fd, select.POLLIN)]
     assert os.read(fd, 100) == b"A\n"
     assert poll.poll(0) == []
-    adder = threading.Thread(target=register, args=(fresh, "B"))
-    adder.start()
-    assert poll.poll(60_000) == [(fd, select.POLLIN)]
-    adder.join(60)
+    later = Later(lambda: poll.poll(60_000))
+    register(fresh, "A")  # nothing new
+    assert not later.over()
+    register(fresh, "B")
+    assert later.result() == [(fd, select.POLLIN)]
     assert os.read(fd, 100) == b"B\n"
     assert poll.poll(0) == []
     os.close(fd)

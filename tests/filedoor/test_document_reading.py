@@ -13,13 +13,12 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .mounting import PATIENCE, mounted, until, waits
+from .mounting import PATIENCE, Later, mounted, until, waits
 from .raw import META, Raw, padded, parse, refused, register
 
 names = (f"READING_{number}_" for number in itertools.count())
@@ -34,30 +33,6 @@ def folder():
 @pytest.fixture
 def name() -> str:
     return next(names)
-
-
-class Later:
-    """A call in a thread of its own, for those that wait."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._outcome: object = None
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
-        self._thread.start()
-        until(lambda: waits(os.getpid(), self._thread.native_id), "the call waits")
-
-    def _run(self, call: Callable[[], object]) -> None:
-        try:
-            self._outcome = call()
-        except OSError as error:
-            self._outcome = error.errno
-
-    def over(self) -> bool:
-        return not self._thread.is_alive()
-
-    def result(self) -> object:
-        self._thread.join(PATIENCE)
-        assert self.over(), "the call did not return"
-        return self._outcome
 
 
 # read

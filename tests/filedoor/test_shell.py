@@ -16,7 +16,7 @@ import pytest
 
 import busway.sync
 
-from .mounting import PATIENCE, mounted, until
+from .mounting import PATIENCE, Later, mounted, until, waits
 from .raw import META, WORD, Raw, refused, register
 
 numbers = itertools.count()
@@ -190,6 +190,7 @@ for _ in range(3):
     with Started(folder, sys.executable, "-I", "-S", "-c", code, f"topics/{name}") as other:
         assert other.line() == "0\n"
         for number in range(3):
+            until(lambda: waits(other.process.pid), "it waits")
             sh(folder, "echo $2 > topics/$1", name, str(number))
             assert other.line() == f"{number} 0\n"
 
@@ -201,8 +202,11 @@ def test_select_of_a_file_that_is_only_read(folder: Path, name: str) -> None:
     assert os.read(fd, 100) == b"1\n"
     assert select.select([fd], [], [], 0)[0] == []
     assert os.read(fd, 100) == b""  # a file ends; it does not wait
+    later = Later(lambda: select.select([fd], [], [], PATIENCE)[0])
+    sh(folder, "touch topics/$1", name)
+    assert not later.over()
     sh(folder, "echo 2 > topics/$1", name)
-    assert select.select([fd], [], [], PATIENCE)[0] == [fd]
+    assert later.result() == [fd]
     assert os.read(fd, 100) == b"2\n"
     os.close(fd)
 
@@ -360,8 +364,9 @@ def test_a_service_that_takes_its_time_is_polled(folder: Path, bus: busway.sync.
     with bus.serve(name, lambda message: message.payload[::-1]):
         fd = os.open(folder / "services" / name, os.O_RDWR | os.O_CREAT)
         assert select.select([fd], [], [], 0)[0] == []
+        later = Later(lambda: select.select([fd], [], [], PATIENCE)[0])
         os.write(fd, b"abc")
-        assert select.select([fd], [], [], PATIENCE)[0] == [fd]
+        assert later.result() == [fd]
         assert os.read(fd, 100) == b"cba"
         assert os.read(fd, 100) == b""
         assert select.select([fd], [], [], 0)[0] == []
