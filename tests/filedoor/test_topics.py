@@ -7,12 +7,16 @@ import json
 import os
 import select
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import busway
 from tests.filedoor.mounting import PATIENCE, until
 from tests.filedoor.raw import Raw, listed, refused, register
+from tests.support.commands import plain
 
 
 @pytest.fixture
@@ -478,3 +482,24 @@ async def test_it_ends_by_itself_after_a_time(mount):
     assert await asyncio.to_thread(made.process.wait, PATIENCE) == 0
     assert not names_in(made.folder)
     assert mount(folder=made.folder).end(signal.SIGINT) == 130
+
+
+def test_in_the_background(tmp_path):
+    command = [sys.executable, "-m", "busway", "fusebus", str(tmp_path), "--background", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, env=plain(), timeout=PATIENCE)
+    told = json.loads(done.stdout)
+    assert told["mount"] == str(tmp_path)
+    assert sorted(names_in(tmp_path)) == ["channels", "fusebus"]
+    again = subprocess.run(command, check=False, capture_output=True, text=True, env=plain(), timeout=PATIENCE)
+    assert again.returncode == 1
+    assert "already" in again.stderr
+    subprocess.run(["fusermount3", "-u", str(tmp_path)], check=True, timeout=PATIENCE)
+    until(lambda: has_ended(told["pid"]), "it has ended")
+
+
+def has_ended(pid):
+    """Also if nobody has taken note of it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

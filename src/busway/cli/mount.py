@@ -5,8 +5,9 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import os
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,9 @@ Tcp = Annotated[
 Data = Annotated[
     str | None,
     typer.Option("--data", help="Folder for what outlives it: streams, pins.", metavar="FOLDER", rich_help_panel=_BUS),
+]
+Background = Annotated[
+    bool, typer.Option("--background", "-b", help="Return as soon as it is mounted; fusermount3 -u DIR ends it.")
 ]
 AllowOther = Annotated[bool, typer.Option("--allow-other", help="Let other users in, too.")]
 Mode = Annotated[
@@ -118,6 +122,7 @@ def mount(
     kept: Kept = None,
     listed: Listed = None,
     request: Request = None,
+    background: Background = False,
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -128,7 +133,7 @@ def mount(
     busway mount /tmp/bus --url tcp://127.0.0.1:7420
     busway mount /tmp/bus --tcp 127.0.0.1:7420 --data ./data
     """
-    _run(link, _settings(locals()), folder, _addresses(unix, tcp), data, seconds, json=json, quiet=quiet)
+    _run(link, _settings(locals()), folder, _addresses(unix, tcp), data, seconds, background, json=json, quiet=quiet)
 
 
 @linked
@@ -146,6 +151,7 @@ def fusebus(
     max_message: MaxMessage = None,
     clients: Clients = None,
     subscriptions: Subscriptions = None,
+    background: Background = False,
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -155,7 +161,7 @@ def fusebus(
     busway fusebus /tmp/fusebus-demo
     """
     settings = dataclasses.replace(_settings(locals()), documented=True)
-    _run(link, settings, folder, _addresses(unix, tcp), data, seconds, json=json, quiet=quiet)
+    _run(link, settings, folder, _addresses(unix, tcp), data, seconds, background, json=json, quiet=quiet)
 
 
 def _settings(given: dict[str, Any]) -> Mount:
@@ -178,13 +184,37 @@ def _run(
     addresses: list[str],
     data: str | None,
     seconds: float | None,
+    background: bool,
     *,
     json: bool,
     quiet: bool,
 ) -> None:
     if link.url and (addresses or data):
         raise typer.BadParameter("--unix, --tcp and --data are for a bus of its own: leave --url out, or them")
-    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, json=json, quiet=quiet))
+    ready = _detached() if background else _hush
+    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, json=json, quiet=quiet))
+
+
+def _detached() -> Callable[[str], None]:
+    """Go on in a process of its own; this one ends when that says that it is ready, or as that does."""
+    heard, told = os.pipe()
+    if (child := os.fork()) != 0:
+        os.close(told)
+        if os.read(heard, 1):
+            raise typer.Exit
+        raise typer.Exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os.close(heard)
+    os.setsid()
+
+    def ready(_place: str) -> None:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nowhere, stream)
+        os.close(nowhere)
+        os.write(told, b".")
+        os.close(told)
+
+    return ready
 
 
 @contextlib.asynccontextmanager
@@ -204,6 +234,7 @@ async def _mount(
     addresses: list[str],
     data: str | None,
     seconds: float | None,
+    ready: Callable[[str], None],
     *,
     json: bool,
     quiet: bool,
@@ -222,7 +253,10 @@ async def _mount(
                 if not quiet:
                     _announce(door, listening)
                 if json:
-                    terminal.record({"mount": door.address, "addresses": listening, "repaired": door.repaired})
+                    terminal.record(
+                        {"mount": door.address, "addresses": listening, "repaired": door.repaired, "pid": os.getpid()}
+                    )
+                ready(door.address)
                 await _until(signals.first, door.ended, seconds)
                 if door.ended.is_set() and not quiet:
                     terminal.note(f"{door.address} was unmounted")

@@ -101,8 +101,11 @@ class Client:
     def publish(self, channel: str | int, payload: bytes | str) -> None:
         """Publish on a channel, by its name or its number."""
         number = self.channel(channel) if isinstance(channel, str) else channel
-        data = payload.encode() if isinstance(payload, str) else payload
-        os.write(self._bus, form.message(number, data))
+        data = form.message(number, payload.encode() if isinstance(payload, str) else payload)
+        if os.write(self._bus, data) < len(
+            data
+        ):  # the mount has taken the beginning of a very long one, and then seen how long it is
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
 
     def subscribe(self, pattern: str, handler: Handler | None = None) -> int:
         """Receive what is published on channels whose whole name the regular expression matches; the subscription's number.
