@@ -76,10 +76,11 @@ class Bridge:
         for task in self._following.values():
             task.cancel()
 
-    def check(self) -> None:
-        """OSError: there is no bus at the moment."""
+    def check(self) -> bool:
+        """Whether there is room for a message. OSError: there is no bus at the moment."""
         if self._bus.state != "connected":
             raise OSError(EIO, "there is no connection to the bus")
+        return self._bytes <= self._settings.unsent
 
     # To the bus.
 

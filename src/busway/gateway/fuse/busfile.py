@@ -86,15 +86,17 @@ class BusFile(File):
         self._longest = settings.max_message + HEAD
         self._pieces = Pieces()
         self._timer: asyncio.TimerHandle | None = None
+        """While something is held there."""
         self._reads: deque[tuple[int, int]] = deque()
         """Reads that wait: number and size."""
 
     # Writing.
 
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
-        if offset or self._pieces or (len(data) > FULL and self._longest > FULL):
+        size = len(data)
+        if offset or self._timer is not None or (size > FULL and self._longest > FULL):
             return self._write_piece(number, offset, bytes(data), flags)
-        return self._written(number, bytes(data), len(data), flags)
+        return self._written(number, bytes(data), size, flags)
 
     def _written(self, number: int, data: bytes, size: int, flags: int) -> Later | None:
         """A whole write; `size` is what to tell of it if it is a message."""
@@ -104,19 +106,19 @@ class BusFile(File):
                 self.arrived()  # what it has subscribed to is there already
             self.kernel.wrote(number, told)
             return None
-        bridge = self._bridge
-        bridge.check()
-        if bridge.full:
+        if not self._bridge.check():
             if flags & os.O_NONBLOCK:
                 raise OSError(EAGAIN, "the bus has no room")
             return self._publish_later(number, channel, data[HEAD:], size)
-        self._publish(channel, data[HEAD:])
-        self.kernel.wrote(number, size)
+        self._publish(channel, data[HEAD:], number, size)
         return None
 
-    def _publish(self, channel: int, payload: bytes) -> None:
+    def _publish(self, channel: int, payload: bytes, number: int = 0, size: int = 0) -> None:
+        """Publish it. A request that waits for that is answered first, so that who has written can go on meanwhile."""
         client = self.client.number
         serno, waiting = self._exchange.publish(channel, client, payload)
+        if number:
+            self.kernel.wrote(number, size)
         if waiting:
             self._node.wake(waiting)
         self._bridge.publish(self._exchange.registry.names[channel], payload, serno, client)
@@ -124,8 +126,7 @@ class BusFile(File):
     async def _publish_later(self, number: int, channel: int, payload: bytes, size: int) -> None:
         await self._bridge.room()
         self._bridge.check()
-        self._publish(channel, payload)
-        self.kernel.wrote(number, size)
+        self._publish(channel, payload, number, size)
 
     def _write_piece(self, number: int, offset: int, data: bytes, flags: int) -> Later | None:
         pieces = self._pieces
@@ -173,7 +174,7 @@ class BusFile(File):
     # Reading.
 
     def read(self, number: int, offset: int, size: int, flags: int) -> None:
-        if self._pieces:
+        if self._timer is not None:
             self._settle()
         blocks = self._exchange.take(self.client, size, FULL)
         if blocks:
@@ -191,7 +192,7 @@ class BusFile(File):
         self._reads = deque(one for one in self._reads if one[0] != number)
 
     def ready(self) -> bool:
-        if self._pieces:
+        if self._timer is not None:
             self._settle()
         return self._exchange.ready(self.client)
 

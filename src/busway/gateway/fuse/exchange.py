@@ -203,7 +203,7 @@ class Exchange:
         store = self.store
         serno = store.append(channel, client, payload)
         self.published += 1
-        while store.over():
+        while len(store.records) > store.messages or store.used > store.bytes:
             self._drop(*store.drop())
         return serno, self.waiting & self._audience[channel] if self.waiting else ()
 

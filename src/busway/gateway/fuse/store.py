@@ -14,8 +14,8 @@ class Store:
     """Serial numbers from 0, without gaps. The oldest go when there are too many, or too many bytes."""
 
     def __init__(self, messages: int, bytes: int) -> None:  # noqa: A002 - as the setting
-        self._messages = messages
-        self._bytes = bytes
+        self.messages = messages
+        self.bytes = bytes
         self.records: dict[int, Record] = {}
         self.oldest = 0
         """Serial number of the oldest that is kept; the next one's if there is none."""
@@ -25,7 +25,7 @@ class Store:
         """Bytes that are kept, headers not counted."""
 
     def append(self, channel: int, client: int, payload: bytes) -> int:
-        """Keep one more; its serial number. Then drop what is over()."""
+        """Keep one more; its serial number. Then drop() the oldest until `messages` and `bytes` hold again."""
         size = len(payload)
         pad = _PAD[size % ALIGN]
         stride = size + len(pad)
@@ -34,10 +34,6 @@ class Store:
         self.next = serno + 1
         self.used += stride
         return serno
-
-    def over(self) -> bool:
-        """Whether the oldest has to go."""
-        return len(self.records) > self._messages or self.used > self._bytes
 
     def drop(self) -> tuple[int, int]:
         """Let the oldest go: its serial number and its channel."""
