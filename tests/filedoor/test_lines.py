@@ -16,10 +16,10 @@ from busway.gateway.objects import of_object
 from tests.filedoor.raw import refused
 
 
-@given(st.integers(0, PAGE - 1), st.integers(1, 3 * MOST + PAGE))
+@given(st.integers(0, MOST - FULL - 1), st.integers(1, 3 * MOST + PAGE))
 @settings(max_examples=60, deadline=None)
 def test_a_write_is_put_together_as_the_kernel_has_cut_it(misaligned, size):
-    """The first piece ends where the pages are full, whatever place in its page it begins at."""
+    """The first piece ends where the pages are full, whatever places in their pages its parts begin and end at."""
     data = bytes(size)
     pieces, at, whole = Pieces(), 0, None
     limit = MOST - misaligned

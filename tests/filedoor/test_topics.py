@@ -399,8 +399,9 @@ async def test_stored_messages_are_files(both):
     for missing in ("3", "x", "99999999999999999999"):
         with refused(errno.ENOENT):
             read(streams / "orders" / missing)
-    with refused(errno.ENOENT):
-        names_in(streams / "nothing")
+    for nothing in (b"nothing", b"\xff", b"a\nb"):
+        with refused(errno.ENOENT):
+            os.stat(os.fsencode(streams) + b"/" + nothing)  # noqa: PTH116
     with refused(errno.EACCES, errno.EPERM):
         path.write_bytes(b"x")
     with refused(errno.EACCES, errno.EPERM):

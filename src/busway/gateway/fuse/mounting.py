@@ -76,7 +76,8 @@ def mounted(folder: Path) -> str | None:
     with suppress(OSError):
         for line in Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines():
             _, where, what, *_ = line.split(" ")
-            if where.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape") == place:
+            raw = where.encode("utf-8", "surrogateescape").decode("unicode_escape").encode("latin-1")
+            if raw.decode("utf-8", "surrogateescape") == place:
                 kind = what
     return kind
 

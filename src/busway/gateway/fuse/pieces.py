@@ -5,10 +5,13 @@ followed by another, or be all. Each write begins at offset 0, its other pieces 
 held until its rest comes, or something else shows that there is none.
 """
 
+from typing import Final
+
 from busway.gateway.fuse.wire import MOST, PAGE
 
-FULL = MOST - PAGE
-"""A piece that is longer than this may be followed by another."""
+FULL: Final = MOST - 16 * PAGE
+"""A piece that is longer than this may be followed by another: what is written lies in some places of memory (writev), each of which
+begins and ends within a page."""
 
 
 class Pieces:

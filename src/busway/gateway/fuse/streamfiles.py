@@ -27,6 +27,8 @@ class StreamsFolder(Folder):
         self._folders: WeakValueDictionary[str, StreamFolder] = WeakValueDictionary()
 
     async def find(self, name: str) -> Node:
+        if not name.isprintable():  # nor UTF-8, maybe
+            raise OSError(ENOENT, name)
         try:
             await self._bus.stream(name)
         except Rejected as error:
