@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from .mounting import PATIENCE, is_mounted, mounted, until, waits
-from .raw import META, Raw, padded, refused, register
+from .raw import META, WORD, Raw, padded, refused, register
 
 BUSWAY = [sys.executable, "-m", "busway"]
 VERBS = ["fusebus", "mount"]
@@ -384,6 +384,26 @@ def test_messages_of_a_mebibyte(tmp_path: Path) -> None:
                     assert publisher.publish(channel, data + bytes(more)) < 16 + MIB + more
             publisher.publish(channel, b"small")
             assert [message.data for message in reader.wait(1)] == [b"small"]
+
+
+@pytest.mark.parametrize("size", [MIB - 20_000, MIB - 4096 - 16, MIB - 100, MIB - 16, MIB, 2 * MIB, 3 * MIB])
+def test_parts_that_lie_in_different_places(large: Path, size: int) -> None:
+    """The kernel cuts a long write, and earlier one whose parts lie in different places; it is one message all the same."""
+    [channel] = register(large, f"PARTS{size}")
+    data = os.urandom(size)
+    with Raw(large) as publisher, Raw(large) as reader:
+        reader.subscribe(f"PARTS{size}")
+        kinds = WORD.pack(2), WORD.pack(channel)
+        for parts in ([b"".join((*kinds, data))], [b"".join(kinds), data], [*kinds, data]):
+            assert os.writev(publisher.fd, parts) == 16 + size
+            [message] = reader.read(4 * MIB)
+            assert (message.size, message.data == data) == (size, True)
+
+
+@pytest.fixture(scope="module")
+def large():
+    with mounted("fusebus", "--max-message", 3 * MIB, "--bytes", 32 * MIB) as made:
+        yield made.folder
 
 
 def test_large_and_small_ones_in_turn(tmp_path: Path) -> None:
