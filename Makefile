@@ -18,7 +18,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium curl
+.PHONY: help setup run demo test check format bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium curl fuse
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ demo: $(ENGINE) java ## payments, a Spark pipeline, an archive and a picture, in
 
 # Hundreds of programs are started, which are to find what others have compiled. The crate for Python has no tests in Rust.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(ENGINE) postgresql java namespaces chromium curl ## run every test (PYTEST="-k word" narrows the Python ones)
+test: $(ENGINE) postgresql java namespaces chromium curl fuse ## run every test (PYTEST="-k word" narrows the Python ones)
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
 	cargo test --workspace --exclude busway-python --locked --quiet
 
@@ -58,6 +58,9 @@ format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
 
 bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
+
+bench-fuse: $(ENGINE) fuse ## measure the file door beside a trivial file system in C (BENCH="--quick")
+	$(BIN)/python -m benchmarks.fuse $(BENCH)
 
 bench-gateway: $(ENGINE) ## measure the JSON door beside a plain WebSocket echo (BENCH="--quick")
 	$(BIN)/python -m benchmarks.gateway $(BENCH)
@@ -114,6 +117,9 @@ chromium:
 
 curl:
 	@scripts/curl.sh
+
+fuse:
+	@scripts/fuse.sh
 
 # The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
 $(DEPENDENCIES): requirements.lock | python

@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "protocol.md")]
 SPARK = {"spark.md", "lake.md", "tutorial-pipeline.md"}
 """Pages that tests/spark/test_pages.py runs."""
-RUN = [page for page in PAGES if page.name not in SPARK]
+FILES = {"files.md"}
+"""Pages that tests/filedoor/test_page.py runs, in a mount."""
+RUN = [page for page in PAGES if page.name not in SPARK | FILES]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEFAULT = "tcp://127.0.0.1:7420"
 BUSWAY = (sys.executable, "-m", "busway")

@@ -9,6 +9,7 @@
     │   └── ConnectFailed           none of the servers could be reached
     ├── ListenFailed                a server can't listen on this address
     ├── DataFailed                  a server can't use this data folder
+    ├── MountFailed                 the bus can't be mounted on this folder
     ├── StoreFailed                 the broker could not store it (a full disk, a database that is gone): try again later
     ├── Timeout                     (also TimeoutError) it took too long
     ├── NoResponders                nobody serves this topic
@@ -130,6 +131,10 @@ class ListenFailed(BusError):
 
 
 class DataFailed(BusError):
+    pass
+
+
+class MountFailed(BusError):
     pass
 
 

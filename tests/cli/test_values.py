@@ -4,6 +4,7 @@ import pytest
 
 import busway
 from busway.cli import address, values
+from busway.gateway.objects import as_object
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,6 @@ async def test_objects(bus: busway.Bus):
     async with bus.subscribe("a/b") as subscription:
         await bus.publish("a/b", b"\xff")
         message = await subscription.recv(timeout=60)
-    made = values.as_object(message)
+    made = as_object(message)
     assert made["payload_base64"] == "/w=="
     assert made["topic"] == "a/b"

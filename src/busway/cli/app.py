@@ -28,6 +28,7 @@ from busway.cli.lake_run import lake_run, lake_stop
 from busway.cli.lake_sql import lake_sql
 from busway.cli.lake_stats import lake_stats
 from busway.cli.lake_table import lake_table
+from busway.cli.mount import fusebus, mount
 from busway.cli.pub import pub
 from busway.cli.push import push
 from busway.cli.replay import replay
@@ -63,7 +64,26 @@ def root(
     del version  # its callback has done the work
 
 
-for verb in (serve, pub, sub, push, req, reply, post, pin, unpin, kept, take, replay, info, cluster, bench, doctor):
+for verb in (
+    serve,
+    pub,
+    sub,
+    push,
+    req,
+    reply,
+    post,
+    pin,
+    unpin,
+    kept,
+    take,
+    replay,
+    mount,
+    fusebus,
+    info,
+    cluster,
+    bench,
+    doctor,
+):
     app.command(verb.__name__)(flags.with_environment(verb))
 
 stream = typer.Typer(name="stream", help="Streams: what the broker stores.", no_args_is_help=True)

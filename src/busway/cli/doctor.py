@@ -58,7 +58,7 @@ def doctor(link: Link, json: flags.Json = False) -> None:
 
 
 async def _everything(link: Link) -> AsyncIterator[Finding]:
-    for finding in (_python(), _engine(), _loop(), *_packages(), _files(), _cores()):
+    for finding in (_python(), _engine(), _loop(), *_packages(), _files(), _cores(), _fuse()):
         yield finding
     urls = link.urls or [os.environ.get(URL_VARIABLE) or DEFAULT_URL]
     if not link.urls:
@@ -121,6 +121,16 @@ def _files() -> Finding:
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Finding("cores", "ok", f"{cores} usable, load {os.getloadavg()[0]:.1f}")
+
+
+def _fuse() -> Finding:
+    """What `busway mount` needs; nobody else does."""
+    from busway.gateway.fuse.mounting import missing
+
+    lacking = missing()
+    if lacking is None:
+        return Finding("fuse", "ok", "busway mount can mount folders")
+    return Finding("fuse", "ok", f"busway mount can't mount folders: {lacking}")
 
 
 async def _reach(url: str, timeout: float) -> Finding:

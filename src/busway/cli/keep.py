@@ -8,6 +8,7 @@ import typer
 from busway.cli import address, flags, terminal, values
 from busway.cli.body import Source
 from busway.cli.link import Link, linked, watch
+from busway.gateway.objects import as_object
 
 
 @linked
@@ -112,7 +113,7 @@ def kept(
         async with link.connect(reconnect=False) as bus:
             for one in await bus.kept(pattern, where=rules):
                 if json:
-                    terminal.record(values.as_object(one))
+                    terminal.record(as_object(one))
                     continue
                 fields = f" [{address.shown(one.fields)}]" if one.fields else ""
                 sender = one.sender or one.id[:16]

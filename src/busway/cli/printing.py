@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import busway
 from busway.cli import address, terminal, values
+from busway.gateway.objects import as_object
 from busway.message import Message
 from busway.topic import matches
 
@@ -83,7 +84,7 @@ def renderer(*, raw: bool, json: bool, format: str | None) -> Render:  # noqa: A
         import msgspec
 
         encode = msgspec.json.encode
-        return lambda batch, _: b"".join(encode(values.as_object(message)) + b"\n" for message in batch)
+        return lambda batch, _: b"".join(encode(as_object(message)) + b"\n" for message in batch)
     if format is not None:
         layout = values.Format(format)
         return lambda batch, done: "".join(

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import flags, terminal, values
+from busway.cli import flags, terminal
 from busway.cli.commands import Command
 from busway.cli.link import Link, linked, watch
 from busway.client.events import EventStream
+from busway.gateway.objects import as_object
 from busway.message import Message
 
 Answer = Callable[[Message], Awaitable[bytes]]
@@ -111,7 +112,7 @@ class _Work:
         finally:
             self.answered += 1
             if self._json:
-                terminal.record(values.as_object(message) | ({"error": failed} if failed else {}))
+                terminal.record(as_object(message) | ({"error": failed} if failed else {}))
             if self.answered == self._count:
                 self.done.set()
 

@@ -8,6 +8,7 @@ import busway
 from busway.cli import address, flags, terminal, values
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
+from busway.gateway.objects import as_object
 from busway.message import Message
 
 
@@ -49,7 +50,7 @@ def req(
 
     def show(reply: Message) -> None:
         if json:
-            terminal.record(values.as_object(reply))
+            terminal.record(as_object(reply))
         else:
             name = f"{reply.sender}: ".encode() if everybody and not raw else b""
             terminal.data(reply.payload if raw else name + reply.payload.removesuffix(b"\n") + b"\n")

@@ -1,10 +1,8 @@
 """How people write values on the command line: durations, sizes, counts, addresses, formats. Values; no I/O."""
 
-import base64
 import re
 from datetime import datetime
 from fractions import Fraction
-from typing import Any
 
 from busway.cli.address import shown
 from busway.message import Message
@@ -144,28 +142,6 @@ def one_line(text: str) -> str:
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def as_object(message: Message) -> dict[str, Any]:
-    """A message for --json; a payload that is no UTF-8 is in base64."""
-    made: dict[str, Any] = {"topic": message.topic}
-    try:
-        made["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        made["payload_base64"] = base64.b64encode(message.payload).decode()
-    made |= {"id": message.id, "time": message.time, "sender": message.sender, "kind": message.kind}
-    if fields := message.fields:
-        made["fields"] = fields
-    if message.kept:
-        made["kept"] = True
-    if (position := message.position) is not None:
-        made |= {"position": str(position), "stream": position.stream, "offset": position.offset}
-        made["sequence"] = position.sequence
-    if message.deliveries:
-        made["deliveries"] = message.deliveries
-    if message.missed:
-        made["missed"] = message.missed
-    return made
 
 
 class Format:

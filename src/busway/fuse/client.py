@@ -1,0 +1,195 @@
+"""A client of the two files `channels` and `fusebus`: publish, subscribe, read. A driver.
+
+It opens, reads, writes and polls files, so it works on any mount, and in any program: there is no connection and no event loop.
+"""
+
+import errno
+import os
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from busway._core import Selection
+from busway.errors import BusError
+from busway.fuse import format as form
+from busway.fuse.format import Meta
+
+_READ: Final = 64 * 1024
+_LONGEST: Final = 1 << 30
+
+
+class Received(NamedTuple):
+    """A message that was read."""
+
+    meta: Meta
+    channel: str
+    data: bytes
+
+
+Handler = Callable[[Received], object]
+
+
+class _Subscription(NamedTuple):
+    pattern: str
+    selection: Selection | None
+    handler: Handler | None
+
+    def takes(self, channel: str) -> bool:
+        return channel == self.pattern or (self.selection is not None and self.selection.covers(channel))
+
+
+class Client:
+    """One client of a mount: an open file `fusebus`. Not for several threads at once.
+
+    ::
+
+        with busway.fuse.Client("/run/bus") as client:
+            client.subscribe("CHANNEL_.*", lambda message: print(message.channel, message.data))
+            client.publish("CHANNEL_A", b"Hello World!")
+            client.handle()
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, buffer: int = _READ) -> None:
+        self.folder = Path(folder)
+        self._buffer = buffer
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._bus = os.open(self.folder / "fusebus", os.O_RDWR | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """For select, poll and epoll: readable when handle() has something to do."""
+        return self._bus
+
+    # Channels.
+
+    def channel(self, name: str) -> int:
+        """The number of a channel, which is registered if it is new."""
+        number = self._numbers.get(name)
+        if number is None:
+            channels = os.open(self.folder / "channels", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(channels, name.encode() + b"\n")
+            finally:
+                os.close(channels)
+            self._look()
+            number = self._numbers[name]
+        return number
+
+    def channels(self) -> list[str]:
+        """All channels; the number of each is its place."""
+        self._look()
+        return list(self._names)
+
+    def name(self, channel: int) -> str:
+        """The name of a channel; KeyError: there is none of this number."""
+        if channel >= len(self._names):
+            self._look()
+        try:
+            return self._names[channel]
+        except IndexError:
+            raise KeyError(channel) from None
+
+    def _look(self) -> None:
+        self._names = (self.folder / "channels").read_text("utf-8").split("\n")[:-1]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+
+    # Messages.
+
+    def publish(self, channel: str | int, payload: bytes | str) -> None:
+        """Publish on a channel, by its name or its number."""
+        number = self.channel(channel) if isinstance(channel, str) else channel
+        data = form.message(number, payload.encode() if isinstance(payload, str) else payload)
+        if os.write(self._bus, data) < len(
+            data
+        ):  # the mount has taken the beginning of a very long one, and then seen how long it is
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+
+    def subscribe(self, pattern: str, handler: Handler | None = None) -> int:
+        """Receive what is published on channels whose whole name the regular expression matches; the subscription's number.
+
+        What is kept comes first. Without a handler messages are for read() alone.
+        """
+        try:
+            selection = Selection("re:" + pattern)
+        except BusError:
+            selection = None  # the name of a channel, then; or the mount refuses it
+        # The number comes back as the length of the write, which can't be longer than the write was.
+        room = b"\0" * max(0, len(self._subscriptions) - len(pattern))
+        number = os.write(self._bus, form.subscribe(pattern) + room)
+        self._subscriptions[number] = _Subscription(pattern, selection, handler)
+        return number
+
+    def unsubscribe(self, number: int) -> None:
+        """End a subscription."""
+        os.write(self._bus, form.unsubscribe(number))
+        self._subscriptions.pop(number, None)
+
+    def ready(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is something to read, or was within so many seconds; None waits as long as it takes."""
+        poll = select.poll()
+        poll.register(self._bus, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+    def read(self, timeout: float | None = None) -> list[Received]:
+        """The next messages, as many as the mount gives at once; none if none came within so many seconds."""
+        if timeout is not None and not self.ready(timeout):
+            return []
+        return [Received(meta, self.name(meta.channel), data) for meta, data in form.messages(self._read())]
+
+    def _read(self) -> bytes:
+        while True:
+            try:
+                data = os.read(self._bus, self._buffer)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE or self._buffer >= _LONGEST:
+                    raise
+                self._buffer *= 2  # the next message is longer
+                continue
+            # A very long message comes in several parts.
+            while len(data) >= form.META.size and (left := _missing(data)):
+                more = os.read(self._bus, left)
+                if not more:
+                    break
+                data += more
+            return data
+
+    def handle(self, timeout: float | None = None) -> int:
+        """Read once and call the handler of each subscription that takes a message; how many messages there were."""
+        received = self.read(timeout)
+        for message in received:
+            for subscription in list(self._subscriptions.values()):
+                if subscription.handler is not None and subscription.takes(message.channel):
+                    subscription.handler(message)
+        return len(received)
+
+    def __iter__(self) -> Iterator[Received]:
+        """Messages as they come, for ever."""
+        while True:
+            yield from self.read()
+
+    # Life.
+
+    def close(self) -> None:
+        """Give it up, with all subscriptions."""
+        if self._bus >= 0:
+            os.close(self._bus)
+            self._bus = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _missing(data: bytes) -> int:
+    """Bytes that are missing at the end of the last message."""
+    at = 0
+    while len(data) - at >= form.META.size:
+        at += form.META.size + form.META.unpack_from(data, at)[4]
+    return max(at - len(data), 0)

@@ -1,0 +1,222 @@
+"""The file `fusebus`: each open file is a client, writes are commands and messages, reads give messages. A driver."""
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Collection
+from errno import EAGAIN, EINVAL, EMSGSIZE
+from typing import Final
+
+from busway.fuse.format import HEAD, MESSAGE, WORD
+from busway.gateway.fuse.bridge import Bridge
+from busway.gateway.fuse.config import Mount
+from busway.gateway.fuse.exchange import Client, Exchange
+from busway.gateway.fuse.kernel import Kernel
+from busway.gateway.fuse.nodes import File, Later, Node
+from busway.gateway.fuse.pieces import FULL, Pieces
+from busway.gateway.fuse.wire import DIRECT_IO, STREAM
+
+log = logging.getLogger("busway.gateway")
+
+_PATIENCE: Final = 1.0
+"""Seconds after which nothing more follows a piece of a write."""
+
+
+class BusNode(Node):
+    """`fusebus` in its folder."""
+
+    def __init__(self, kernel: Kernel, exchange: Exchange, bridge: Bridge, settings: Mount) -> None:
+        self._kernel = kernel
+        self._exchange = exchange
+        self._bridge = bridge
+        self._settings = settings
+        self._files: dict[Client, BusFile] = {}
+        bridge.came = self.wake
+
+    def open(self, flags: int) -> File:
+        del flags
+        client = self._exchange.open()
+        file = self._files[client] = BusFile(self, client, self._kernel, self._exchange, self._bridge, self._settings)
+        return file
+
+    def left(self, client: Client) -> None:
+        """It has closed the file."""
+        del self._files[client]
+        self._exchange.close(client)
+        if client.lost:
+            log.warning("the client %d of the file fusebus has missed %d messages", client.number, client.lost)
+
+    def wake(self, clients: Collection[Client]) -> None:
+        """There is something for these."""
+        for client in clients:
+            self._files[client].arrived()
+
+    def attributes(self) -> dict[str, bytes]:
+        exchange = self._exchange
+        store = exchange.store
+        figures = {
+            "clients": len(exchange.clients),
+            "kept": store.next - store.oldest,
+            "kept_bytes": store.used,
+            "oldest": store.oldest,
+            "next": store.next,
+            "received": exchange.received,
+            "lost": exchange.lost,
+            "too_long": self._bridge.too_long,
+            "unpublished": self._bridge.unpublished,
+        }
+        return {f"busway.{name}": str(figure).encode() for name, figure in figures.items()}
+
+
+class BusFile(File):
+    """One client. A read that finds nothing waits, unless it was told not to."""
+
+    # As a stream a file has no position: every read and write begins at offset 0, and is no other's turn.
+    flags = DIRECT_IO | STREAM
+
+    def __init__(
+        self, node: BusNode, client: Client, kernel: Kernel, exchange: Exchange, bridge: Bridge, settings: Mount
+    ) -> None:
+        super().__init__(kernel)
+        self.client = client
+        self._node = node
+        self._exchange = exchange
+        self._bridge = bridge
+        self._longest = settings.max_message + HEAD
+        self._pieces = Pieces()
+        self._timer: asyncio.TimerHandle | None = None
+        """While something is held there."""
+        self._reads: deque[tuple[int, int]] = deque()
+        """Reads that wait: number and size."""
+
+    # Writing.
+
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
+        size = len(data)
+        if offset or self._timer is not None or (size > FULL and self._longest > FULL):
+            return self._write_piece(number, offset, bytes(data), flags)
+        return self._written(number, bytes(data), size, flags)
+
+    def _written(self, number: int, data: bytes, size: int, flags: int) -> Later | None:
+        """A whole write; `size` is what to tell of it if it is a message."""
+        told, channel = self._exchange.write(self.client, data)
+        if channel < 0:
+            if self.client in self._exchange.waiting and self._exchange.ready(self.client):
+                self.arrived()  # what it has subscribed to is there already
+            self.kernel.wrote(number, told)
+            return None
+        if not self._bridge.check():
+            if flags & os.O_NONBLOCK:
+                raise OSError(EAGAIN, "the bus has no room")
+            return self._publish_later(number, channel, data[HEAD:], size)
+        self._publish(channel, data[HEAD:], number, size)
+        return None
+
+    def _publish(self, channel: int, payload: bytes, number: int = 0, size: int = 0) -> None:
+        """Publish it. A request that waits for that is answered first, so that who has written can go on meanwhile."""
+        client = self.client.number
+        serno, waiting = self._exchange.publish(channel, client, payload)
+        if number:
+            self.kernel.wrote(number, size)
+        if waiting:
+            self._node.wake(waiting)
+        self._bridge.publish(self._exchange.registry.names[channel], payload, serno, client)
+
+    async def _publish_later(self, number: int, channel: int, payload: bytes, size: int) -> None:
+        await self._bridge.room()
+        self._bridge.check()
+        self._publish(channel, payload, number, size)
+
+    def _write_piece(self, number: int, offset: int, data: bytes, flags: int) -> Later | None:
+        pieces = self._pieces
+        if pieces and not pieces.continues(offset):
+            self._settle()
+        if offset and not pieces:
+            raise OSError(EINVAL, "the rest of a write that was refused")
+        if not offset and (len(data) < WORD.size or WORD.unpack_from(data)[0] != MESSAGE):
+            return self._written(number, data, len(data), flags)
+        if pieces.size + len(data) > self._longest:
+            pieces.whole()
+            raise OSError(EMSGSIZE, "the message is too long")
+        whole = pieces.add(data)
+        if whole is not None:
+            self._calm()
+            return self._written(number, whole, len(data), flags)
+        self._calm()
+        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._settle)
+        self.kernel.wrote(number, len(data))
+        return None
+
+    def _settle(self) -> None:
+        """No more pieces come: what is held is a whole message."""
+        self._calm()
+        if not self._pieces:
+            return
+        data = self._pieces.whole()
+        try:
+            _, channel = self._exchange.write(self.client, data)
+            self._bridge.check()
+            self._publish(channel, data[HEAD:])
+        except OSError as error:  # who wrote it was told that it is written
+            self._bridge.unpublished += 1
+            log.warning("a message of %d bytes that was written in pieces is lost: %s", len(data), error)
+
+    def _calm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def flush(self, number: int) -> None:
+        self._settle()
+        self.kernel.data(number)
+
+    # Reading.
+
+    def read(self, number: int, offset: int, size: int, flags: int) -> None:
+        if self._timer is not None:
+            self._settle()
+        blocks = self._exchange.take(self.client, size, FULL)
+        if blocks:
+            self.kernel.blocks(number, blocks)
+        elif offset:
+            self.kernel.data(number)  # the rest of a read that has been given something
+        elif flags & os.O_NONBLOCK:
+            self.kernel.fail(number, EAGAIN)
+        else:
+            self._reads.append((number, size))
+            self._exchange.waiting.add(self.client)
+            self.kernel.wait(number, self._interrupted)
+
+    def _interrupted(self, number: int) -> None:
+        self._reads = deque(one for one in self._reads if one[0] != number)
+
+    def ready(self) -> bool:
+        if self._timer is not None:
+            self._settle()
+        return self._exchange.ready(self.client)
+
+    def watch(self) -> None:
+        self._exchange.waiting.add(self.client)
+
+    def arrived(self) -> None:
+        """There is something to read."""
+        reads = self._reads
+        while reads:
+            number, size = reads[0]
+            try:
+                blocks = self._exchange.take(self.client, size, FULL)
+            except OSError as error:
+                reads.popleft()
+                self.kernel.fail(number, error.errno or EINVAL)
+                continue
+            if not blocks:
+                return
+            reads.popleft()
+            self.kernel.blocks(number, blocks)
+        self._exchange.waiting.discard(self.client)
+        self.wake()
+
+    def close(self) -> None:
+        self._settle()
+        self._node.left(self.client)

@@ -1,0 +1,134 @@
+"""The folder `services`: a file for each service; what is written is a request, and what is read then the reply. A driver."""
+
+import asyncio
+import os
+from collections import deque
+from errno import EAGAIN, EMSGSIZE, ENODATA
+from functools import partial
+from typing import Final
+
+from busway.errors import BusError
+from busway.gateway.fuse.following import Following, told
+from busway.gateway.fuse.kernel import Kernel
+from busway.gateway.fuse.nodes import File, Node
+from busway.gateway.fuse.paths import Paths
+from busway.gateway.fuse.tree import Tree
+from busway.gateway.fuse.wire import DIRECT_IO, STREAM
+
+_UNDERWAY: Final = 64
+"""Requests of one open file that wait for their replies, or replies that wait to be read."""
+
+
+class Services:
+    """All files of services."""
+
+    def __init__(self, kernel: Kernel, source: Following) -> None:
+        self.kernel = kernel
+        self.following = source
+        self.paths = Paths()
+        self.folder = Tree(self.paths, partial(ServiceNode, self)).folder()
+
+
+class ServiceNode(Node):
+    """The file of one service."""
+
+    def __init__(self, services: Services, topic: str) -> None:
+        self._services = services
+        self._topic = topic
+
+    def open(self, flags: int) -> File:
+        del flags
+        self._services.paths.add(self._topic)
+        return ServiceFile(self._services, self._topic)
+
+    def attributes(self) -> dict[str, bytes]:
+        return {"busway.topic": self._topic.encode()}
+
+
+class ServiceFile(File):
+    """An open one: requests, and their replies in the same order. Each reply ends with an end of file."""
+
+    flags = DIRECT_IO | STREAM
+
+    def __init__(self, services: Services, topic: str) -> None:
+        super().__init__(services.kernel)
+        self._following = services.following
+        self._topic = topic
+        self._replies: deque[asyncio.Task[bytes]] = deque()
+        self._rest: bytes | None = None
+        """What was not read of the first reply; None: it was not begun."""
+        self._reads: deque[tuple[int, int]] = deque()
+
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> None:
+        del flags
+        settings = self._following.settings
+        if offset or len(data) > settings.line:
+            raise OSError(EMSGSIZE, f"a request has {settings.line} bytes at most")
+        if len(self._replies) >= _UNDERWAY:
+            raise OSError(EAGAIN, "read the replies first")
+        task = asyncio.get_running_loop().create_task(self._ask(bytes(data).removesuffix(b"\n")))
+        task.add_done_callback(lambda _: self._arrived())
+        self._replies.append(task)
+        self.kernel.wrote(number, len(data))
+
+    async def _ask(self, payload: bytes) -> bytes:
+        try:
+            reply = await self._following.bus.request(self._topic, payload, timeout=self._following.settings.request)
+        except BusError as error:
+            raise told(error) from error
+        return reply.payload
+
+    def read(self, number: int, offset: int, size: int, flags: int) -> None:
+        if offset and self._rest is None:
+            self.kernel.data(number)
+        elif not self._replies:
+            raise OSError(ENODATA, "write a request first")
+        elif self._replies[0].done():
+            self._give(number, size)
+        elif flags & os.O_NONBLOCK:
+            raise OSError(EAGAIN, "the reply has not come")
+        else:
+            self._reads.append((number, size))
+            self.kernel.wait(number, self._interrupted)
+
+    def _give(self, number: int, size: int) -> None:
+        reply = self._replies[0]
+        if (error := reply.exception()) is not None:
+            self._replies.popleft()
+            raise error
+        if self._rest is None:
+            self._rest = reply.result()
+            if not self._rest:  # an empty reply is told by its end alone
+                self._rest = None
+                self._replies.popleft()
+                self.kernel.data(number)
+                return
+        data, self._rest = self._rest[:size], self._rest[size:]
+        self.kernel.data(number, data)
+        if not data:
+            self._rest = None
+            self._replies.popleft()
+
+    def _interrupted(self, number: int) -> None:
+        self._reads = deque(one for one in self._reads if one[0] != number)
+
+    def ready(self) -> bool:
+        return bool(self._replies) and self._replies[0].done()
+
+    def _arrived(self) -> None:
+        while self._reads and self.ready():
+            number, size = self._reads.popleft()
+            try:
+                self._give(number, size)
+            except OSError as error:
+                self.kernel.fail(number, error.errno or ENODATA)
+        if self.ready():
+            self.wake()
+
+    def close(self) -> None:
+        for task in self._replies:
+            if not task.done():
+                task.cancel()
+            elif not task.cancelled():
+                task.exception()  # nobody reads it
+        self._replies.clear()

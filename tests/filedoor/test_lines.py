@@ -1,0 +1,176 @@
+"""The smaller machines: pieces of a write, lines of a topic, names and paths of topics, the registry."""
+
+import errno
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import busway
+from busway.gateway.fuse import names
+from busway.gateway.fuse.lines import Lines, Written
+from busway.gateway.fuse.paths import Paths
+from busway.gateway.fuse.pieces import FULL, Pieces
+from busway.gateway.fuse.registry import Registry
+from busway.gateway.fuse.wire import MOST, PAGE
+from busway.gateway.objects import of_object
+from tests.filedoor.raw import refused
+
+
+@given(st.integers(0, MOST - FULL - 1), st.integers(1, 3 * MOST + PAGE))
+@settings(max_examples=60, deadline=None)
+def test_a_write_is_put_together_as_the_kernel_has_cut_it(misaligned, size):
+    """The first piece ends where the pages are full, whatever places in their pages its parts begin and end at."""
+    data = bytes(size)
+    pieces, at, whole = Pieces(), 0, None
+    limit = MOST - misaligned
+    while at < size:
+        assert whole is None
+        assert not at or pieces.continues(at)
+        piece = data[at : at + limit]
+        whole = pieces.add(piece)
+        at, limit = at + len(piece), MOST
+    if whole is None:  # the last piece was so long that another could have followed
+        assert len(piece) > FULL
+        whole = pieces.whole()
+    assert len(whole) == size
+    assert not pieces
+
+
+def test_a_new_write_does_not_go_on_with_what_is_held():
+    pieces = Pieces()
+    assert pieces.add(bytes(MOST)) is None
+    assert not pieces.continues(0)
+    assert pieces.continues(MOST)
+    assert not pieces.continues(MOST - 1)
+    assert len(pieces.whole()) == MOST
+    assert not pieces.continues(MOST)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=40), st.integers(1, 100))
+def test_lines_are_a_file_that_is_cut_at_its_beginning(given_lines, limit):
+    lines, everything = Lines(limit), b""
+    for one in given_lines:
+        lines.add(one + b"\n")
+        everything += one + b"\n"
+        assert lines.end == len(everything)
+        assert lines.read(lines.base, 1 << 20) == everything[lines.base :]
+        assert lines.end - lines.base <= max(limit, len(one) + 1)
+    lines.rewind()
+    assert lines.size == lines.end - lines.base
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20))
+def test_written_lines_are_cut_wherever_a_write_ends(writes):
+    written, found = Written(1000), []
+    for one in writes:
+        found += written.add(one)
+    assert b"\n".join([*found, written.last()]) == b"".join(writes)
+    assert written.last() == b""
+
+
+def test_a_line_that_is_too_long_takes_nothing_of_its_write():
+    written = Written(4)
+    assert written.add(b"ab") == []
+    with refused(errno.EMSGSIZE):
+        written.add(b"c\nabcde\n")
+    assert written.add(b"c\n") == [b"abc"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "topic"),
+    [
+        ("", "price", "price"),
+        ("price", "eth", "price/eth"),
+        ("", "price%2Feth", "price/eth"),
+        ("", "100%", "100%"),
+        ("", "100%25", "100%"),
+        ("a", "%2e", "a/."),
+        ("a", "*", "a/*"),
+        ("", "**", "**"),
+        ("", "re:x", "re:x"),
+        ("", "größe", "größe"),
+    ],
+)
+def test_names_and_their_topics(folder, name, topic):
+    assert names.topic_of(folder, name) == topic
+    assert busway.topic.check_topic("/" + topic) == topic
+
+
+@pytest.mark.parametrize("name", ["%2F", "a%2F%2Fb", "%00", "a%0Ab", "x*", "$bus", "$bus%2Finfo", "\udcff"])
+def test_names_that_are_none(name):
+    with refused(errno.ENOENT):
+        names.topic_of("", name)
+
+
+@given(st.text(st.characters(exclude_categories=["C"], exclude_characters="/*"), min_size=1, max_size=20))
+def test_every_fragment_has_a_name(fragment):
+    assert names.topic_of("", names.name_of(fragment)) == fragment
+
+
+def test_paths():
+    paths = Paths()
+    paths.add("a/b/c")
+    assert paths.is_folder("a")
+    assert paths.is_folder("a/b")
+    assert not paths.is_folder("a/b/c")
+    assert paths.has("a/b/c")
+    assert not paths.has("a/b")
+    assert not paths.has("x/y")
+    with refused(errno.EEXIST):
+        paths.make("a")
+    with refused(errno.ENOENT):
+        paths.make("x/y")
+    paths.make("x")
+    assert (sorted(paths.folders("")), list(paths.topics("a/b"))) == (["a", "x"], ["c"])
+    with refused(errno.ENOTEMPTY):
+        paths.remove("a")
+    for path in ("a/b/c", "a/b", "a", "x"):
+        paths.remove(path)
+    with refused(errno.ENOENT):
+        paths.remove("a")
+    assert not list(paths.folders(""))
+
+
+@given(st.lists(st.binary(max_size=20) | st.sampled_from([b"A\nB\n", b"A", b"B\n\n", b"C\n"]), max_size=20))
+def test_the_registry_takes_all_names_of_a_write_or_none(writes):
+    registry = Registry(3)
+    for one in writes:
+        before = registry.text
+        try:
+            unknown = registry.unknown(one)
+        except OSError as error:
+            assert error.errno in {errno.EINVAL, errno.ENOSPC}
+            assert registry.text == before
+            continue
+        for name in unknown:
+            assert registry.add(name) == len(registry) - 1
+    assert registry.text == b"".join(name.encode() + b"\n" for name in registry)
+    assert len(registry) <= 3
+    assert all(registry.number(name) == number for number, name in enumerate(registry))
+
+
+@pytest.mark.parametrize(
+    ("line", "payload", "fields"),
+    [
+        (b'{"payload": "x"}', b"x", {}),
+        (b'{"payload": {"a": 1}, "fields": {"n": 2}}', b'{"a":1}', {"n": 2}),
+        (b'{"payload_base64": "/w=="}', b"\xff", {}),
+        (b"{}", b"", {}),
+        (b'{"payload": null}', b"null", {}),
+    ],
+)
+def test_objects_that_are_published(line, payload, fields):
+    assert of_object(line) == (payload, fields)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.sampled_from([b"[]", b'{"x":1}', b'{"payload_base64":"?"}', b'{"payload":1,"payload_base64":""}'])
+)
+def test_what_is_no_object_is_refused(line):
+    try:
+        payload, fields = of_object(line)
+    except ValueError:
+        return
+    assert isinstance(payload, bytes)
+    assert isinstance(fields, dict)
