@@ -74,7 +74,7 @@ async def test_what_was_pinned_while_the_nodes_were_apart_takes_the_place_of_the
             await writer.pin("config/same", "same")
             await writer.post("config/gone", "gone")
             assert [(await config.recv(timeout=60)).text for _ in range(3)] == ["old", "same", "gone"]
-            proxy.refuse = True
+            proxy.refusing = True
             proxy.reset()
 
             async def apart():
@@ -84,7 +84,7 @@ async def test_what_was_pinned_while_the_nodes_were_apart_takes_the_place_of_the
             await writer.pin("config/x", "newer")
             await writer.pin("config/x", "newest")
             await writer.unpost("config/gone")
-            proxy.refuse = False
+            proxy.refusing = False
             await cluster.whole()
             got = {((message := await config.recv(timeout=60)).kind, message.text) for _ in range(2)}
             assert got == {("pin", "newest"), ("withdrawn", "gone")}
