@@ -44,7 +44,7 @@ impl Engine {
         let passing = Passing::new(kind::DELIVER, kept.flags, topic, kept.body);
         let who = Who { client: kept.client, session: kept.session, name: kept.name.into() };
         let own = self.sessions.get(&kept.session).copied();
-        let from = self.whose(&who, own, served.is_some());
+        let from = whose(&who, own, served.is_some());
         let (mut to, teams) = self.chosen(from, &passing, |member| member.echo || own != Some(member.conn));
         let size = HEAD + kept.body.len();
         // A node that can't take it is told that its clients miss it.
@@ -73,15 +73,6 @@ impl Engine {
         }
         self.topics.unuse(topic);
         (receivers, groups)
-    }
-
-    /// Who a kept message comes from, as its receivers see it.
-    fn whose<'a>(&self, who: &'a Who, own: Option<u32>, far: bool) -> From<'a> {
-        match own {
-            _ if far => From::Far(who),
-            Some(conn) => From::Conn(conn),
-            None => From::Kept(who.client, who.session, &who.name),
-        }
     }
 
     /// The driver is done with what held this connection up.
@@ -142,7 +133,7 @@ impl Engine {
         let passing = Passing::new(kind::DELIVER, flags, topic, kept.body);
         let who = Who { client: kept.client, session: kept.session, name: kept.name.into() };
         let own = self.sessions.get(&kept.session).copied();
-        let from = self.whose(&who, own, far);
+        let from = whose(&who, own, far);
         let wants = |member: &Member| member.watch && !member.link && (member.echo || own != Some(member.conn));
         let (mut to, teams) = self.chosen(from, &passing, wants);
         to.extend(teams.into_iter().flat_map(|(_, members)| members));
@@ -223,6 +214,15 @@ impl Engine {
             return Err(Fault::new(code::RESERVED, "the topic belongs to the broker"));
         }
         Ok(checked)
+    }
+}
+
+/// Who a kept message comes from, as its receivers see it.
+fn whose(who: &Who, own: Option<u32>, far: bool) -> From<'_> {
+    match own {
+        _ if far => From::Far(who),
+        Some(conn) => From::Conn(conn),
+        None => From::Kept(who.client, who.session, &who.name),
     }
 }
 
