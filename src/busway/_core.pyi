@@ -367,12 +367,15 @@ class Engine:
         """Give one connection a kept message."""
     def miss(self, conn: int, subs: list[int]) -> None:
         """Count a message that these don't get for lack of room, and tell them."""
-    def withdraw(self, message: _Kept, local: bool = False) -> None:
-        """Tell those who watch that a kept message is gone."""
+    def withdraw(self, message: _Kept, far: bool) -> None:
+        """Tell the clients who watch that a kept message is gone, which one of another node has sent or not."""
     def want_room(self, conn: int, sub: int | None = None) -> None:
         """Have EVENT_ROOM tell when little waits for a connection, or for one of its subscriptions and that takes something."""
-    def publish(self, conn: int, topic: str, frame: bytes) -> int:
-        """Send a message that is kept to those who subscribed to it now; how many connections."""
+    def publish(self, message: _Kept, served: list[str] | None = None) -> tuple[int, list[str]]:
+        """Send a message that is kept to the clients who subscribed to it now; how many connections, and groups of which one got it.
+
+        One of another node: these groups were served there.
+        """
     def settle(self, conn: int) -> None:
         """Let a connection go on that EVENT_KEEP held up."""
     def serve(self, conn: int, service: int, number: int, topic: str, flags: int) -> int: ...

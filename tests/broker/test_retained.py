@@ -215,14 +215,6 @@ def test_what_comes_again_under_its_id_is_known() -> None:
     assert not box.same(message(PIN, "p", number=5, session=BOB)), "the same name, but another program"
 
 
-def test_what_was_never_published_is_not_known() -> None:
-    box = retained()
-    one = message(PIN, "t", number=5)
-    one.told = False
-    box.put(one)
-    assert not box.same(message(PIN, "t", number=5))
-
-
 def test_selecting_by_pattern_and_rules_in_order() -> None:
     box = retained()
     for number, topic in enumerate(["b/1", "a/1", "b/2", "a/1", "a/*", "c"]):

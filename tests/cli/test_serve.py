@@ -81,6 +81,8 @@ async def test_json_over_http(shell, tmp_path):
         (("--mirror-of", "srv1"), "give --cluster or --servers"),
         (("--mirror-of", "srv1", "--cluster", "shop"), "folder for its copies"),
         (("--mirror-of", "", "--cluster", "shop", "--data", "data"), "is empty"),
+        (("--mirror-of", "me", "--name", "me", "--cluster", "shop", "--data", "data"), "is this broker itself"),
+        (("--cluster", ""), "from 1 to 255 characters"),
     ],
 )
 async def test_a_mirror_without_what_it_needs(shell, flags, says):

@@ -236,3 +236,15 @@ def test_who_waits_for_a_link_that_is_not_open_yet_hears_of_its_end():
     assert [action.conn for action in members.take() if isinstance(action, Refuse)] == [2]
     members.tick(60.0)
     assert members.linked == {new.guid: 1}
+
+
+def test_a_server_of_the_list_that_is_not_there_is_told_once():
+    world = World(1)
+    a = world.start("a", "a:1,b:1,dead:1")
+    world.start("b", "")
+    world.move_on(29)
+    assert not of(a, "missing")
+    world.move_on(600)
+    (told,) = of(a, "missing")
+    assert (told.guid, told.name) == ("tcp://dead:1", "")
+    assert "in the list" in told.text

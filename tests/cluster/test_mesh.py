@@ -4,9 +4,13 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
+import msgspec
 import pytest
 
 import busway
+from busway.cluster.proof import prove
+from busway.cluster.talk import PROOF
+from tests.support import wire
 from tests.support.net import eventually
 
 FAST = (0.02, 0.05, 0.1)
@@ -361,3 +365,26 @@ async def test_a_stored_message_reaches_subscribers_of_other_nodes(cluster):
     ]
     assert {message.broker for message in got if message.text.startswith("far")} == {a.guid}
     assert {message.broker for message in got if message.text.startswith("near")} == {b.guid}
+
+
+async def test_a_node_that_goes_right_behind_its_proof_is_one_that_is_lost(cluster, caplog):
+    """Both come at once, and the proof is looked at when the connection is over already."""
+    a = await cluster.start()
+    host, _, port = a.addresses[0].removeprefix("tcp://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    guid, nonce = "f" * 32, bytes(16)
+    node = {"guid": guid, "incarnation": 7, "cluster": "test", "name": "hasty", "addresses": [], "since": 1}
+    writer.write(wire.hello(7, "hasty", node={**node, "nonce": nonce}))
+    size = int.from_bytes(await reader.readexactly(4), "little")
+    welcome = msgspec.msgpack.decode((await reader.readexactly(size))[4:])
+    guids = guid, a.guid
+    proof = prove(b"", dialler=nonce, acceptor=welcome["node"]["nonce"], guids=guids, dialled=True)
+    writer.write(wire.frame(wire.NODE, PROOF.to_bytes(2, "little") + bytes(8) + proof) + wire.close(0, "away"))
+    while await reader.read(65536):
+        pass
+    writer.close()
+    assert a.stats()["errors"] == 0
+    assert not links(a)
+    assert "unexpected" not in caplog.text
+    await cluster.start(a)
+    await cluster.whole()

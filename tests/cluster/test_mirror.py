@@ -255,6 +255,16 @@ async def test_mirrored_needs_a_mirror(nodes):
         return (await made.info()).mirrored is True
 
     await eventually(mirrored)
+    there = await nodes.client(b)
+
+    async def named():
+        with pytest.raises(busway.Rejected, match="--mirror-of") as refused:
+            await there.create_stream("more", ["more/**"], safety="mirrored")
+        return "a client of a can do this" in str(refused.value)
+
+    await eventually(named)
+    with pytest.raises(ValueError, match="this broker itself"):
+        busway.serve(name="a", data=nodes.folder / "c", cluster=busway.Cluster(mirror_of="a"))
     with pytest.raises(ValueError, match="folder for its copies"):
         busway.serve(cluster=busway.Cluster(mirror_of="a"))
 

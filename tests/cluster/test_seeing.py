@@ -62,6 +62,21 @@ async def test_figures_of_nodes_and_links(nodes):
     assert (await asked(there))["interest"] == 0
 
 
+async def test_the_bytes_that_one_end_of_a_link_has_sent_are_those_that_the_other_got(nodes):
+    a, b = await nodes.several(2)
+    there = await nodes.client(b)
+    async with there.subscribe("wanted/" + "x" * 500, wait="cluster"):
+        ends = [(one, one._hub.nodes.members.linked[other.guid]) for one, other in ((a, b), (b, a))]
+
+        def alike():
+            here, far = (one._hub.engine.connection(conn) for one, conn in ends)
+            return here["sent_bytes"] == far["received_bytes"] and far["sent_bytes"] == here["received_bytes"] > 500
+
+        await until(alike)
+    link = (await asked(there))["nodes"][1]["link"]
+    assert link["bytes_out"] > 500, "also what is no message"
+
+
 async def test_a_lost_node_and_a_server_that_was_never_there_are_named(nodes):
     place = {"servers": ["tcp://127.0.0.1:1"]}
     a, b = await nodes.several(2)
@@ -72,9 +87,17 @@ async def test_a_lost_node_and_a_server_that_was_never_there_are_named(nodes):
     assert (await asked(other))["missing"] == [{"name": "", "addresses": ["tcp://127.0.0.1:1"]}]
     await b.stop()
     await until(lambda: not links(a))
-    lost = (await asked(bus))["nodes"][1]
-    assert (lost["guid"], lost["state"], lost["link"]["up"]) == (b.guid, "lost", False)
-    assert lost["link"]["since"] > 0
+    gone = (await asked(bus))["nodes"][1]
+    assert (gone["guid"], gone["state"], gone["link"]["up"]) == (b.guid, "stopped", False)
+    assert gone["link"]["since"] > 0
+    c = await nodes.start(a)
+    await nodes.whole(a, c)
+    for session in list(c._hub.everyone):  # as if its host had lost power
+        session.abort()
+    c._close_listeners()
+    await until(lambda: not links(a))
+    lost = next(one for one in (await asked(bus))["nodes"] if one["guid"] == c.guid)
+    assert (lost["state"], lost["link"]["up"]) == ("lost", False)
 
 
 async def test_a_broker_in_no_cluster_says_so(nodes):

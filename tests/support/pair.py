@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from busway import _core
+from busway.broker.flags import FIELDS, PIN, POST
 from tests.support import wire
 
 LIMITS: dict[str, int] = {
@@ -67,6 +68,7 @@ class Hub:
         self.waiting: list[int] = []
         self.calls: list[tuple[int, int, _core.Message]] = []
         self.clients = 0
+        self.known: dict[int, tuple[int, int, str]] = {}
         self.welcome: Callable[[int], bytes] = lambda client: msgspec.msgpack.encode({"client": client})
 
     def connect(self) -> int:
@@ -114,6 +116,7 @@ class Hub:
                 return
             self.clients += 1
             older = self.engine.accept(conn, fields.session, fields.name, self.clients, 1, self.welcome(self.clients))
+            self.known[conn] = self.clients, fields.session, fields.name
             if older is not None:
                 self.engine.close(older, _core.ERRORS["SESSION_TAKEN"][0], "taken")
         elif kind == _core.EVENT_SUBSCRIBE:
@@ -123,7 +126,9 @@ class Hub:
         elif kind == _core.EVENT_SERVE:
             self.engine.serve(*event[1:])
         elif kind == _core.EVENT_KEEP:
-            self.engine.publish(conn, event[4], event[8])
+            client, session, name = self.known[conn]
+            flags = event[3] & (POST | PIN | FIELDS)
+            self.engine.publish((client, session, name, flags, event[4], event[8][16:]))
             self.engine.settle(conn)
         elif kind == _core.EVENT_BEHIND:
             self.cursors[conn, event[2]] = (self.cursors[conn, event[2]][0], event[4])

@@ -70,6 +70,8 @@ pub struct Counters {
     pub received_bytes: u64,
     pub delivered: u64,
     pub delivered_bytes: u64,
+    /// Of everything, as those that were received.
+    pub sent_bytes: u64,
     pub dropped: u64,
 }
 

@@ -27,7 +27,7 @@ pub struct Want {
     pub group: Box<str>,
     pub rules: Box<[u8]>,
     pub policy: u8,
-    /// LISTEN and WATCH, or SHARED and ASKS.
+    /// LISTEN and SINCE, or SHARED and ASKS.
     pub flags: u8,
 }
 

@@ -203,27 +203,66 @@ fn stored_messages_cross_links_with_their_stream() {
     assert_eq!((told.number, told.code), (number, code::INVALID_SETTING));
 }
 
+/// A post of a client that is to be kept, as its node's driver takes it.
+fn posted(mesh: &mut Mesh, client: usize, topic: &str) -> (u32, Vec<u8>) {
+    mesh.send(client, kind::PUBLISH, topic, More { flags: flag::POST, ..More::default() }, "post");
+    mesh.pump();
+    let Some((_, Event::Keep { conn, frame, .. })) = mesh.events.pop() else { panic!() };
+    (conn, frame)
+}
+
 #[test]
-fn kept_messages_and_their_end_cross_links() {
+fn kept_messages_and_their_end_go_to_the_clients_of_each_node() {
     let mut mesh = Mesh::new(2);
     let (ann, bob, eve) = (mesh.client(0, "ann"), mesh.client(1, "bob"), mesh.client(1, "eve"));
+    let dan = mesh.client(0, "dan");
     mesh.subscribe(bob, 1, "a", "", flag::WATCH, &[]);
     mesh.subscribe(eve, 1, "a", "", 0, &[]);
-    mesh.send(ann, kind::PUBLISH, "a", More { flags: flag::POST, ..More::default() }, "post");
-    mesh.pump();
-    let Some((0, Event::Keep { conn, topic, frame })) = mesh.events.pop() else { panic!() };
-    assert_eq!(mesh.nodes[0].publish_kept(conn, &topic, &frame), 1);
+    mesh.subscribe(dan, 1, "a", "", flag::WATCH, &[]);
+    let (conn, frame) = posted(&mut mesh, ann, "a");
+    let (client, session) = (conn + 1, mesh.clients[ann].conn.into());
+    let kept = Kept { client, session, name: "ann", flags: flag::POST, topic: "a", body: &frame[16..] };
+    // The other node counts as one, and gets it from its own driver.
+    assert_eq!(mesh.nodes[0].publish_kept(&kept, None), (2, vec![]));
     mesh.nodes[0].settle_held(conn);
+    assert_eq!((mesh.take(dan).len(), mesh.take(bob).len()), (1, 0));
+    assert_eq!(mesh.nodes[1].publish_kept(&kept, Some(&[])), (2, vec![]));
     for client in [bob, eve] {
         let got = mesh.take(client);
-        assert_eq!((got.len(), got[0].flags & !flag::KEEP), (1, flag::POST));
+        assert_eq!((got.len(), got[0].flags & !flag::KEEP, got[0].sender.1.as_str()), (1, flag::POST, "ann"));
     }
-    let (client, session) = (conn + 1, mesh.clients[ann].conn.into());
-    let kept = Kept { client, session, name: "ann", flags: flag::POST, topic: &topic, body: &frame[16..] };
     mesh.nodes[0].withdraw(&kept, false);
+    assert_eq!((mesh.take(dan).len(), mesh.take(bob).len()), (1, 0));
+    mesh.nodes[1].withdraw(&kept, true);
     let got = mesh.take(bob);
     assert_eq!((got.len(), got[0].flags & !flag::KEEP), (1, flag::POST | flag::WITHDRAWN));
     assert!(mesh.take(eve).is_empty());
+}
+
+#[test]
+fn a_kept_message_is_for_one_member_of_a_group_in_the_mesh() {
+    let mut mesh = Mesh::new(3);
+    let (ann, bob, eve) = (mesh.client(0, "ann"), mesh.client(1, "bob"), mesh.client(2, "eve"));
+    mesh.subscribe(bob, 1, "a", "g", 0, &[]);
+    mesh.subscribe(eve, 1, "a", "g", 0, &[]);
+    let (conn, frame) = posted(&mut mesh, ann, "a");
+    let kept = Kept { client: 9, session: conn.into(), name: "ann", flags: flag::POST, topic: "a", body: &frame[16..] };
+    let (receivers, served) = mesh.nodes[0].publish_kept(&kept, None);
+    assert_eq!((receivers, served.as_slice()), (1, &["g".to_owned()][..]));
+    mesh.nodes[0].settle_held(conn);
+    mesh.pump();
+    for node in [1, 2] {
+        assert_eq!(mesh.nodes[node].publish_kept(&kept, Some(&served)), (0, vec![]));
+    }
+    assert_eq!(mesh.take(bob).len() + mesh.take(eve).len(), 1);
+    // Of a group that nobody knew there, one member here.
+    assert_eq!(mesh.nodes[1].publish_kept(&kept, Some(&[])), (1, vec!["g".to_owned()]));
+    assert_eq!((mesh.take(bob).len(), mesh.take(eve).len()), (1, 0));
+    // A member at the same node comes first.
+    let dan = mesh.client(0, "dan");
+    mesh.subscribe(dan, 1, "a", "g", 0, &[]);
+    assert_eq!(mesh.nodes[0].publish_kept(&kept, None).0, 1);
+    assert_eq!((mesh.take(dan).len(), mesh.take(bob).len(), mesh.take(eve).len()), (1, 0, 0));
 }
 
 /// A node that is a link, and a connection to it that says whatever it likes.

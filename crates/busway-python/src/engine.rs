@@ -326,9 +326,8 @@ impl Engine {
     }
 
     /// Tells those who watch that a kept message is gone.
-    #[pyo3(signature = (message, local = false))]
-    fn withdraw(&self, message: KeptParts<'_>, local: bool) {
-        self.core().withdraw(&kept(message), local);
+    fn withdraw(&self, message: KeptParts<'_>, far: bool) {
+        self.core().withdraw(&kept(message), far);
     }
 
     /// `EVENT_ROOM` tells when little waits for a connection.
@@ -347,9 +346,10 @@ impl Engine {
         self.core().miss(conn, &subs);
     }
 
-    /// Sends a message that is kept to those who subscribed to it now; how many connections.
-    fn publish(&self, conn: u32, topic: &str, frame: &[u8]) -> u64 {
-        self.core().publish_kept(conn, topic, frame)
+    /// Sends a message that is kept to those who subscribed to it now; how many connections, and which groups.
+    #[pyo3(signature = (message, served=None))]
+    fn publish(&self, message: KeptParts<'_>, served: Option<Vec<String>>) -> (u64, Vec<String>) {
+        self.core().publish_kept(&kept(message), served.as_deref())
     }
 
     /// Lets a connection go on that was held up by `EVENT_KEEP`.

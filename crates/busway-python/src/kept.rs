@@ -63,9 +63,17 @@ impl Seen {
             self.known.remove(&key);
             return false;
         }
+        if let Some(before) = self.known.get_mut(&key) {
+            let handed = delivery.flags & flag::KEPT != 0;
+            // Handed over again, or put back by its sender after the broker was restarted; or by a broker that has not heard yet
+            // of what its sender put in its place.
+            if before.id == id || handed && before.id.0 == id.0 && before.id.1 > id.1 {
+                before.round = round;
+                return true;
+            }
+        }
         let message = self.watch.then(|| message.clone_ref(py));
-        let before = self.known.insert(key, Known { id, round, message });
-        // Handed over again, or put back by its sender after the broker was restarted.
-        before.is_some_and(|before| before.id == id)
+        self.known.insert(key, Known { id, round, message });
+        false
     }
 }

@@ -324,8 +324,11 @@ impl Driver {
             Event::Unserve { conn, service, .. } => self.shared.retain(|&one| one != (conn, service)),
             Event::Keep { conn, topic, frame } => {
                 if frame[5] & flag::UNKEEP == 0 {
-                    engine.publish_kept(conn, &topic, &frame);
                     let lives = flag::FIELDS | flag::POST | flag::PIN;
+                    let (flags, body) = (frame[5] & lives, &frame[HEAD..]);
+                    let kept = Kept { client: conn, session: 9, name: "kept", flags, topic: &topic, body };
+                    let (_, served) = engine.publish_kept(&kept, None);
+                    engine.publish_kept(&kept, Some(&served));
                     self.kept = Some((conn, frame[5] & lives, topic, frame[HEAD..].into()));
                 }
                 engine.settle_held(conn);

@@ -171,6 +171,9 @@ class Nodes(Protocol):
     def mirrored(self) -> bool:
         """Whether another broker copies the streams of this one now."""
 
+    def mirrored_elsewhere(self) -> list[str]:
+        """The names of other nodes of which there is a mirror."""
+
     def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
         """There is a copy of another node's stream here, or no longer."""
 

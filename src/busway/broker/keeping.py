@@ -173,30 +173,24 @@ class Keeping:
             # Of a pin that this node has not heard of another one may know, and tell it when it is linked.
             there = message.key in self.box or self._hub.nodes is not None
             if there and pins is not None:
-                done = partial(self._stored, session, conn, number, flags, message, b"")
+                done = partial(self._stored, session, conn, number, flags, message)
                 pins.store(self._unpin(message.key, message.version), done)
             else:
                 self._take_back(conn, number, flags, message)
         elif self.box.same(message):
-            if self._hub.nodes is not None and flags & POST:
-                self._hub.nodes.kept(message)
+            old = self.box.get(message.key)
+            if self._hub.nodes is not None and flags & POST and old is not None:
+                self._hub.nodes.kept(old)
             self._done(conn, number, flags, 0)
         elif reason := self.box.refusal(message):
             engine.refuse(conn, number, Code.TOO_MANY_KEPT, reason)
         elif pins is not None:
-            pins.store(Pin.of(message), partial(self._stored, session, conn, number, flags, message, frame))
+            pins.store(Pin.of(message), partial(self._stored, session, conn, number, flags, message))
         else:
-            self._keep(conn, number, flags, message, frame)
+            self._keep(conn, number, flags, message)
 
     def _stored(
-        self,
-        session: "Session",
-        conn: int,
-        number: int,
-        flags: int,
-        message: Kept,
-        frame: bytes,
-        error: OSError | None,
+        self, session: "Session", conn: int, number: int, flags: int, message: Kept, error: OSError | None
     ) -> None:
         """The disk has it, or says that it can't. The connection may be gone meanwhile, and its number be somebody else's."""
         hub = self._hub
@@ -209,20 +203,20 @@ class Keeping:
             elif flags & UNKEEP:
                 self._take_back(conn if here else None, number, flags, message)
             else:
-                message.told = here
-                self._keep(conn if here else None, number, flags, message, frame)
+                self._keep(conn if here else None, number, flags, message)
         except Exception as unexpected:  # noqa: BLE001, logged and counted there
             hub.unexpected(unexpected, session if here else None, "keeping a pin")
         hub.flush()
 
-    def _keep(self, conn: int | None, number: int, flags: int, message: Kept, frame: bytes) -> None:
+    def _keep(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
         self.box.put(message)
+        # Other nodes hear of it when its groups are known, and before anything that its client sends later.
+        receivers, groups = self._hub.engine.publish(_parts(message, 0))
+        message.served = tuple(groups)
         if self._hub.nodes is not None:
             self._hub.nodes.kept(message)
         if conn is not None:
-            flags_byte = bytes([frame[5] & ~FIELDS | message.shown_flags])
-            shown = frame[:5] + flags_byte + frame[6:_BODY] + message.shown
-            self._done(conn, number, flags, self._hub.engine.publish(conn, message.topic, shown))
+            self._done(conn, number, flags, receivers)
 
     def _take_back(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
         gone = self.box.take(message.key)
@@ -278,17 +272,18 @@ class Keeping:
     # What other nodes keep.
 
     def put_far(self, message: Kept) -> None:
-        """Another node keeps it; who subscribed to it there and here has it already."""
+        """Another node keeps it: that is how the clients of this one get it, once, however they and it came here."""
         message.far = True
         self.box.put(message)
+        _, groups = self._hub.engine.publish(_parts(message, 0), list(message.served))
+        message.served += tuple(groups)
         if message.flags & PIN and self._pins is not None:
             self._pins.store(Pin.of(message), _written)
 
-    def take_far(self, key: Key, *, tell: bool) -> None:
-        """Another node keeps it no longer; tell those who watch here, or they know it."""
-        gone = self.box.take(key)
-        if tell and gone is not None:
-            self._withdraw([gone], local=True)
+    def take_far(self, key: Key) -> None:
+        """Another node keeps it no longer."""
+        if (gone := self.box.take(key)) is not None:
+            self._withdraw([gone])
 
     def mark_far(self, key: Key, version: Version) -> None:
         """Another node knows of a pin that it was taken back, whether it is here or not."""
@@ -311,12 +306,12 @@ class Keeping:
         """Some are kept no longer, taken back by a message or because their client is gone."""
         if gone and self._hub.nodes is not None:
             self._hub.nodes.unkept(gone, by)
-        self._withdraw(gone, local=False)
+        self._withdraw(gone)
 
-    def _withdraw(self, gone: list[Kept], *, local: bool) -> None:
-        """Tell those who watch."""
+    def _withdraw(self, gone: list[Kept]) -> None:
+        """Tell those who watch here."""
         for kept in gone:
-            self._hub.engine.withdraw(_parts(kept, 0), local)
+            self._hub.engine.withdraw(_parts(kept, 0), kept.far)
             for conn, handing in self._handing.items():
                 if handing.saw(kept):
                     self._hub.engine.hand(conn, [handing.event[2]], _parts(kept, WITHDRAWN))

@@ -84,12 +84,14 @@ class Kept:
     flags: int
     topic: str
     body: bytes
-    told: bool = True
-    """Whether it was published; one whose sender vanished before that is published when it comes again."""
+    served: tuple[str, ...] = ()
+    """Groups of which a member has got it when it was kept, wherever that is."""
     order: int = 0
     far: bool = False
     """A client of another node has sent it."""
     key: Key = field(init=False)
+    added: dict[str, Any] = field(init=False, default_factory=dict)
+    """The fields of the server where it was sent."""
     shown: bytes = field(init=False)
     """Its body with the server's fields."""
     shown_fields: bytes = field(init=False)
@@ -101,6 +103,7 @@ class Kept:
 
     def dress(self, fields: dict[str, Any]) -> None:
         """Add the server's fields, which win."""
+        self.added = fields
         if fields:
             own = msgspec.msgpack.decode(self.fields) if self.fields else {}
             self.shown_fields = msgspec.msgpack.encode(own | fields)
@@ -204,9 +207,9 @@ class Retained:
         return old is not None and old.far and old.number > message.number
 
     def same(self, message: Kept) -> bool:
-        """Whether exactly this one is kept and was published: it came again because its answer was lost."""
+        """Whether exactly this one is kept: it came again because its answer was lost."""
         old = self._kept.get(message.key)
-        return old is not None and old.told and (old.session, old.number) == (message.session, message.number)
+        return old is not None and (old.session, old.number) == (message.session, message.number)
 
     def refusal(self, message: Kept) -> str:
         """Why this one would be too much for its client; empty if it isn't."""

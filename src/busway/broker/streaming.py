@@ -245,9 +245,12 @@ class Streaming:
 
     def check_mirror(self, config: StreamConfig) -> None:
         """Refuse what no message could wait for. For streams that somebody asks for here: other nodes may have a mirror."""
-        if config.safety == "mirrored" and (self._hub.nodes is None or not self._hub.nodes.mirrored):
+        nodes = self._hub.nodes
+        if config.safety == "mirrored" and (nodes is None or not nodes.mirrored):
+            others = [] if nodes is None else nodes.mirrored_elsewhere()
+            there = f"; a client of {' or '.join(others)} can do this, of which there is a mirror" * bool(others)
             raise Rejected(
-                "nobody mirrors this broker, so no message can wait for that: start another one with --mirror-of first",
+                f"nobody mirrors this broker, so no message can wait for that: start another one with --mirror-of first{there}",
                 code=Code.INVALID_SETTING,
             )
 

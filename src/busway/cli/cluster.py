@@ -66,10 +66,11 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
     if again and terminal.out.is_terminal:
         terminal.out.clear()
     nodes = found["nodes"]
-    counts = {state: sum(one["state"] == state for one in nodes) for state in ("linked", "lost")}
+    counts = {state: sum(one["state"] == state for one in nodes) for state in ("linked", "stopped", "lost")}
+    stopped = f"{counts['stopped']} stopped, " if counts["stopped"] else ""
     summary = {
         "cluster": found["cluster"],
-        "nodes": f"{len(nodes)}: this one, {counts['linked']} linked, {counts['lost']} lost",
+        "nodes": f"{len(nodes)}: this one, {counts['linked']} linked, {stopped}{counts['lost']} lost",
         "wanted here": f"{found['interest']} subscriptions and services are told to the others",
         "kept": found["kept"],
         "refused": found["refused"],
@@ -125,7 +126,7 @@ def _row(node: dict[str, Any]) -> dict[str, Any]:
         "bytes in": _size(link.get("bytes_in")),
         "bytes out": _size(link.get("bytes_out")),
         "waiting": _size(link.get("waiting")),
-        "mirror behind": link.get("mirror_behind"),
+        "mirror behind": "" if (behind := link.get("mirror_behind")) is None else behind,
     }
 
 

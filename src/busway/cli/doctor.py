@@ -199,7 +199,8 @@ async def _cluster(bus: busway.Bus) -> Finding:
     lost = [one["name"] or one["guid"] for one in found["nodes"] if one["state"] == "lost"]
     lost += [one["name"] or " ".join(one["addresses"]) for one in found["missing"]]
     others = any(one.addresses for one in bus.servers[1:])
-    told = f"{found['cluster']}, {len(found['nodes'])} nodes"
+    stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that
+    told = f"{found['cluster']}, {len(found['nodes'])} nodes" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
     alone = unmirrored(mirroring)
     troubles = [
@@ -211,7 +212,7 @@ async def _cluster(bus: busway.Bus) -> Finding:
             else []
         ),
         *([f"no mirror has the streams {', '.join(alone)}"] if alone else []),
-        *([] if others or len(found["nodes"]) == 1 else ["none of the others can be reached from here"]),
+        *([] if others or len(found["nodes"]) == 1 + stopped else ["none of the others can be reached from here"]),
     ]
     return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))
 

@@ -324,7 +324,7 @@ def _place(
     listed = chosen(None, servers, file)
     of, wait, takeover = mirror
     place = busway.Cluster(
-        name=name or DEFAULT,
+        name=DEFAULT if name is None else name,
         servers=listed,
         key=key,
         advertise=advertise or (),

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 from busway.cluster.node import Node, Sighting
 from busway.errors import Code
 
-Kind: TypeAlias = Literal["up", "down", "refused", "conflict", "forgotten"]
+Kind: TypeAlias = Literal["up", "down", "refused", "conflict", "forgotten", "missing"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,10 @@ class Copying:
             return
         if isinstance(word, Trouble):
             self.troubles += 1
-            log.warning("a stream of %s can't be copied: %s; tried again in %g s", self.node, word.text, RETRY)
+            failed = {} if self._mirror is None else self._mirror.failed
+            # The word has the number that the node gave the stream, which counts no more.
+            names = " and ".join(repr(name) for name, why in failed.items() if why.startswith(word.text))
+            log.warning("stream %s of %s can't be copied: %s; tried again in %g s", names, self.node, word.text, RETRY)
             if self._retry is None:
                 self._retry = self._hub.loop.time() + RETRY
                 self._hub.pulse.arm()

@@ -118,8 +118,7 @@ class Keeping(Talk):
                     if isinstance(word.owner, str) and self._keepsakes.new_mark(word, old):
                         self._hub.keeping.mark_far(word.key, word.version)
                     if self._keepsakes.told_drop(guid, word, old):
-                        # Who watches was told by the node where it was kept.
-                        self._hub.keeping.take_far(word.key, tell=False)
+                        self._hub.keeping.take_far(word.key)
                 case All():
                     self._withdraw(self._keepsakes.told_all(guid))
                 case Sum() if conn not in self._telling and word.pins != sum_of(self._hub.keeping.box).pins:
@@ -156,7 +155,6 @@ class Keeping(Talk):
             self._clients[sender] = self._hub.clients
         try:
             new = word.kept(self._clients[sender])
-            new.dress(self._hub.keeping.fields)
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError) as error:
             raise Stranger(f"a kept message on {word.topic!r} that is none: {error}") from error
         box = self._hub.keeping.box
@@ -173,14 +171,15 @@ class Keeping(Talk):
 
     def _withdraw(self, keys: Sequence[Key]) -> None:
         for key in keys:
-            self._hub.keeping.take_far(key, tell=True)
+            self._hub.keeping.take_far(key)
 
     def _tell_all(self, word: Word) -> None:
         if self._links:
             packed = pack([word])
             for conn in self._links:
                 fit = self._fit(conn, word)
-                self._hub.engine.node(conn, KEPT, 0, packed if fit is word else pack([fit]))
+                # In its place among the messages that clients of this node publish.
+                self._hub.engine.node(conn, KEPT, 0, packed if fit is word else pack([fit]), ordered=True)
 
     def _fit(self, conn: int, word: Word) -> Word:
         """As the node of a link takes it: of what is too long for it, it hears only that what was there before is gone."""

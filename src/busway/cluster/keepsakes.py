@@ -7,7 +7,7 @@ was away does not bring it back. Posts of a node that is gone are withdrawn afte
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -28,9 +28,16 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
     flags: int
     topic: str
     body: bytes
+    served: tuple[str, ...] = ()
+    """Groups of which a member has got it already."""
+    added: dict[str, Any] = {}
+    """The fields of the server where it was sent."""
 
     def kept(self, client: int) -> Kept:
-        return Kept(client, self.session, self.name, self.flags, self.topic, self.body)
+        """The message, of a sender with this number. Raises for what is none."""
+        kept = Kept(client, self.session, self.name, self.flags, self.topic, self.body, self.served)
+        kept.dress(self.added)
+        return kept
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -100,7 +107,7 @@ def sum_of(kept: Iterable[Kept]) -> Sum:
 
 
 def put(kept: Kept) -> Put:
-    return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body)
+    return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body, kept.served, kept.added)
 
 
 class Keepsakes:

@@ -293,8 +293,11 @@ class Linking:
         if not holds(peer.early, self._proof(peer, ours=False)):
             self._failed(conn, Code.UNAUTHORIZED, "the key of the cluster is another one")
             return
+        try:
+            self._hub.engine.link(conn)
+        except BusError:
+            return  # its CLOSE came together with its proof, and is dealt with next
         peer.linked = True
-        self._hub.engine.link(conn)
         self._limit(conn, peer.node)
         for talk in self.talks:
             talk.opened(conn, peer.node)

@@ -23,6 +23,8 @@ FORGET: Final = 600.0
 """Seconds after which a node that is gone, and not in the list, is not looked for any more."""
 HOPELESS: Final = frozenset({Code.CLUSTER, Code.UNAUTHORIZED, Code.VERSION, Code.DUPLICATE_NODE})
 """With these the other side will say the same until somebody changes something."""
+MISSED: Final = 30.0
+"""Seconds after which it is told which servers of the list are not there."""
 COPY: Final = 300.0
 """Seconds for which a copy of another node is not let in."""
 
@@ -66,6 +68,8 @@ class Membership:
         self._dialling = Dialling(me, listed, chance)
         self._actions: list[Action] = []
         self._told: dict[tuple[str, str], float] = {}
+        self._begun: float | None = None
+        """Since when servers of the list are missed of which nothing was said."""
         self._copies: dict[int, float] = {}
         """Incarnations of copied nodes, and until when they are not let in."""
 
@@ -79,7 +83,8 @@ class Membership:
     @property
     def due(self) -> float | None:
         """When `tick` wants to be called at the latest."""
-        times = [self._dialling.due, *(link.probed for link in self._links.values())]
+        missed = None if self._begun is None else self._begun + MISSED
+        times = [missed, self._dialling.due, *(link.probed for link in self._links.values())]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -114,6 +119,7 @@ class Membership:
     # What happens.
 
     def start(self, now: float) -> None:
+        self._begun = now
         self._dialling.start(now)
         self.tick(now)
 
@@ -126,6 +132,11 @@ class Membership:
             if (node := target.node) is not None:
                 self._notice("forgotten", node, f"not seen for {self._forget:g} s", now)
         self._actions += self._dialling.dial(now, self._links)
+        if self._begun is not None and now >= self._begun + MISSED:
+            self._begun = None
+            for name, addresses in self.missing:
+                text = f"in the list, and no node was there in {MISSED:g} s; it is tried again and again"
+                self._tell_people("missing", ", ".join(addresses), name, text, now)
 
     def hint(self, address: str, now: float) -> None:
         """Somebody may be there; nothing else is known, and nothing believed."""

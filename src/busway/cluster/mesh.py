@@ -212,6 +212,12 @@ class Mesh(Linking):
     def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
         self._lending.copied(guid, stream, there=there)
 
+    def mirrored_elsewhere(self) -> list[str]:
+        members = self.members
+        nodes = [*members.known, *(node for conn in members.linked.values() if (node := members.node_of(conn)))]
+        names = {node.guid: node.name or node.guid for node in nodes}
+        return sorted(names.get(guid, guid) for guid in self.turns.mirrored)
+
     @property
     def mirrored(self) -> bool:
         return self.mirroring.mirrored
@@ -268,6 +274,6 @@ class Mesh(Linking):
             "cluster %s: %s is %s%s",
             self._cluster.name,
             who,
-            notice.kind,
+            "in conflict" if notice.kind == "conflict" else notice.kind,
             f": {notice.text}" * bool(notice.text),
         )

@@ -78,6 +78,7 @@ class Seeing:
         linked = members.linked
         stats = hub.engine.stats()
         mirroring = self._mesh.mirroring.figures() | self._mesh.turns.figures()
+        stopped = members.stopped
         behind = {one["guid"]: one["behind"] for one in mirroring["mirrors"]}
         others = {node.guid: node for node in members.known}
         for conn in linked.values():  # the incarnation that is linked
@@ -91,7 +92,7 @@ class Seeing:
                 *(
                     _node(node)
                     | {
-                        "state": "linked" if guid in linked else "lost",
+                        "state": "linked" if guid in linked else "stopped" if guid in stopped else "lost",
                         "link": self._link(guid, linked.get(guid)) | {"mirror_behind": behind.get(guid)},
                     }
                     for guid, node in others.items()
@@ -129,7 +130,7 @@ class Seeing:
             "messages_in": figures["messages_received"],
             "messages_out": figures["messages_delivered"],
             "bytes_in": figures["received_bytes"],
-            "bytes_out": figures["delivered_bytes"],
+            "bytes_out": figures["sent_bytes"],
             "waiting": figures["outbox_bytes"],
             "dropped": figures["messages_dropped"],
         }

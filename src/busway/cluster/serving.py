@@ -32,6 +32,8 @@ def serve(
     place = _place(cluster, servers, key)
     if place is not None and place.mirror_of is not None and data is None:
         raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
+    if place is not None and place.mirror_of in {name or None, *addresses, *place.advertise} - {None}:
+        raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (own := _own_fields(place, name or socket.gethostname())):
         fields = {**own, **(fields or {})}

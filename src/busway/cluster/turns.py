@@ -315,6 +315,12 @@ class Turns(Talk):
                 self.turned(guid)
         self._hub.pulse.arm()
 
+    @property
+    def mirrored(self) -> set[str]:
+        """Other nodes of which there is a mirror, here or at a node that is linked."""
+        told = {guid for said in self._heard.values() for guid in said.ready}
+        return {*told, *(guid for guid in self._heir.guids if self._heir.ready(guid))} - {self._hub.guid}
+
     def _counting(self) -> tuple[str, ...]:
         """Who counts, for others; nobody asks in a cluster without mirrors."""
         if self._own is None and not self._heir.guids and not any(said.ready for said in self._heard.values()):

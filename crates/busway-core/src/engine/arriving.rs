@@ -47,10 +47,13 @@ impl Engine {
         let Arrived { topic, who, body: at } = self.arrived(conn, frame, 0)?;
         let (flags, body) = (frame[5] & !flag::KEEP, &frame[at..]);
         sound(flags, body)?;
+        if flags & flag::WITHDRAWN != 0 {
+            return Err(Fault::protocol("what is kept no longer is told by a NODE frame"));
+        }
         let Some(topic) = topic else { return Ok(size) };
         let alone = self.wanted_by(&frame[HEAD..at]);
         let passing = Passing::new(kind::DELIVER, flags, topic, body);
-        let marked = flags & (flag::PUSHED | flag::REQUESTED | flag::WITHDRAWN) != 0;
+        let marked = flags & (flag::PUSHED | flag::REQUESTED) != 0;
         if marked {
             self.pass_marked(&who, passing, alone);
             return Ok(size);
@@ -108,31 +111,21 @@ impl Engine {
         }
     }
 
-    /// Copies for listeners, and the word that something is kept no longer, for those who watch.
+    /// Copies for listeners.
     fn pass_marked(&mut self, who: &Arc<Who>, passing: Passing, alone: bool) {
         let from = From::Far(who);
-        let gone = passing.flags & flag::WITHDRAWN != 0;
-        let wants = |member: &Member| !member.link && if gone { member.watch } else { member.listen };
-        let (mut to, teams) = self.chosen(from, &passing, wants);
+        let (mut to, teams) = self.chosen(from, &passing, |member| !member.link && member.listen);
         if !alone {
             to.clear();
         }
         let named = std::mem::take(&mut self.named);
         for (group, members) in teams.into_iter().filter(|(group, _)| named.contains(group)) {
-            if gone {
-                to.extend(members);
-            } else {
-                to.extend(self.pick(from, group, &members));
-            }
+            to.extend(self.pick(from, group, &members));
         }
         self.named = named;
         for (conn, ids, policy) in by_connection(to) {
-            // Copies hold nobody up; what is gone is not to be missed.
-            let policy = match policy {
-                _ if gone => policy::BLOCK,
-                policy::BLOCK => policy::DROP_NEW,
-                other => other,
-            };
+            // They hold nobody up.
+            let policy = if policy == policy::BLOCK { policy::DROP_NEW } else { policy };
             self.deliver(from, conn, passing, &ids, policy, &mut u32::MAX.clone());
         }
     }

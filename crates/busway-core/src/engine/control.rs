@@ -335,7 +335,7 @@ impl Engine {
             rules: rules.into(),
             // Whoever is to be cut off for being slow is cut off here, not the link.
             policy: if policy == policy::DISCONNECT { policy::BLOCK } else { policy },
-            flags: flags & (flag::LISTEN | flag::WATCH | flag::SINCE),
+            flags: flags & (flag::LISTEN | flag::SINCE),
         });
         let rules = if rules.is_empty() { None } else { Some(Box::new(Rules::compile(rules)?)) };
         let (echo, listen) = (flags & flag::NO_ECHO == 0, flags & flag::LISTEN != 0);

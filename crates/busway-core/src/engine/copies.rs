@@ -1,7 +1,7 @@
 //! Messages beside the straight way: those that are kept, copies for listeners, and what the driver passes between the
 //! clients of shared services.
 
-use super::publish::{From, Passing, LIVES};
+use super::publish::{From, Passing};
 use super::scope::{request_scope, scope_of};
 use super::{Engine, Event};
 use crate::connection::{Role, Who};
@@ -36,17 +36,43 @@ impl Engine {
         Ok(Flow::Stop)
     }
 
-    /// Sends a kept message to those who subscribed to it now; how many connections.
-    pub fn publish_kept(&mut self, conn: u32, topic: &str, frame: &[u8]) -> u64 {
-        let topic = self.topics.use_text(topic);
-        let mut route = self.topics.route(topic, &mut self.index);
-        let flags = frame[5] & (flag::FIELDS | LIVES);
-        let passing = Passing { scope: scope_of(frame), ..Passing::new(kind::DELIVER, flags, topic, &frame[HEAD..]) };
-        let mut narrowed = self.narrow(From::Conn(conn), &passing, &route);
-        let receivers = self.fan_out(From::Conn(conn), passing, narrowed.as_mut().unwrap_or(&mut route));
-        self.widen(topic, route, narrowed);
+    /// Gives a kept message to those of our clients who subscribed to it now, and to one member of each group; how many
+    /// connections, and which groups. Other nodes hear of it from the driver and do the same with those that are `served`
+    /// already, so over links it goes only to a member of a group that has none here.
+    pub fn publish_kept(&mut self, kept: &Kept, served: Option<&[String]>) -> (u64, Vec<String>) {
+        let topic = self.topics.use_text(kept.topic);
+        let passing = Passing::new(kind::DELIVER, kept.flags, topic, kept.body);
+        let who = Who { client: kept.client, session: kept.session, name: kept.name.into() };
+        let own = self.sessions.get(&kept.session).copied();
+        let from = whose(&who, own, served.is_some());
+        let (mut to, teams) = self.chosen(from, &passing, |member| member.echo || own != Some(member.conn));
+        let size = HEAD + kept.body.len();
+        // A node that can't take it is told that its clients miss it.
+        let long = |conn: u32| self.conns[conn as usize].as_deref().is_some_and(|this| this.is_too_long(size));
+        let mut links: Vec<u32> = to.iter().filter(|member| member.link).map(|member| member.conn).collect();
+        to.retain(|member| !member.link || !from.is_far() && long(member.conn));
+        links.retain(|&conn| !from.is_far() && !long(conn));
+        links.dedup();
+        let mut groups = Vec::new();
+        for (group, members) in teams {
+            let name = &self.groups[group as usize].name;
+            if served.is_some_and(|served| served.iter().any(|known| **known == **name)) {
+                continue;
+            }
+            let name = name.to_string();
+            let members = if size <= self.shortest { members } else { self.who_take(&members, size) };
+            if let Some(member) = self.pick(from, group, &members) {
+                to.push(member);
+                groups.push(name);
+            }
+        }
+        let mut receivers = links.len() as u64;
+        for (conn, ids, policy) in by_connection(to) {
+            let taken = self.deliver(from, conn, passing, &ids, policy, &mut u32::MAX.clone());
+            receivers += u64::from(taken && !links.contains(&conn));
+        }
         self.topics.unuse(topic);
-        receivers
+        (receivers, groups)
     }
 
     /// The driver is done with what held this connection up.
@@ -97,22 +123,19 @@ impl Engine {
         }
     }
 
-    /// Tells those who watch that a kept message is gone; each member of a group, since each was handed it.
-    pub fn withdraw(&mut self, kept: &Kept, local: bool) {
+    /// Tells those of our clients who watch that a kept message is gone; each member of a group, since each was handed it.
+    pub fn withdraw(&mut self, kept: &Kept, far: bool) {
         if self.index.watchers == 0 {
             return;
         }
         let topic = self.topics.use_text(kept.topic);
         let flags = kept.flags | flag::WITHDRAWN;
         let passing = Passing::new(kind::DELIVER, flags, topic, kept.body);
-        // For our clients alone if it was another node's.
         let who = Who { client: kept.client, session: kept.session, name: kept.name.into() };
-        let from = match self.sessions.get(&kept.session) {
-            _ if local => From::Far(&who),
-            Some(&conn) => From::Conn(conn),
-            None => From::Kept(kept.client, kept.session, kept.name),
-        };
-        let (mut to, teams) = self.chosen(from, &passing, |member| member.watch && !(local && member.link));
+        let own = self.sessions.get(&kept.session).copied();
+        let from = whose(&who, own, far);
+        let wants = |member: &Member| member.watch && !member.link && (member.echo || own != Some(member.conn));
+        let (mut to, teams) = self.chosen(from, &passing, wants);
         to.extend(teams.into_iter().flat_map(|(_, members)| members));
         for (conn, ids, _) in by_connection(to) {
             self.append(from, conn, passing, &ids, policy::BLOCK, &mut u32::MAX.clone());
@@ -191,6 +214,15 @@ impl Engine {
             return Err(Fault::new(code::RESERVED, "the topic belongs to the broker"));
         }
         Ok(checked)
+    }
+}
+
+/// Who a kept message comes from, as its receivers see it.
+fn whose(who: &Who, own: Option<u32>, far: bool) -> From<'_> {
+    match own {
+        _ if far => From::Far(who),
+        Some(conn) => From::Conn(conn),
+        None => From::Kept(who.client, who.session, &who.name),
     }
 }
 

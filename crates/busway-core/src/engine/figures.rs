@@ -64,7 +64,7 @@ impl Engine {
             ("linked_received", linked.received),
             ("linked_received_bytes", linked.received_bytes),
             ("linked_delivered", linked.delivered),
-            ("linked_delivered_bytes", linked.delivered_bytes),
+            ("linked_delivered_bytes", linked.sent_bytes),
             ("linked_dropped", linked.dropped),
         ]
     }
@@ -83,6 +83,7 @@ impl Engine {
             ("received_bytes", conn.count.received_bytes),
             ("messages_delivered", conn.count.delivered),
             ("delivered_bytes", conn.count.delivered_bytes),
+            ("sent_bytes", conn.count.sent_bytes),
             ("messages_dropped", conn.count.dropped),
         ]
     }
@@ -97,5 +98,6 @@ pub(super) fn add(sum: &mut Counters, by: &Counters) {
     sum.received_bytes += by.received_bytes;
     sum.delivered += by.delivered;
     sum.delivered_bytes += by.delivered_bytes;
+    sum.sent_bytes += by.sent_bytes;
     sum.dropped += by.dropped;
 }

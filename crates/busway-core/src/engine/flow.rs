@@ -230,6 +230,7 @@ impl Engine {
                 continue;
             };
             this.progress = None;
+            this.count.sent_bytes += bytes.len() as u64;
             if this.crowded && this.outbox.bytes() <= mark / 2 {
                 this.crowded = false;
                 this.stuck = false;

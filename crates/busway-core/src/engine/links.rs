@@ -347,7 +347,7 @@ impl Engine {
         if what == op::SERVE {
             return self.serve_afar(conn, id, text, flags & (flag::SHARED | flag::ASKS));
         }
-        if policy >= policy::DISCONNECT || flags & !(flag::LISTEN | flag::WATCH | flag::SINCE) != 0 {
+        if policy >= policy::DISCONNECT || flags & !(flag::LISTEN | flag::SINCE) != 0 {
             return Err(Fault::protocol(format!("interest with policy {policy} and flags {flags:#04x}")));
         }
         self.insert_subscription(conn, id, flags, policy, text, group, rules)

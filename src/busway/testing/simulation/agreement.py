@@ -15,6 +15,8 @@ class Seen:
 
     posts: dict[str, dict[str, int]] = field(default_factory=dict)
     pins: dict[str, dict[str, int]] = field(default_factory=dict)
+    known: dict[str, tuple[str, dict[str, int]]] = field(default_factory=dict)
+    """Where each program is, and what it was told of posts and pins."""
     stored: dict[str, list[tuple[int, Key]]] = field(default_factory=dict)
     """Offsets and messages of each node's own stream."""
     guids: dict[str, str] = field(default_factory=dict)
@@ -30,6 +32,8 @@ class Circumstances:
     """Those of them that read what is stored."""
     settled: frozenset[str]
     """Programs that were at one broker only. One that goes elsewhere may publish again there what it was not told of."""
+    orphans: frozenset[str]
+    """Those who were at a node that is lost for good. What it confirmed while it saw no other node, nobody else has."""
     calm: bool
     """Nothing went wrong."""
     refused: bool
@@ -100,7 +104,19 @@ def _kept(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
     for name, posts in seen.posts.items():
         yield from kept(f"post at {name}", ledger.posts, posts, how.living)
     for name, pins in seen.pins.items() if not how.forgotten else ():
-        yield from kept(f"pin at {name}", ledger.pins, pins, list(ledger.pins))
+        yield from kept(f"pin at {name}", ledger.pins, pins, list(ledger.pins), how.orphans)
+    yield from unknown(seen)
+
+
+def unknown(seen: Seen) -> Iterator[str]:
+    """Where somebody believes something else to be kept than is."""
+    for who, (place, known) in seen.known.items():
+        there = {f"status/{name}": number for name, number in seen.posts.get(place, {}).items()}
+        there |= {f"config/{name}": number for name, number in seen.pins.get(place, {}).items()}
+        if known != there:
+            wrong = sorted(topic for topic in known.keys() | there.keys() if known.get(topic) != there.get(topic))
+            pairs = {topic: (known.get(topic), there.get(topic)) for topic in wrong}
+            yield f"{who} at {place} knows of other kept messages than there are: {pairs}"
 
 
 def _stored(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:

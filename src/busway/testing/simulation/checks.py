@@ -108,13 +108,15 @@ def in_order(what: str, keys: list[Key]) -> Iterator[str]:
         last[name] = number
 
 
-def kept(what: str, said: dict[str, Said], there: dict[str, int], expected: list[str]) -> Iterator[str]:
-    """Whether of each of those who are expected there is what it said last, and of others nothing."""
+def kept(
+    what: str, said: dict[str, Said], there: dict[str, int], expected: list[str], orphans: Collection[str] = ()
+) -> Iterator[str]:
+    """Whether of each of those who are expected there is what it said last, and of others nothing; of `orphans` there may be less."""
     for name in there:
         if name not in expected:
             yield f"the {what} of {name} is still there"
     for name, one in said.items():
-        if name not in expected:
+        if name not in expected or name in orphans:
             continue
         if name not in there:
             if one.confirmed >= 0 and not any(one.confirmed <= number for number in one.absent):

@@ -98,6 +98,8 @@ async def run(play: Play, count: int) -> list[str]:
         return []
     if not await until(lambda: not strangers(nodes), _FAR):
         return strangers(nodes)
+    # One that dialled a node without power may wait for that as long as an attempt lasts; the survey tells of who never comes.
+    await until(lambda: all(program.at_home for program in cast.living()), _FAR)
     await asyncio.sleep(settings.heartbeat * 4 + settings.grace)
     problems = [*strangers(nodes), *unheard(nodes)]
     if not await until(lambda: not list(unlike(mirrors, nodes, stream)), _FAR):
@@ -116,6 +118,7 @@ async def run(play: Play, count: int) -> list[str]:
         living=[member.name for member in members],
         readers=[member.name for member in members if "read" in member.roles],
         settled=frozenset(member.name for member in everybody if _settled(member, world)),
+        orphans=frozenset(member.name for member in everybody if _hosts(member, world) & {node.name for node in lost}),
         calm=not set(play.happened) - {LATE, SKEW, UNEVEN, MIRRORS},
         refused=any(play.happened[kind] for kind in DISK),
         forgetful=frozenset(world.nodes[name].guid for name in (mirrors.victim,) if name and victims),
@@ -174,6 +177,11 @@ def _nodes(play: Play, count: int, settings: Settings, mirrors: Mirrors) -> list
             play.world.add_node(name, settings, stores=play.store != "memory", skew=skews[place], cluster=cluster)
         )
     return nodes
+
+
+def _hosts(member: Member, world: World) -> set[str]:
+    """The nodes that it has said something to."""
+    return {name.partition("#")[0] for name in world.network.reached.get(member.name, {})}
 
 
 def _settled(member: Member, world: World) -> bool:

@@ -59,6 +59,8 @@ class Ledger:
     """Pushes that were accepted."""
     posts: dict[str, Said] = field(default_factory=lambda: defaultdict(Said))
     pins: dict[str, Said] = field(default_factory=lambda: defaultdict(Said))
+    known: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    """What each subscriber of posts and pins believes to be kept, by topic: the last it got, unless it was told of its end."""
     replies: int = 0
     resumed: int = 0
     problems: list[str] = field(default_factory=list)

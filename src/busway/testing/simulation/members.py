@@ -16,6 +16,7 @@ from busway.testing.simulation.ledger import Key, Ledger, Said, key_of, payload
 from busway.testing.simulation.programs import AGAIN, TIMEOUT, Program
 
 ROLES: Final = ("read", "consume", "live", "follow", "share", "pull", "only", "serve")
+_KEPT: Final = "re:(status|config)/.*"
 BRIEF: Final = 3
 """Topics to which programs subscribe for a moment."""
 
@@ -119,6 +120,20 @@ class Member(Program):
         async for message in subscription:
             self._ledger.live[f"{self.name}@{self.place}"].append(key_of(message.text))
 
+    async def _know(self, bus: busway.Bus) -> None:
+        """What is posted and pinned at any node, and that it is gone."""
+        known = self._ledger.known[self.name]
+        subscription = await self._insist(lambda: bus.subscribe(_KEPT, watch=True).start())
+        async for message in subscription:
+            if message.kind == "withdrawn":
+                if known.pop(message.topic, None) is None:
+                    self._ledger.problems.append(f"{self.name}: told of the end of {message.text}, and never had it")
+                continue
+            _, number = key_of(message.text)
+            if number <= known.get(message.topic, -1):
+                self._ledger.problems.append(f"{self.name}: {message.text} came behind {known[message.topic]}")
+            known[message.topic] = number
+
     async def _read(self, bus: busway.Bus) -> None:
         """Everything that is stored at any node, from the beginning."""
         subscription = await self._insist(lambda: bus.subscribe("orders/**", since="all").start())
@@ -160,4 +175,4 @@ def heard(ledger: dict[str, list[Key]], who: str) -> list[Key]:
 
 def roles(chance: Random) -> tuple[str, ...]:
     """What a member of a mesh takes."""
-    return tuple(role for role in ROLES if chance.random() < 0.5)
+    return (*(role for role in ROLES if chance.random() < 0.5), "know")

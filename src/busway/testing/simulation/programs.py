@@ -70,6 +70,11 @@ class Program:
         self._stopping = asyncio.Event()
         self._numbers = dict.fromkeys(("orders", "live", "jobs", "tasks", "ask"), 0)
 
+    @property
+    def at_home(self) -> bool:
+        """It has a connection."""
+        return self.bus is not None and self.bus.state == "connected"
+
     def stop(self) -> None:
         """Close the client, and end."""
         self._stopping.set()

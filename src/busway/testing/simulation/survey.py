@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import busway
 from busway.cluster.mesh import Mesh
 from busway.errors import BusError, NoResponders
-from busway.testing.simulation.agreement import Seen
+from busway.testing.simulation.agreement import Seen, unknown
 from busway.testing.simulation.audit import until
 from busway.testing.simulation.ledger import Key, Ledger, key_of, payload
 from busway.testing.simulation.members import BRIEF, Member, heard
@@ -98,6 +98,7 @@ class Survey:
                 await self._reaches(buses)
                 for look in (self._works, self._answers, self._kept, self._stored):
                     await asyncio.gather(*(look(name, bus) for name, bus in buses.items()))
+                await self._known()
                 for node in self._lost:
                     await self._left_behind(node, next(iter(buses.values())))
                 await self._come_on(self._unread)
@@ -199,6 +200,18 @@ class Survey:
     async def _kept(self, name: str, bus: busway.Bus) -> None:
         self.seen.posts[name] = dict([key_of(message.text) for message in await bus.kept("status/**")])
         self.seen.pins[name] = dict([key_of(message.text) for message in await bus.kept("config/**")])
+
+    async def _known(self) -> None:
+        """Who subscribed to what is kept has the last of it."""
+
+        def same() -> bool:
+            return not list(unknown(self.seen))
+
+        for program in self._programs:
+            self.seen.known[program.name] = program.place, self._ledger.known[program.name]
+        await until(same, _SOON)
+        # When the programs go they are told of the end of each other's posts.
+        self.seen.known = {who: (place, dict(known)) for who, (place, known) in self.seen.known.items()}
 
     async def _stored(self, name: str, bus: busway.Bus) -> None:
         self.seen.guids[name] = bus.server["guid"]
