@@ -6,21 +6,19 @@ import os
 from collections import deque
 from collections.abc import Collection
 from errno import EAGAIN, EINVAL, EMSGSIZE
-from typing import Final
+from functools import partial
 
 from busway.fuse.format import HEAD, MESSAGE, WORD
 from busway.gateway.fuse.bridge import Bridge
 from busway.gateway.fuse.config import Mount
 from busway.gateway.fuse.exchange import Client, Exchange
+from busway.gateway.fuse.gathering import PATIENCE, Gathering
 from busway.gateway.fuse.kernel import Kernel
 from busway.gateway.fuse.nodes import File, Later, Node
-from busway.gateway.fuse.pieces import FULL, Pieces
+from busway.gateway.fuse.pieces import FULL
 from busway.gateway.fuse.wire import DIRECT_IO, STREAM
 
 log = logging.getLogger("busway.gateway")
-
-_PATIENCE: Final = 1.0
-"""Seconds after which nothing more follows a piece of a write."""
 
 
 class BusNode(Node):
@@ -51,6 +49,13 @@ class BusNode(Node):
         """There is something for these."""
         for client in clients:
             self._files[client].arrived()
+
+    async def settle(self) -> None:
+        """Return when no file holds a write of which it is not known yet whether it is whole, or after a while."""
+        for _ in range(40):
+            if not any(file.holds for file in self._files.values()):
+                return
+            await asyncio.sleep(PATIENCE / 20)
 
     def attributes(self) -> dict[str, bytes]:
         exchange = self._exchange
@@ -83,20 +88,34 @@ class BusFile(File):
         self._node = node
         self._exchange = exchange
         self._bridge = bridge
-        self._longest = settings.max_message + HEAD
-        self._pieces = Pieces()
-        self._timer: asyncio.TimerHandle | None = None
-        """While something is held there."""
+        self._gathering = Gathering(kernel, settings.max_message + HEAD, self._late, self._dropped)
         self._reads: deque[tuple[int, int]] = deque()
         """Reads that wait: number and size."""
 
     # Writing.
 
+    @property
+    def holds(self) -> bool:
+        """Whether a part of a write is here, and not its rest."""
+        return bool(self._gathering)
+
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
         size = len(data)
-        if offset or self._timer is not None or (size > FULL and self._longest > FULL):
-            return self._write_piece(number, offset, bytes(data), flags)
-        return self._written(number, bytes(data), size, flags)
+        if not offset and size <= FULL and not self._gathering:
+            return self._written(number, bytes(data), size, flags)
+        whole = self._gathering.add(offset, bytes(data), partial(self._check, flags))
+        if whole is not None:
+            return self._written(number, whole, size, 0 if offset else flags)
+        self.kernel.wrote(number, size)
+        return None
+
+    def _check(self, flags: int, data: bytes, _total: int | None) -> None:
+        """Tell all that can be wrong with a message while nothing of it has been taken."""
+        if WORD.unpack_from(data)[0] != MESSAGE:
+            raise OSError(EMSGSIZE, "only a message is that long")
+        self._exchange.write(self.client, data)
+        if not self._bridge.check() and flags & os.O_NONBLOCK:
+            raise OSError(EAGAIN, "the bus has no room")
 
     def _written(self, number: int, data: bytes, size: int, flags: int) -> Later | None:
         """A whole write; `size` is what to tell of it if it is a message."""
@@ -128,54 +147,29 @@ class BusFile(File):
         self._bridge.check()
         self._publish(channel, payload, number, size)
 
-    def _write_piece(self, number: int, offset: int, data: bytes, flags: int) -> Later | None:
-        pieces = self._pieces
-        if pieces and not pieces.continues(offset):
-            self._settle()
-        if offset and not pieces:
-            raise OSError(EINVAL, "the rest of a write that was refused")
-        if not offset and (len(data) < WORD.size or WORD.unpack_from(data)[0] != MESSAGE):
-            return self._written(number, data, len(data), flags)
-        if pieces.size + len(data) > self._longest:
-            pieces.whole()
-            raise OSError(EMSGSIZE, "the message is too long")
-        whole = pieces.add(data)
-        if whole is not None:
-            self._calm()
-            return self._written(number, whole, len(data), flags)
-        self._calm()
-        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._settle)
-        self.kernel.wrote(number, len(data))
-        return None
-
-    def _settle(self) -> None:
-        """No more pieces come: what is held is a whole message."""
-        self._calm()
-        if not self._pieces:
-            return
-        data = self._pieces.whole()
+    def _late(self, data: bytes) -> None:
+        """It turns out that this was a whole message; who wrote it was told that it is written."""
         try:
             _, channel = self._exchange.write(self.client, data)
             self._bridge.check()
             self._publish(channel, data[HEAD:])
-        except OSError as error:  # who wrote it was told that it is written
+        except OSError as error:
             self._bridge.unpublished += 1
             log.warning("a message of %d bytes that was written in pieces is lost: %s", len(data), error)
 
-    def _calm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _dropped(self, size: int) -> None:
+        self._bridge.unpublished += 1
+        log.warning("%d bytes of a longer message are dropped: its rest was not written", size)
 
     def flush(self, number: int) -> None:
-        self._settle()
+        self._gathering.used()
         self.kernel.data(number)
 
     # Reading.
 
     def read(self, number: int, offset: int, size: int, flags: int) -> None:
-        if self._timer is not None:
-            self._settle()
+        if self._gathering:
+            self._gathering.used()
         blocks = self._exchange.take(self.client, size, FULL)
         if blocks:
             self.kernel.blocks(number, blocks)
@@ -191,9 +185,12 @@ class BusFile(File):
     def _interrupted(self, number: int) -> None:
         self._reads = deque(one for one in self._reads if one[0] != number)
 
+    def poll(self, key: int, flags: int) -> int:
+        if self._gathering:
+            self._gathering.used()
+        return super().poll(key, flags)
+
     def ready(self) -> bool:
-        if self._timer is not None:
-            self._settle()
         return self._exchange.ready(self.client)
 
     def watch(self) -> None:
@@ -218,5 +215,5 @@ class BusFile(File):
         self.wake()
 
     def close(self) -> None:
-        self._settle()
+        self._gathering.close()
         self._node.left(self.client)

@@ -53,6 +53,7 @@ class FileDoor:
         self._kernel: Kernel | None = None
         self._bridge: Bridge | None = None
         self._files: FileSystem | None = None
+        self._fusebus: BusNode | None = None
 
     @property
     def _buses(self) -> list[Bus]:
@@ -75,7 +76,7 @@ class FileDoor:
         try:
             for bus in self._buses:
                 await bus.open()
-            self._kernel = kernel = Kernel(mounting.mount(self.folder, self.settings))
+            self._kernel = kernel = Kernel(mounting.mount(self.folder, self.settings), self.settings.request)
         except BaseException:
             for bus in self._buses:
                 await bus.close()
@@ -89,10 +90,8 @@ class FileDoor:
 
     def _root(self, kernel: Kernel, bridge: Bridge) -> Folder:
         channels = ChannelsNode(kernel, self.exchange, bridge)
-        names: dict[str, Node] = {
-            "channels": channels,
-            "fusebus": BusNode(kernel, self.exchange, bridge, self.settings),
-        }
+        self._fusebus = BusNode(kernel, self.exchange, bridge, self.settings)
+        names: dict[str, Node] = {"channels": channels, "fusebus": self._fusebus}
         if not self.settings.documented:
             assert self._others is not None
             source = Following(self._others, self.settings)
@@ -120,7 +119,9 @@ class FileDoor:
                 await asyncio.to_thread(mounting.unmount, self.folder)
             except MountFailed as error:
                 log.warning("%s", error)
-            kernel.stop()
+        if self._fusebus is not None:
+            await self._fusebus.settle()
+        kernel.stop()
         try:
             async with asyncio.timeout(seconds):
                 await bridge.close()

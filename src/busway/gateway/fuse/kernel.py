@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from errno import EAGAIN, EBADF, EINTR, EIO, ENODEV, ENOENT, ENOSYS
+from errno import EAGAIN, EBADF, EINTR, EIO, ENODEV, ENOENT, ENOSYS, ETIMEDOUT
 from typing import Any, Final, TypeAlias
 
 from busway.gateway.fuse import wire
@@ -30,10 +30,14 @@ _WROTE: Final = wire.WROTE.pack
 
 
 class Kernel:
-    """Reads requests and hands them to the handler of their kind. Made with an open file that is not blocking."""
+    """Reads requests and hands them to the handler of their kind.
 
-    def __init__(self, fd: int) -> None:
+    Made with an open file that is not blocking, and with the seconds that a request may wait for the broker.
+    """
+
+    def __init__(self, fd: int, patience: float | None = None) -> None:
         self._fd = fd
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._table: dict[int, Handler] = {}
         self._buffer = memoryview(bytearray(wire.BUFFER))
@@ -102,6 +106,12 @@ class Kernel:
         log.error("a request of the kernel failed", exc_info=error)
         self.fail(number, EIO)
 
+    @property
+    def caller(self) -> int:
+        """The thread that asks, while its request is handled; 0: it can't be seen from here."""
+        (caller,) = wire.CALLER.unpack_from(self._buffer)
+        return int(caller)
+
     # What takes longer.
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
@@ -111,9 +121,12 @@ class Kernel:
 
     async def _run(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await work
+            async with asyncio.timeout(self._patience):
+                await work
         except asyncio.CancelledError:
             self.fail(number, EINTR)
+        except TimeoutError as error:
+            self.fail(number, error.errno or ETIMEDOUT)
         except OSError as error:
             self.fail(number, error.errno or EIO)
         except Exception as error:  # noqa: BLE001 - logged

@@ -1,6 +1,7 @@
 """The folder `services`: a file for each service; what is written is a request, and what is read then the reply. A driver."""
 
 import asyncio
+import logging
 import os
 from collections import deque
 from errno import EAGAIN, EMSGSIZE, ENODATA
@@ -9,11 +10,15 @@ from typing import Final
 
 from busway.errors import BusError
 from busway.gateway.fuse.following import Following, told
+from busway.gateway.fuse.gathering import Gathering
 from busway.gateway.fuse.kernel import Kernel
-from busway.gateway.fuse.nodes import File, Node
+from busway.gateway.fuse.nodes import File, Later, Node
 from busway.gateway.fuse.paths import Paths
+from busway.gateway.fuse.pieces import FULL
 from busway.gateway.fuse.tree import Tree
 from busway.gateway.fuse.wire import DIRECT_IO, STREAM
+
+log = logging.getLogger("busway.gateway")
 
 _UNDERWAY: Final = 64
 """Requests of one open file that wait for their replies, or replies that wait to be read."""
@@ -58,18 +63,60 @@ class ServiceFile(File):
         self._rest: bytes | None = None
         """What was not read of the first reply; None: it was not begun."""
         self._reads: deque[tuple[int, int]] = deque()
+        self._room = asyncio.Event()
+        """Set when a reply was read."""
+        self._gathering = Gathering(services.kernel, self._following.settings.line, self._begin, self._dropped)
 
-    def write(self, number: int, offset: int, data: memoryview, flags: int) -> None:
-        del flags
-        settings = self._following.settings
-        if offset or len(data) > settings.line:
-            raise OSError(EMSGSIZE, f"a request has {settings.line} bytes at most")
-        if len(self._replies) >= _UNDERWAY:
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
+        size = len(data)
+        request: bytes | None = bytes(data)
+        if offset or size > FULL or self._gathering:
+            request = self._gathering.add(offset, bytes(data), partial(self._check, flags))
+        elif size > self._following.settings.line:
+            raise OSError(EMSGSIZE, f"a request has {self._following.settings.line} bytes at most")
+        if request is None:
+            self.kernel.wrote(number, size)
+            return None
+        if self._full:
+            if flags & os.O_NONBLOCK and not offset:
+                raise OSError(EAGAIN, "read the replies first")
+            return self._begin_later(number, request, size)
+        self._begin(request)
+        self.kernel.wrote(number, size)
+        return None
+
+    @property
+    def _full(self) -> bool:
+        return len(self._replies) >= _UNDERWAY
+
+    def _check(self, flags: int, _data: bytes, _total: int | None) -> None:
+        if self._full and flags & os.O_NONBLOCK:
             raise OSError(EAGAIN, "read the replies first")
-        task = asyncio.get_running_loop().create_task(self._ask(bytes(data).removesuffix(b"\n")))
+
+    def _begin(self, request: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask(request.removesuffix(b"\n")))
         task.add_done_callback(lambda _: self._arrived())
         self._replies.append(task)
-        self.kernel.wrote(number, len(data))
+
+    async def _begin_later(self, number: int, request: bytes, size: int) -> None:
+        """Wait until a reply was read. It does not wait for ever: others can't write to the service meanwhile."""
+        while self._full:
+            self._room.clear()
+            await self._room.wait()
+        self._begin(request)
+        self.kernel.wrote(number, size)
+
+    def _dropped(self, size: int) -> None:
+        log.warning("%d bytes of a longer request to %r are dropped: its rest was not written", size, self._topic)
+
+    def flush(self, number: int) -> None:
+        self._gathering.used()
+        self.kernel.data(number)
+
+    def _taken(self) -> None:
+        """The first reply was read."""
+        self._replies.popleft()
+        self._room.set()
 
     async def _ask(self, payload: bytes) -> bytes:
         try:
@@ -79,6 +126,8 @@ class ServiceFile(File):
         return reply.payload
 
     def read(self, number: int, offset: int, size: int, flags: int) -> None:
+        if self._gathering:
+            self._gathering.used()
         if offset and self._rest is None:
             self.kernel.data(number)
         elif not self._replies:
@@ -94,23 +143,28 @@ class ServiceFile(File):
     def _give(self, number: int, size: int) -> None:
         reply = self._replies[0]
         if (error := reply.exception()) is not None:
-            self._replies.popleft()
+            self._taken()
             raise error
         if self._rest is None:
             self._rest = reply.result()
             if not self._rest:  # an empty reply is told by its end alone
                 self._rest = None
-                self._replies.popleft()
+                self._taken()
                 self.kernel.data(number)
                 return
         data, self._rest = self._rest[:size], self._rest[size:]
         self.kernel.data(number, data)
         if not data:
             self._rest = None
-            self._replies.popleft()
+            self._taken()
 
     def _interrupted(self, number: int) -> None:
         self._reads = deque(one for one in self._reads if one[0] != number)
+
+    def poll(self, key: int, flags: int) -> int:
+        if self._gathering:
+            self._gathering.used()
+        return super().poll(key, flags)
 
     def ready(self) -> bool:
         return bool(self._replies) and self._replies[0].done()
@@ -126,6 +180,7 @@ class ServiceFile(File):
             self.wake()
 
     def close(self) -> None:
+        self._gathering.close()
         for task in self._replies:
             if not task.done():
                 task.cancel()

@@ -58,6 +58,8 @@ HEADER: Final = Struct("=IIQQIIIHH")
 """length, opcode, number, node, user, group, process, length of extensions, nothing"""
 ASKED: Final = Struct("=4xIQQ")
 """Of that: opcode, number, node."""
+CALLER: Final = Struct("=32xI")
+"""Of that: process, which is the thread that asks."""
 INIT: Final = Struct("=IIII")
 """major, minor, bytes to read ahead, flags"""
 READ: Final = Struct("=QQIIQII")
