@@ -116,3 +116,11 @@ def test_what_is_written_is_what_the_document_says(folder):
         list(form.messages(b"x" * 39))
     with pytest.raises(ValueError, match="not whole"):
         list(form.messages(form.META.pack(0, 0, 0, 1, 16) + b"x"))
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\n"])
+def test_what_is_no_name_registers_nothing(client, name):
+    before = client.channels()
+    with pytest.raises(ValueError, match="can't be the name of a channel"):
+        client.channel(name)
+    assert client.channels() == before

@@ -66,9 +66,11 @@ class Client:
     # Channels.
 
     def channel(self, name: str) -> int:
-        """The number of a channel, which is registered if it is new."""
+        """The number of a channel, which is registered if it is new. ValueError: a name is one line, and not empty."""
         number = self._numbers.get(name)
         if number is None:
+            if not name or "\n" in name:
+                raise ValueError(f"{name!r} can't be the name of a channel")
             channels = os.open(self.folder / "channels", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
                 os.write(channels, name.encode() + b"\n")
