@@ -6,10 +6,11 @@ client's number in the fields `serno` and `client`.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from errno import EINVAL, EIO, ENOSPC
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final
 
@@ -40,8 +41,13 @@ class Bridge:
         self._exchange = exchange
         self._settings = settings
         self._following: dict[str, asyncio.Task[Subscription]] = {}
-        self._early: dict[str, list[Message]] = {}
+        self._wanted: Counter[str] = Counter()
+        """How many want to register a channel that is none yet."""
+        self._early: dict[str, deque[Message]] = {}
         """What came for channels that are about to be registered."""
+        self._early_bytes = 0
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """Subscriptions that end, by channel."""
         self._waiting: deque[tuple[str, bytes, dict[str, int], Coroutine[Any, Any, None] | None]] = deque()
         """What goes out next: topic, payload and fields; and a publish that has begun, and waits for the bus."""
         self._bytes = 0
@@ -160,7 +166,8 @@ class Bridge:
     # From the bus.
 
     async def follow(self, names: Sequence[str]) -> None:
-        """Have what is published on these come in. OSError: it can't be."""
+        """Have what is published on these come in, until registered() or leave(), one of which is due. OSError: it can't be."""
+        self._wanted.update(names)
         tasks = []
         for name in names:
             task = self._following.get(name)
@@ -177,21 +184,58 @@ class Bridge:
     def registered(self, names: Sequence[str]) -> None:
         """These are channels now."""
         for name in names:
-            for message in self._early.pop(name, ()):
+            self._wanted.pop(name, None)
+            for message in self._forget(name):
                 self._came(message)
 
+    def leave(self, names: Sequence[str]) -> None:
+        """These were not registered after all; what nobody else is about to register comes in no longer."""
+        for name in names:
+            if name in self._wanted:
+                self._wanted[name] -= 1
+                if not self._wanted[name]:
+                    del self._wanted[name]
+                    self._forget(name)
+                    # The broker may not have answered yet: it is told as soon as it has.
+                    self._following[name].add_done_callback(partial(self._unwanted, name))
+
+    def _unwanted(self, name: str, task: "asyncio.Task[Subscription]") -> None:
+        if name in self._wanted or self._exchange.registry.number(name) is not None:
+            return  # somebody has come back to it
+        if self._following.get(name) is not task:
+            return
+        del self._following[name]
+        if not task.cancelled() and task.exception() is None:
+            leaving = asyncio.get_running_loop().create_task(task.result().close())
+            self._leaving[name] = leaving
+            leaving.add_done_callback(lambda _: self._leaving.pop(name))
+
+    def _forget(self, name: str) -> Collection[Message]:
+        early = self._early.pop(name, None)
+        if early is None:
+            return ()
+        self._early_bytes -= sum(len(message.payload) for message in early)
+        return early
+
+    def _keep(self, message: Message) -> None:
+        """It came for a channel that is about to be registered. As much is kept as the file would keep."""
+        if message.topic not in self._wanted:
+            return
+        early = self._early.setdefault(message.topic, deque())
+        early.append(message)
+        self._early_bytes += len(message.payload)
+        while early and (len(early) > self._settings.messages or self._early_bytes > self._settings.bytes):
+            self._early_bytes -= len(early.popleft().payload)
+
     async def _subscribe(self, name: str) -> Subscription:
+        if (leaving := self._leaving.get(name)) is not None:
+            await asyncio.wait([leaving])  # else what comes would come twice
         return await self._bus.subscribe("/" + name, echo=False, listen=True, handler=self._came).start()
 
     def _came(self, message: Message) -> None:
         if message.kind not in _KINDS:
             return
         channel = self._exchange.registry.number(message.topic)
-        if channel is None:  # it is about to be registered
-            early = self._early.setdefault(message.topic, [])
-            early.append(message)
-            del early[: -self._settings.messages]
-            return
         payload = message.payload
         if len(payload) > self._settings.max_message:
             self.too_long += 1
@@ -200,6 +244,9 @@ class Bridge:
                 len(payload),
                 message.topic,
             )
+            return
+        if channel is None:
+            self._keep(message)
             return
         _, waiting = self._exchange.publish(channel, native(message), payload)
         if waiting:

@@ -73,8 +73,12 @@ class ChannelsFile(File):
     async def _register(self, number: int, names: list[str], size: int) -> None:
         """What is published to the bus is to come from the moment on in which the write returns."""
         self._node.bridge.check()
-        await self._node.bridge.follow(names)
-        self._node.exchange.registry.room(names)
+        try:
+            await self._node.bridge.follow(names)
+            self._node.exchange.registry.room(names)
+        except BaseException:
+            self._node.bridge.leave(names)
+            raise
         self._node.register(names)
         self.kernel.wrote(number, size)
 

@@ -1,0 +1,244 @@
+"""A bus that does not answer, a service whose replies nobody reads: whoever waits is told in the end, and nothing grows."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import busway
+import busway.sync
+from busway.gateway.fuse.bridge import Bridge
+from busway.gateway.fuse.config import Mount
+from busway.gateway.fuse.door import FileDoor
+from busway.gateway.fuse.exchange import Exchange
+
+from .mounting import PATIENCE, Later, mounted, until
+from .raw import Raw, listed, refused, register
+from .test_document_mount import serving
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def stalled(tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """A broker that can be stopped, and a mount of its bus."""
+    place = tmp_path / "mount"
+    place.mkdir()
+    url = f"unix:{tmp_path}/bus"
+    with (
+        serving(url) as server,
+        mounted("mount", "--url", url, "--request", 1, folder=place) as made,
+    ):
+
+        @contextlib.contextmanager
+        def stopped() -> Iterator[None]:
+            server.send_signal(signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                server.send_signal(signal.SIGCONT)
+
+        yield SimpleNamespace(folder=place, url=url, stopped=stopped, mounted=made)
+
+
+def test_nothing_waits_for_ever(stalled) -> None:
+    folder = stalled.folder
+    (folder / "topics" / "known").write_bytes(b"line\n")
+
+    def write() -> None:
+        with (folder / "topics" / "known").open("ab", buffering=0) as file:
+            file.write(b"line\n")
+
+    with stalled.stopped():
+        for work in (
+            lambda: os.open(folder / "topics" / "new", os.O_RDWR | os.O_CREAT),
+            write,
+            lambda: os.listdir(folder / "streams"),
+            lambda: register(folder, "NEW"),
+        ):
+            assert Later(work).result() in {errno.ETIMEDOUT, errno.EIO}
+    write()
+    register(folder, "NEW")
+    assert os.listdir(folder / "streams") == ["default"]
+
+
+def subscriptions(bus: busway.sync.Bus) -> int:
+    return int(bus.info()["stats"]["subscriptions"])
+
+
+def test_a_channel_that_was_not_registered_is_not_followed(stalled) -> None:
+    folder = stalled.folder
+    with busway.sync.connect(stalled.url) as bus:
+        before = subscriptions(bus)
+        with stalled.stopped():
+            writer = subprocess.Popen(["sh", "-c", "echo LEAK >> channels"], cwd=folder)
+            assert writer.wait(PATIENCE) != 0
+        assert listed(folder) == []
+        until(lambda: subscriptions(bus) == before, "nobody hears it")
+        [channel] = register(folder, "LEAK")  # as if nothing had been
+        assert subscriptions(bus) == before + 1
+        with Raw(folder) as reader:
+            reader.subscribe("LEAK")
+            bus.publish("LEAK", b"once")
+            assert [(one.channel, one.data) for one in reader.wait(1)] == [(channel, b"once")]
+            assert not reader.ready()
+
+
+class Followed:
+    """A bus that takes its time to subscribe, while messages come."""
+
+    state = "connected"
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.open = 0
+
+    def subscribe(self, topic, *, handler, **_options):
+        self.topic, self.handler = topic, handler
+        return self
+
+    async def start(self):
+        self.open += 1
+        await self.go.wait()
+        return self
+
+    async def close(self):
+        self.open -= 1
+
+    def come(self, size: int) -> None:
+        self.handler(SimpleNamespace(topic=self.topic[1:], kind="publish", payload=bytes(size), id="0" * 32))
+
+
+async def test_what_comes_before_a_channel_is_registered_is_bounded() -> None:
+    bus = Followed()
+    settings = Mount(bytes=10_000, messages=100)
+    exchange = Exchange(settings)
+    bridge = Bridge(bus, exchange, settings)
+    following = asyncio.create_task(bridge.follow(["A"]))
+    while not bus.open:
+        await asyncio.sleep(0)
+    for _ in range(30):
+        bus.come(1000)
+    assert bridge._early_bytes == sum(len(one.payload) for one in bridge._early["A"]) == 10_000
+    for _ in range(200):
+        bus.come(1)
+    assert len(bridge._early["A"]) == 100
+    bus.come(2000)
+    assert bridge.too_long == 1
+    bus.go.set()
+    await following
+    exchange.register(["A"])
+    bridge.registered(["A"])
+    assert len(exchange.store.records) == 100
+    assert (bridge._early, bridge._early_bytes) == ({}, 0)
+
+
+async def test_who_was_interrupted_leaves_nothing_behind() -> None:
+    bus = Followed()
+    bridge = Bridge(bus, Exchange(Mount()), Mount())
+    first, second = (asyncio.create_task(bridge.follow(["A"])) for _ in range(2))
+    while not bus.open:
+        await asyncio.sleep(0)
+    bus.come(10)
+    first.cancel()
+    await asyncio.wait([first])
+    bridge.leave(["A"])
+    bus.come(10)
+    assert bridge._early_bytes == 20  # the other one is still about to register it
+    second.cancel()
+    await asyncio.wait([second])
+    bridge.leave(["A"])
+    bus.come(10)
+    assert (bridge._early, bridge._early_bytes) == ({}, 0)
+    bus.go.set()
+    async with asyncio.timeout(PATIENCE):
+        while bus.open:
+            await asyncio.sleep(0)
+
+
+# Who writes without waiting.
+
+
+async def test_a_writer_that_does_not_wait_beside_one_that_does(tmp_path: Path) -> None:
+    """The kernel lets one write at a time to a file, so the one that waits for room does so for a time only."""
+    async with busway.serve() as server:
+        door = FileDoor(tmp_path, lambda name: server.connect(name=name), Mount(request=0.5))
+        async with door:
+
+            def work() -> None:
+                [channel] = register(tmp_path, "A")
+                with Raw(tmp_path) as waits, Raw(tmp_path, os.O_NONBLOCK) as hurries:
+                    door._bridge._bytes += 100 << 20  # the bus has no room
+                    first = Later(lambda: waits.publish(channel, b"x"))
+                    with refused(errno.EAGAIN):
+                        hurries.publish(channel, b"y")
+                    assert first.result() == errno.ETIMEDOUT
+                    door._bridge._bytes -= 100 << 20
+                    hurries.publish(channel, b"z")
+
+            await asyncio.to_thread(work)
+            assert door.exchange.published == 1
+
+
+# Services.
+
+
+@pytest.fixture
+def service(stalled) -> Iterator[SimpleNamespace]:
+    """A service that tells how long a request was."""
+    with (
+        busway.sync.connect(stalled.url) as bus,
+        bus.serve("length", lambda message: str(len(message.payload))),
+    ):
+        fd = os.open(stalled.folder / "services" / "length", os.O_RDWR | os.O_CREAT)
+        yield SimpleNamespace(fd=fd, folder=stalled.folder)
+        os.close(fd)
+
+
+def reply(fd: int) -> bytes:
+    told = b""
+    while part := os.read(fd, 100):
+        told += part
+    return told
+
+
+def test_a_long_request_is_whole_or_refused(service) -> None:
+    for size in (1_048_577, 1_500_000, 3 * MIB):
+        with refused(errno.EMSGSIZE):
+            os.write(service.fd, bytes(size))
+        with refused(errno.ENODATA):
+            os.read(service.fd, 10)
+    for size in (983_041, 1_000_000, MIB):
+        assert os.write(service.fd, bytes(size)) == size
+        assert reply(service.fd) == b"%d" % size
+
+
+def test_a_request_of_several_pieces(tmp_path: Path) -> None:
+    with mounted("mount", "--unix", tmp_path / "bus", "--line", 3 * MIB) as made:
+        with busway.sync.connect(f"unix:{tmp_path}/bus") as bus, bus.serve("s", lambda one: str(len(one.payload))):
+            fd = os.open(made.folder / "services" / "s", os.O_RDWR | os.O_CREAT)
+            for size in (2_000_000, 3 * MIB):
+                assert os.write(fd, bytes(size)) == size
+                assert reply(fd) == b"%d" % size
+            os.close(fd)
+
+
+def test_more_requests_than_replies_were_read_of(service) -> None:
+    for _ in range(64):
+        os.write(service.fd, b"abc")
+    later = Later(lambda: os.write(service.fd, b"abcd"))
+    assert reply(service.fd) == b"3"
+    assert later.result() == 4
+    assert Later(lambda: os.write(service.fd, b"nobody reads")).result() == errno.ETIMEDOUT
+    os.set_blocking(service.fd, False)
+    with refused(errno.EAGAIN):
+        os.write(service.fd, b"abc")
+    os.set_blocking(service.fd, True)
+    assert [reply(service.fd) for _ in range(64)] == [b"3"] * 63 + [b"4"]
