@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 import busway
 from busway.gateway.fuse import names
-from busway.gateway.fuse.lines import Lines, Written
+from busway.gateway.fuse.lines import Lines, Reader, Written
 from busway.gateway.fuse.paths import Paths
 from busway.gateway.fuse.pieces import FULL, Pieces
 from busway.gateway.fuse.registry import Registry
@@ -73,7 +73,63 @@ def test_a_line_that_is_too_long_takes_nothing_of_its_write():
     assert written.add(b"ab") == []
     with refused(errno.EMSGSIZE):
         written.add(b"c\nabcde\n")
-    assert written.add(b"c\n") == [b"abc"]
+    assert written.thrown == 2
+    assert written.add(b"c\n") == [b"c"]
+    assert written.last() == b""
+
+
+def test_the_rest_of_a_line_that_is_too_long_is_thrown_away():
+    written = Written(4)
+    with refused(errno.EMSGSIZE):
+        written.add(b"abcde")
+    with refused(errno.EMSGSIZE):
+        written.add(b"f")
+    assert written.thrown == 1
+    assert written.add(b"g\nhi\nj") == [b"hi"]
+    assert written.last() == b"j"
+
+
+def test_a_descriptor_that_is_closed_ends_a_line_that_is_too_long():
+    written = Written(4)
+    with refused(errno.EMSGSIZE):
+        written.add(b"abcde")
+    assert written.last() == b""
+    assert written.add(b"next\n") == [b"next"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), max_size=60),
+    st.integers(1, 60),
+)
+def test_a_reader_gets_whole_lines_and_knows_how_many_it_did_not(steps, limit):
+    """Lines are numbered; between reads of some bytes some more are written, of which the oldest go."""
+    lines = Lines(limit)
+    reader, got, written, only_its_end = Reader(lines, 0), b"", 0, 0
+    for size, more in [*steps, (1 << 20, 0), (1 << 20, 0)]:
+        for _ in range(more):
+            lines.add(b"<%d>\n" % written)
+            written += 1
+        missed = reader.missed
+        data = reader.read(reader.place, size)[1]
+        only_its_end += reader.missed > missed and got.endswith(b">")  # of which nothing else was gone
+        got += data
+    assert got == b"" or got.endswith(b"\n")
+    whole = [line for line in got.split(b"\n") if line.startswith(b"<") and line.endswith(b">")]
+    numbers = [int(line[1:-1]) for line in whole]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) + reader.missed == written + only_its_end
+    parts = set(got.split(b"\n")) - {b"", *whole}
+    everything = [b"<%d>" % number for number in range(written)]
+    assert all(any(one.startswith(part) for one in everything) for part in parts)
+
+
+def test_who_reads_from_the_start_again_misses_nothing():
+    lines = Lines(8)
+    reader = Reader(lines, 0)
+    for number in range(10):
+        lines.add(b"<%d>\n" % number)
+        reader.read(0, 100)
+    assert (reader.missed, reader.read(0, 100)[1]) == (0, b"<8>\n<9>\n")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +161,15 @@ def test_names_that_are_none(name):
 @given(st.text(st.characters(exclude_categories=["C"], exclude_characters="/*"), min_size=1, max_size=20))
 def test_every_fragment_has_a_name(fragment):
     assert names.topic_of("", names.name_of(fragment)) == fragment
+    beside_a_folder = names.name_of(fragment, topic=True)
+    assert names.topic_of("", beside_a_folder) == fragment
+    assert names.is_escaped(beside_a_folder)
+
+
+def test_a_name_that_is_too_long_to_be_listed():
+    assert names.name_of("x" * 255) == "x" * 255
+    assert names.name_of("x" * 256) is None
+    assert names.name_of("ż" * 128) is None
 
 
 def test_paths():
@@ -124,8 +189,16 @@ def test_paths():
     assert (sorted(paths.folders("")), list(paths.topics("a/b"))) == (["a", "x"], ["c"])
     with refused(errno.ENOTEMPTY):
         paths.remove("a")
-    for path in ("a/b/c", "a/b", "a", "x"):
+    with refused(errno.ENOENT):
+        paths.remove("a/b/c")
+    paths.add("x")
+    paths.leave("a/b/c")
+    for path in ("a/b", "a", "x"):
         paths.remove(path)
+    assert paths.has("x")
+    paths.leave("x")
+    with refused(errno.ENOENT):
+        paths.leave("x")
     with refused(errno.ENOENT):
         paths.remove("a")
     assert not list(paths.folders(""))

@@ -264,6 +264,7 @@ def test_names_that_can_not_be_topics(folder: Path, wrong: str) -> None:
 
 
 def test_a_line_that_is_too_long(folder: Path, bus: busway.sync.Bus, name: str) -> None:
+    """Nothing of it is published, be it as the rest of it when the file is closed."""
     fd = os.open(folder / "topics" / name, os.O_WRONLY | os.O_CREAT)
     with bus.subscribe(name) as messages:
         with refused(errno.EMSGSIZE):
@@ -271,18 +272,69 @@ def test_a_line_that_is_too_long(folder: Path, bus: busway.sync.Bus, name: str) 
                 os.write(fd, b"x" * 65_536)
         os.close(fd)
         (folder / "topics" / name).write_text("fits\n")
-        found = messages.recv(PATIENCE)
-        while found.payload != b"fits":
-            assert set(found.payload) == {ord("x")}
-            found = messages.recv(PATIENCE)
+        assert messages.recv(PATIENCE).payload == b"fits"
+    assert os.getxattr(folder / "topics" / name, "user.busway.refused") == b"1"
 
 
-def test_a_reader_that_is_too_slow_skips_whole_lines(folder: Path, name: str) -> None:
-    """256 KiB of a topic are kept; the oldest lines go."""
+@pytest.mark.parametrize("how", ["cat > topics/$1", "dd bs=1M iflag=fullblock of=topics/$1"])
+def test_a_line_that_is_too_long_from_a_program(folder: Path, bus: busway.sync.Bus, name: str, how: str) -> None:
+    with bus.subscribe(name) as messages:
+        printed = sh(
+            folder,
+            f"export LC_ALL=C; exec 2>&1; head -c 3000000 /dev/zero | tr '\\0' x | {how} || echo failed; echo fits > topics/$1",
+            name,
+        )
+        assert "Message too long" in printed
+        assert "failed" in printed
+        assert messages.recv(PATIENCE).payload == b"fits"
+
+
+def test_what_follows_a_line_that_is_too_long(folder: Path, bus: busway.sync.Bus, name: str) -> None:
+    fd = os.open(folder / "topics" / name, os.O_WRONLY | os.O_CREAT)
+    with bus.subscribe(name) as messages:
+        os.write(fd, b"x" * 600_000)
+        for _ in range(2):
+            with refused(errno.EMSGSIZE):
+                os.write(fd, b"x" * 600_000)
+        assert os.write(fd, b"xx\nnext\n") == 8
+        os.close(fd)
+        assert messages.recv(PATIENCE).payload == b"next"
+    assert os.getxattr(folder / "topics" / name, "user.busway.refused") == b"1"
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR], ids=["file", "conversation"])
+def test_a_reader_that_is_too_slow_skips_whole_lines(folder: Path, name: str, flags: int) -> None:
+    """It was in the middle of a line: that ends, the next one is whole, and those between are counted."""
+    path, count = folder / "topics" / name, 60_000
+    path.touch()
+    lines = [f"line-{number:06}-end" for number in range(count)]
+    fd = os.open(path, flags)
+    try:
+        path.write_text("".join(f"{line}\n" for line in lines[:100]))
+        got = os.read(fd, 1000)
+        path.write_text("".join(f"{line}\n" for line in lines[100:]))
+        while not got.endswith(b"-059999-end\n"):
+            assert select.select([fd], [], [], PATIENCE)[0], "the last line comes"
+            got += os.read(fd, 65_536)
+        found = got.decode().splitlines()
+        assert found[62] == "line-000"
+        assert found[:62] == lines[:62]
+        assert found[63:] == lines[-len(found[63:]) :]
+        missed = int(os.getxattr(path, "user.busway.missed"))
+        assert missed == count - (len(found) - 1)
+        assert missed > 1000
+    finally:
+        os.close(fd)
+
+
+def test_lines_that_are_kept(folder: Path, name: str) -> None:
+    """256 KiB of a topic are kept; the oldest lines go. Who comes later has missed nothing."""
     sh(folder, "seq 100000 > topics/$1", name)
     lines = [int(line) for line in sh(folder, "cat topics/$1", name).split()]
     assert lines == list(range(lines[0], 100_001))
     assert 1 < lines[0] < 100_000
+    assert sh(folder, "touch topics/$1; cat topics/$1 > /dev/null; tail -n 1 topics/$1", name) == "100000\n"
+    assert os.getxattr(folder / "topics" / name, "user.busway.missed") == b"0"
 
 
 # json

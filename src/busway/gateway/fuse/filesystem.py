@@ -35,8 +35,6 @@ class FileSystem:
         self.files: dict[int, File] = {}
         self._listings: dict[int, list[tuple[str, int, int]]] = {}
         self._handles = 0
-        self.ready = False
-        """The kernel has introduced itself."""
 
     def table(self) -> dict[int, Handler]:
         """Who handles what."""
@@ -64,7 +62,7 @@ class FileSystem:
             Op.RELEASEDIR: self._releasedir,
             Op.MKDIR: self._mkdir,
             Op.RMDIR: self._rmdir,
-            Op.UNLINK: self._rmdir,
+            Op.UNLINK: self._unlink,
             Op.SYMLINK: self._never,
             Op.LINK: self._never,
             Op.RENAME: self._never,
@@ -82,7 +80,6 @@ class FileSystem:
         if (major, minor) < (wire.MAJOR, wire.MINOR):
             raise OSError(EPROTO, "the kernel is too old")
         self._kernel.data(number, wire.answer_init(minor, ahead))
-        self.ready = True
 
     def _ignore(self, number: int, _node: int, _body: memoryview) -> None:
         self._kernel.data(number)
@@ -155,7 +152,6 @@ class FileSystem:
         if node.found <= 0:
             node.found = 0
             del self._nodes[number]
-            node.forgotten()
 
     def _getattr(self, number: int, node: int, _body: memoryview) -> None:
         self._kernel.data(number, wire.answer_attributes(self._attributes(self._node(node))))
@@ -188,6 +184,10 @@ class FileSystem:
 
     def _rmdir(self, number: int, node: int, body: memoryview) -> None:
         folder(self._node(node)).remove(wire.name_of(body))
+        self._kernel.data(number)
+
+    def _unlink(self, number: int, node: int, body: memoryview) -> None:
+        folder(self._node(node)).unlink(wire.name_of(body))
         self._kernel.data(number)
 
     # Open files.
@@ -232,6 +232,8 @@ class FileSystem:
         file = self.files.get(handle)
         if file is None:
             raise OSError(EBADF, "no open file")
+        if not flags & os.O_ACCMODE:  # who can't write can't subscribe or ask, so nothing would ever end its waiting
+            flags |= os.O_NONBLOCK
         return file.read(number, offset, size, flags)
 
     def _write(self, number: int, _node: int, body: memoryview) -> Later | None:
@@ -314,9 +316,16 @@ class FileSystem:
             self._kernel.data(number, value)
 
     def _setxattr(self, number: int, node: int, body: memoryview) -> None:
-        size, _ = wire.SIZED.unpack_from(body)
-        name, _, value = bytes(body[wire.SIZED.size :]).partition(b"\0")
-        self._change(number, node, name.decode("utf-8", "surrogateescape"), value[:size])
+        size, how = wire.SIZED.unpack_from(body)
+        raw, _, value = bytes(body[wire.SIZED.size :]).partition(b"\0")
+        name = raw.decode("utf-8", "surrogateescape")
+        if how & (os.XATTR_CREATE | os.XATTR_REPLACE) and name.startswith(_PREFIX):
+            there = name.removeprefix(_PREFIX) in self._node(node).attributes()
+            if there and how & os.XATTR_CREATE:
+                raise OSError(EEXIST, name)
+            if not there and how & os.XATTR_REPLACE:
+                raise OSError(ENODATA, name)
+        self._change(number, node, name, value[:size])
 
     def _removexattr(self, number: int, node: int, body: memoryview) -> None:
         self._change(number, node, wire.name_of(body), None)
@@ -326,9 +335,3 @@ class FileSystem:
             raise OSError(EINVAL, name)
         self._node(node).set_attribute(name.removeprefix(_PREFIX), value)
         self._kernel.data(number)
-
-    def close(self) -> None:
-        """The mount is gone."""
-        self.files.clear()
-        self._listings.clear()
-        self._nodes.clear()

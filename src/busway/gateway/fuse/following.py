@@ -44,6 +44,10 @@ class Trail:
         self.lines = Lines(limit)
         self.last: Message | None = None
         self.subscription: Subscription | None = None
+        self.missed = 0
+        """Lines that were gone before somebody who had the file open has read them."""
+        self.refused = 0
+        """Lines that were written and could not be published."""
         self.users: set[Callable[[], None]] = set()
         """Called when there is a new line; one for each open file."""
 

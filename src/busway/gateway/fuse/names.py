@@ -5,7 +5,7 @@ where there is no folder `price`, and `%70rice` the topic `price` where that is 
 """
 
 import re
-from errno import ENAMETOOLONG, ENOENT
+from errno import ENOENT
 from typing import Final
 
 from busway.errors import BusError
@@ -13,7 +13,7 @@ from busway.topic import check_topic, is_reserved
 
 _ESCAPED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 LONGEST: Final = 255
-"""Bytes of a name."""
+"""Bytes of a name that is listed."""
 
 
 def is_escaped(name: str) -> bool:
@@ -34,11 +34,9 @@ def topic_of(folder: str, name: str) -> str:
     raise OSError(ENOENT, f"{name!r} can't be a topic")
 
 
-def name_of(fragment: str) -> str:
-    """The name of a fragment in its folder. OSError: it is too long for one."""
-    if fragment in {".", ".."}:
-        return "%2E" + fragment[1:]
+def name_of(fragment: str, *, topic: bool = False) -> str | None:
+    """The name of a fragment in its folder; with `topic` one that can't be a folder's. None: it is too long to be listed."""
     name = fragment.replace("%", "%25") if is_escaped(fragment) else fragment
-    if len(name.encode()) > LONGEST:
-        raise OSError(ENAMETOOLONG, name)
-    return name
+    if fragment in {".", ".."} or (topic and name == fragment):
+        name = "".join(f"%{byte:02X}" for byte in fragment[0].encode()) + fragment[1:]
+    return name if len(name.encode()) <= LONGEST else None

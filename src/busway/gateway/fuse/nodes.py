@@ -8,6 +8,7 @@ The bases only; what each kind of file does is in a module of its own.
 import stat
 from collections.abc import Callable, Coroutine, Iterable
 from errno import EACCES, EINVAL, ENODATA, ENOENT, ENOTDIR, ENOTSUP
+from os import O_ACCMODE, O_RDONLY
 from select import POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM
 from typing import Any, Final, TypeAlias
 
@@ -28,7 +29,6 @@ class Node:
     found = 0
     """How often the kernel has found it and not forgotten."""
     kind = stat.S_IFREG
-    write_only = False
     read_only = False
 
     @property
@@ -56,9 +56,6 @@ class Node:
         """Change one, or remove it. OSError: it can't be."""
         raise OSError(ENOTSUP if value is not None else ENODATA, name)
 
-    def forgotten(self) -> None:
-        """The kernel knows it no longer."""
-
 
 class Folder(Node):
     """What has names in it."""
@@ -82,7 +79,11 @@ class Folder(Node):
         raise OSError(EACCES, name)
 
     def remove(self, name: str) -> None:
-        """Remove a folder. OSError: it can't be."""
+        """Remove a folder in it. OSError: it can't be."""
+        raise OSError(EACCES, name)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file in it. OSError: it can't be."""
         raise OSError(EACCES, name)
 
 
@@ -167,7 +168,8 @@ class Text(Node):
         return len(self._data)
 
     def open(self, flags: int) -> File:
-        del flags
+        if flags & O_ACCMODE != O_RDONLY:  # the permissions are nothing to root
+            raise OSError(EACCES, "to be read only")
         return Fixture(self._kernel, self._data)
 
 

@@ -34,16 +34,21 @@ class Paths:
         self._make(path)
 
     def remove(self, path: str) -> None:
-        """Remove a folder, or a topic from those that are listed. OSError: it is not there, or not empty."""
+        """Remove a folder. OSError: it is not there, or not empty."""
         above, name = _split(path)
-        if path in self._folders and path:
-            if self._folders[path] or self._topics[path]:
-                raise OSError(ENOTEMPTY, path)
-            del self._folders[path], self._topics[path], self._folders[above][name]
-        elif name in self._topics.get(above, {}):
-            del self._topics[above][name]
-        else:
+        if path not in self._folders or not path:
             raise OSError(ENOENT, path)
+        if self._folders[path] or self._topics[path]:
+            raise OSError(ENOTEMPTY, path)
+        del self._folders[path], self._topics[path], self._folders[above][name]
+        self._count -= 1
+
+    def leave(self, topic: str) -> None:
+        """A topic is not listed any more. OSError: it is not."""
+        above, name = _split(topic)
+        if name not in self._topics.get(above, {}):
+            raise OSError(ENOENT, topic)
+        del self._topics[above][name]
         self._count -= 1
 
     def is_folder(self, path: str) -> bool:

@@ -1,9 +1,10 @@
 """The folders `topics` and `json`: a file for each topic, which grows by what is published and publishes what is written. A driver."""
 
 import asyncio
+import logging
 import os
 from collections import deque
-from errno import EAGAIN, EINVAL, ENODATA, ENOSPC, EPERM
+from errno import EAGAIN, EINVAL, EIO, ENODATA, ENOSPC, EPERM
 from functools import partial
 from typing import Any, Final
 
@@ -14,12 +15,14 @@ from busway.fields import encode_fields
 from busway.gateway.fuse import following
 from busway.gateway.fuse.following import Following, Form, Trail, told
 from busway.gateway.fuse.kernel import Kernel
-from busway.gateway.fuse.lines import Written
+from busway.gateway.fuse.lines import Reader, Written
 from busway.gateway.fuse.nodes import File, Later, Node
 from busway.gateway.fuse.paths import Paths
 from busway.gateway.fuse.tree import Tree
 from busway.gateway.fuse.wire import DIRECT_IO, STREAM
 from busway.gateway.objects import of_object
+
+log = logging.getLogger("busway.gateway")
 
 _FIELD: Final = "busway.field."
 _TURNS: Final = 3
@@ -89,9 +92,9 @@ class TopicNode(Node):
         trail = self._trail
         made = {"busway.topic": self._topic.encode()}
         if trail is not None:
-            made["busway.lines"] = str(trail.lines.count).encode()
-            if trail.subscription is not None:
-                made["busway.missed"] = str(trail.subscription.missed).encode()
+            missed = trail.missed + (trail.subscription.missed if trail.subscription is not None else 0)
+            figures = {"lines": trail.lines.count, "missed": missed, "refused": trail.refused}
+            made |= {f"busway.{name}": str(figure).encode() for name, figure in figures.items()}
             if (last := trail.last) is not None:
                 made |= {"busway.last.sender": last.sender.encode(), "busway.last.time": last.time.isoformat().encode()}
                 made |= {f"busway.last.field.{name}": shown(value) for name, value in last.fields.items()}
@@ -136,23 +139,32 @@ class TopicFile(File):
         """Bytes that were gone when they were to be read."""
         self._wrote = False
         trail.enter(self.arrived)
-        self._seen = trail.lines.origin
+        self._reader = Reader(trail.lines, trail.lines.origin)
 
     # Reading.
 
     def read(self, number: int, offset: int, size: int, flags: int) -> None:
         del flags
-        lines = self._trail.lines
-        place = lines.origin + self._skipped + offset
-        if place < lines.base:
-            self._skipped += lines.base - place
-            place = lines.base
-        data = lines.read(place, size)
-        self._seen = max(self._seen, place + len(data))
+        place = self._trail.lines.origin + self._skipped + offset
+        begins, data = self._got(place, size)
+        self._skipped += begins - place
         self.kernel.data(number, data)
 
+    def _got(self, place: int, size: int) -> tuple[int, bytes]:
+        """What there is from a place on, and where that begins. What was gone before is counted."""
+        missed = self._reader.missed
+        found = self._reader.read(place, size)
+        if self._reader.missed > missed:
+            self._trail.missed += self._reader.missed - missed
+            if not missed:
+                log.warning(
+                    "a reader of the file of %s is too slow and misses lines; its attribute user.busway.missed counts them",
+                    self._trail.topic,
+                )
+        return found
+
     def ready(self) -> bool:
-        return self._seen < self._trail.lines.end
+        return self._reader.place < self._trail.lines.end
 
     def arrived(self) -> None:
         """There is a new line."""
@@ -162,13 +174,39 @@ class TopicFile(File):
 
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later:
         del offset, flags
-        return self._publish(number, self._written.add(bytes(data)), len(data))
+        begun, lines = self._written.begun, list[bytes]()
+        try:
+            lines = self._written.add(bytes(data))
+            messages = [self._message(line) for line in lines]
+        except OSError as error:
+            if lines:
+                self._written.refuse(len(lines), error.errno or EINVAL)
+            self._count()
+            raise
+        return self._publish(number, messages, len(data), begun)
 
-    async def _publish(self, number: int, lines: list[bytes], size: int) -> None:
-        for payload, fields in [self._message(line) for line in lines]:
-            self._wrote = True
-            await self._send(payload, fields)
+    async def _publish(
+        self, number: int, messages: list[tuple[bytes, dict[str, Any] | None]], size: int, begun: bytes
+    ) -> None:
+        sent = 0
+        try:
+            for payload, fields in messages:
+                self._wrote = True
+                await self._send(payload, fields)
+                sent += 1
+        except OSError as error:
+            self._written.refuse(len(messages) - sent, error.errno or EIO)
+            self._count()
+            raise
+        except asyncio.CancelledError:
+            self._written.begun = begun  # who was interrupted writes the same again
+            raise
         self.kernel.wrote(number, size)
+
+    def _count(self) -> None:
+        """Some lines were refused."""
+        self._trail.refused += self._written.thrown
+        self._written.thrown = 0
 
     def _message(self, line: bytes) -> tuple[bytes, dict[str, Any] | None]:
         fields = self._topics.following.fields.get(self._trail.topic)
@@ -196,7 +234,11 @@ class TopicFile(File):
     async def _finish(self, number: int, last: bytes) -> None:
         """What was written is at the broker when close() returns, and in the file itself."""
         if last:
-            await self._send(*self._message(last))
+            try:
+                await self._send(*self._message(last))
+            except OSError:
+                self._trail.refused += 1
+                raise
         self._wrote = False
         try:
             await self._topics.following.bus.flush()
@@ -217,7 +259,7 @@ class Conversation(TopicFile):
 
     def __init__(self, topics: Topics, trail: Trail) -> None:
         super().__init__(topics, trail)
-        self._seen = trail.lines.end
+        self._reader = Reader(trail.lines, trail.lines.end)
         self._reads: deque[tuple[int, int]] = deque()
 
     def read(self, number: int, offset: int, size: int, flags: int) -> None:
@@ -232,11 +274,7 @@ class Conversation(TopicFile):
             self.kernel.wait(number, self._interrupted)
 
     def _give(self, number: int, size: int) -> None:
-        lines = self._trail.lines
-        self._seen = max(self._seen, lines.base)
-        data = lines.read(self._seen, size)
-        self._seen += len(data)
-        self.kernel.data(number, data)
+        self.kernel.data(number, self._got(self._reader.place, size)[1])
 
     def _interrupted(self, number: int) -> None:
         self._reads = deque(one for one in self._reads if one[0] != number)
@@ -248,7 +286,9 @@ class Conversation(TopicFile):
 
 
 def shown(value: Any) -> bytes:
-    """A field as the value of an attribute: a text as it is, anything else as JSON."""
+    """A field as the value of an attribute: a text and bytes as they are, anything else as JSON."""
+    if isinstance(value, bytes):
+        return value
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str)
 
 

@@ -4,7 +4,7 @@ But for names with %XX, which are always there: they can't be those of folders.
 """
 
 from collections.abc import Callable, Iterable
-from errno import EINVAL, ENOENT
+from errno import EINVAL, EISDIR, ENOENT, ENOTDIR
 from weakref import WeakValueDictionary
 
 from busway.gateway.fuse import names
@@ -63,10 +63,11 @@ class TopicFolder(Folder):
         below = f"{self._path}/" if self._path else ""
         folders = set(paths.folders(self._path))
         for one in folders:
-            yield names.name_of(one), self._tree.folder(below + one)
+            if (name := names.name_of(one)) is not None:
+                yield name, self._tree.folder(below + one)
         for one in paths.topics(self._path):
-            if one not in folders:
-                yield names.name_of(one), self._tree.file(below + one)
+            if (name := names.name_of(one, topic=one in folders)) is not None:
+                yield name, self._tree.file(below + one)
 
     def make(self, name: str) -> Node:
         topic = names.topic_of(self._path, name)
@@ -76,6 +77,15 @@ class TopicFolder(Folder):
         return self._tree.folder(topic)
 
     def remove(self, name: str) -> None:
+        path = names.topic_of(self._path, name)
+        if names.is_escaped(name) or not self._tree.paths.is_folder(path):
+            self.find(name)  # which says so if there is nothing
+            raise OSError(ENOTDIR, name)
+        self._tree.paths.remove(path)
+
+    def unlink(self, name: str) -> None:
         topic = names.topic_of(self._path, name)
-        self._tree.paths.remove(topic)
+        if not names.is_escaped(name) and self._tree.paths.is_folder(topic):
+            raise OSError(EISDIR, name)
+        self._tree.paths.leave(topic)
         self._tree.removed(topic)
