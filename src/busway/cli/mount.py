@@ -57,6 +57,12 @@ Data = Annotated[
 Background = Annotated[
     bool, typer.Option("--background", "-b", help="Return as soon as it is mounted; fusermount3 -u DIR ends it.")
 ]
+LogFile = Annotated[
+    str | None,
+    typer.Option(
+        "--log", help="File to which warnings go as well; with --background they go nowhere else.", metavar="FILE"
+    ),
+]
 AllowOther = Annotated[bool, typer.Option("--allow-other", help="Let other users in, too.")]
 Mode = Annotated[
     int | None,
@@ -123,6 +129,7 @@ def mount(
     listed: Listed = None,
     request: Request = None,
     background: Background = False,
+    log: LogFile = None,
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -133,7 +140,9 @@ def mount(
     busway mount /tmp/bus --url tcp://127.0.0.1:7420
     busway mount /tmp/bus --tcp 127.0.0.1:7420 --data ./data
     """
-    _run(link, _settings(locals()), folder, _addresses(unix, tcp), data, seconds, background, json=json, quiet=quiet)
+    _run(
+        link, _settings(locals()), folder, _addresses(unix, tcp), data, seconds, background, log, json=json, quiet=quiet
+    )
 
 
 @linked
@@ -152,6 +161,7 @@ def fusebus(
     clients: Clients = None,
     subscriptions: Subscriptions = None,
     background: Background = False,
+    log: LogFile = None,
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -161,7 +171,7 @@ def fusebus(
     busway fusebus /tmp/fusebus-demo
     """
     settings = dataclasses.replace(_settings(locals()), documented=True)
-    _run(link, settings, folder, _addresses(unix, tcp), data, seconds, background, json=json, quiet=quiet)
+    _run(link, settings, folder, _addresses(unix, tcp), data, seconds, background, log, json=json, quiet=quiet)
 
 
 def _settings(given: dict[str, Any]) -> Mount:
@@ -185,14 +195,39 @@ def _run(
     data: str | None,
     seconds: float | None,
     background: bool,
+    log: str | None,
     *,
     json: bool,
     quiet: bool,
 ) -> None:
     if link.url and (addresses or data):
-        raise typer.BadParameter("--unix, --tcp and --data are for a bus of its own: leave --url out, or them")
+        url = "the variable BUSWAY_URL" if link.url == os.environ.get("BUSWAY_URL", "").split() else "--url"
+        raise typer.BadParameter(f"--unix, --tcp and --data are for a bus of its own: leave {url} out, or them")
+    note = _logging(log, quiet=quiet)
     ready = _detached() if background else _hush
-    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, json=json, quiet=quiet))
+    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, note, json=json, quiet=quiet))
+
+
+def _logging(path: str | None, *, quiet: bool) -> Callable[[str], None]:
+    """Let warnings be seen, and written to a file if there is to be one; how to tell of the connection likewise."""
+    shown = _hush if quiet else terminal.note
+    logger = logging.getLogger("busway")
+    logger.addHandler(terminal.Warnings(quiet=quiet))
+    if path is None:
+        return shown
+    try:
+        file = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"the log {path} can't be written: {error.strerror}") from None
+    file.setLevel(logging.WARNING)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(file)
+
+    def note(text: str) -> None:
+        shown(text)
+        file.handle(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))
+
+    return note
 
 
 def _detached() -> Callable[[str], None]:
@@ -235,18 +270,18 @@ async def _mount(
     data: str | None,
     seconds: float | None,
     ready: Callable[[str], None],
+    note: Callable[[str], None],
     *,
     json: bool,
     quiet: bool,
 ) -> None:
     from busway.gateway.fuse.door import FileDoor  # needed by those who mount, and there on Linux only
 
-    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     with terminal.Signals() as signals:
         async with _bus(link, addresses, data) as (connect, listening):
             door = FileDoor(folder, connect, settings)
             await door.open()
-            watching = asyncio.ensure_future(links.watch(door.bus, _hush if quiet else terminal.note))
+            watching = asyncio.ensure_future(links.watch(door.bus, note))
             try:
                 gc.collect()
                 gc.freeze()  # what is there by now stays
@@ -295,6 +330,6 @@ def _announce(door: "FileDoor", listening: tuple[str, ...]) -> None:
         console.print(f"  [cyan]{one}[/]")
     if not door.settings.documented:
         console.print(f"[dim]read     [/]cat {place}/README")
-        console.print(f"[dim]watch    [/]tail -f {place}/topics/hello")
+        console.print(f"[dim]watch    [/]touch {place}/topics/hello && tail -f {place}/topics/hello")
         console.print(f"[dim]publish  [/]echo Hello > {place}/topics/hello")
     console.print(f"[dim]Ctrl-C unmounts it, and so does[/] fusermount3 -u {place}")

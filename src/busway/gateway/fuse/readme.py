@@ -8,7 +8,7 @@ _TEXT: Final = """\
 A Busway message bus as files. Everything that can open, read, write and poll a file is a client of it.
 
 topics/       A file for each topic. It grows by a line for each message; each line that is written is a message.
-                  tail -f topics/price &
+                  touch topics/price; tail -f topics/price &
                   echo 3012.5 > topics/price
               cat prints what has come since the file was first used, the last {kept} bytes of it. Opened for reading and
               writing (exec 3<>topics/price) it begins with what comes next, and a read waits for that.
@@ -16,7 +16,8 @@ topics/       A file for each topic. It grows by a line for each message; each l
               A topic with slashes lies in folders: mkdir -p topics/price && echo 1 > topics/price/eth. Or write %2F: a name
               with %XX is always there, and always a topic's: tail -f topics/price%2Feth needs neither folder nor touch,
               and %70rice is the topic price where price is a folder. rm and rmdir remove what is listed.
-              * in a name stands for one fragment, ** for any number: cat 'topics/**'.
+              * in a name stands for one fragment, ** for any number: cat 'topics/**'. Names over 255 bytes are not listed.
+              A write is taken as a whole or not at all (EMSGSIZE: a line over {line} bytes; json/: EINVAL, a line that is none).
 json/         The same topics; each line is an object with topic, payload, time, sender and fields. Objects with payload
               and fields can be written: echo '{{"payload": "1", "fields": {{"venue": "krk"}}}}' > json/price
 services/     A file for each service, made in the same ways: write a request and read the reply on the same open file.
@@ -51,6 +52,7 @@ def readme(settings: Mount, longest: int) -> str:
     """The text for a mount with these settings."""
     return _TEXT.format(
         kept=settings.kept,
+        line=settings.line,
         request=settings.request,
         listed=settings.listed,
         channels=settings.channels,
