@@ -152,8 +152,8 @@ def test_a_living_one_is_not_pushed_aside(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda path: None, "no"),
-        (lambda path: path.write_text("x"), "director"),
+        (lambda path: None, "there is no folder"),
+        (lambda path: path.write_text("x"), "is no folder"),
     ],
     ids=["no folder", "a file"],
 )
@@ -165,6 +165,7 @@ def test_a_place_that_can_not_be(tmp_path: Path, make, word: str) -> None:
     )
     assert done.returncode != 0
     assert str(place) in done.stderr
+    assert word in done.stderr
     assert "Traceback" not in done.stderr
 
 
