@@ -1,4 +1,4 @@
-"""The smaller machines: pieces of a write, lines of a topic, names and paths of topics, the registry."""
+"""The smaller machines: lines of a topic, names and paths of topics, the registry."""
 
 import errno
 
@@ -9,41 +9,9 @@ import busway
 from busway.gateway.fuse import names
 from busway.gateway.fuse.lines import Lines, Reader, Written
 from busway.gateway.fuse.paths import Paths
-from busway.gateway.fuse.pieces import FULL, Pieces
 from busway.gateway.fuse.registry import Registry
-from busway.gateway.fuse.wire import MOST, PAGE
 from busway.gateway.objects import of_object
 from tests.filedoor.raw import refused
-
-
-@given(st.integers(0, MOST - FULL - 1), st.integers(1, 3 * MOST + PAGE))
-@settings(max_examples=60, deadline=None)
-def test_a_write_is_put_together_as_the_kernel_has_cut_it(misaligned, size):
-    """The first piece ends where the pages are full, whatever places in their pages its parts begin and end at."""
-    data = bytes(size)
-    pieces, at, whole = Pieces(), 0, None
-    limit = MOST - misaligned
-    while at < size:
-        assert whole is None
-        assert not at or pieces.continues(at)
-        piece = data[at : at + limit]
-        whole = pieces.add(piece)
-        at, limit = at + len(piece), MOST
-    if whole is None:  # the last piece was so long that another could have followed
-        assert len(piece) > FULL
-        whole = pieces.whole()
-    assert len(whole) == size
-    assert not pieces
-
-
-def test_a_new_write_does_not_go_on_with_what_is_held():
-    pieces = Pieces()
-    assert pieces.add(bytes(MOST)) is None
-    assert not pieces.continues(0)
-    assert pieces.continues(MOST)
-    assert not pieces.continues(MOST - 1)
-    assert len(pieces.whole()) == MOST
-    assert not pieces.continues(MOST)
 
 
 @given(st.lists(st.binary(max_size=20), max_size=40), st.integers(1, 100))

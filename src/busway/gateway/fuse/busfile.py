@@ -16,7 +16,7 @@ from busway.gateway.fuse.gathering import PATIENCE, Gathering
 from busway.gateway.fuse.kernel import Kernel
 from busway.gateway.fuse.nodes import File, Later, Node
 from busway.gateway.fuse.pieces import FULL
-from busway.gateway.fuse.wire import DIRECT_IO, STREAM
+from busway.gateway.fuse.wire import DIRECT_IO, PARALLEL, STREAM
 
 log = logging.getLogger("busway.gateway")
 
@@ -31,6 +31,11 @@ class BusNode(Node):
         self._settings = settings
         self._files: dict[Client, BusFile] = {}
         bridge.came = self.wake
+
+    @property
+    def size(self) -> int:
+        """As long as a write can be. Behind the end of a file the kernel lets nobody write while another one waits for room."""
+        return min(self._settings.max_message + HEAD, FULL)
 
     def open(self, flags: int) -> File:
         del flags
@@ -78,7 +83,7 @@ class BusFile(File):
     """One client. A read that finds nothing waits, unless it was told not to."""
 
     # As a stream a file has no position: every read and write begins at offset 0, and is no other's turn.
-    flags = DIRECT_IO | STREAM
+    flags = DIRECT_IO | STREAM | PARALLEL
 
     def __init__(
         self, node: BusNode, client: Client, kernel: Kernel, exchange: Exchange, bridge: Bridge, settings: Mount

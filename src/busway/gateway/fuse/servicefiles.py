@@ -16,7 +16,7 @@ from busway.gateway.fuse.nodes import File, Later, Node
 from busway.gateway.fuse.paths import Paths
 from busway.gateway.fuse.pieces import FULL
 from busway.gateway.fuse.tree import Tree
-from busway.gateway.fuse.wire import DIRECT_IO, STREAM
+from busway.gateway.fuse.wire import DIRECT_IO, PARALLEL, STREAM
 
 log = logging.getLogger("busway.gateway")
 
@@ -41,6 +41,11 @@ class ServiceNode(Node):
         self._services = services
         self._topic = topic
 
+    @property
+    def size(self) -> int:
+        """As long as a request can be. Behind the end of a file the kernel lets nobody write while another one waits."""
+        return min(self._services.following.settings.line, FULL)
+
     def open(self, flags: int) -> File:
         del flags
         self._services.paths.add(self._topic)
@@ -53,7 +58,7 @@ class ServiceNode(Node):
 class ServiceFile(File):
     """An open one: requests, and their replies in the same order. Each reply ends with an end of file."""
 
-    flags = DIRECT_IO | STREAM
+    flags = DIRECT_IO | STREAM | PARALLEL
 
     def __init__(self, services: Services, topic: str) -> None:
         super().__init__(services.kernel)
@@ -99,7 +104,7 @@ class ServiceFile(File):
         self._replies.append(task)
 
     async def _begin_later(self, number: int, request: bytes, size: int) -> None:
-        """Wait until a reply was read. It does not wait for ever: others can't write to the service meanwhile."""
+        """Wait until a reply was read, but not for ever: others may not be able to write to the service meanwhile."""
         while self._full:
             self._room.clear()
             await self._room.wait()

@@ -110,6 +110,8 @@ BIG_WRITES: Final = 1 << 5
 MAX_PAGES: Final = 1 << 22
 DIRECT_IO: Final = 1 << 0
 STREAM: Final = 1 << 4
+PARALLEL: Final = 1 << 6
+"""Several may write at once, within the size of the file; Linux 6.2 and newer."""
 SCHEDULE_NOTIFY: Final = 1 << 0
 PAGE: Final = 4096
 PAGES: Final = 256
