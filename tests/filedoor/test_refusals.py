@@ -131,6 +131,27 @@ def test_an_attribute_that_is_no_text(folder: Path, bus: busway.sync.Bus) -> Non
     assert os.getxattr(path, "user.busway.last.field.raw") == b"\xff\xfe"
 
 
+def test_every_attribute_is_on_the_page(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "files.md").read_text()
+    _, _, table = page.partition("| of | `user.busway.` | |\n")
+    told: dict[str, set[str]] = {}
+    whose = ""
+    for row in table.partition("\n\n")[0].splitlines()[1:]:
+        _, of, names, meaning, _ = row.split("|")
+        whose = of.strip() or whose
+        told.setdefault(whose, set()).update(re.findall(r"`([a-z_]+)`", names + meaning.partition(";")[2]))
+    register(folder, "A")
+    (folder / "topics" / "t").write_text("1\n")
+    for whose, path in [
+        ("`topics/…`, `json/…`", folder / "topics" / "t"),
+        ("`channels`", folder / "channels"),
+        ("`fusebus`", folder / "fusebus"),
+        ("the mount", folder),
+    ]:
+        found = {name.removeprefix("user.busway.") for name in os.listxattr(path)}
+        assert {name for name in found if "." not in name} == told[whose]
+
+
 # Opening.
 
 
