@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import busway
 from busway.gateway.fuse import names

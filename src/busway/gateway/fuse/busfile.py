@@ -110,7 +110,7 @@ class BusFile(File):
             return self._written(number, bytes(data), size, flags)
         whole = self._gathering.add(offset, bytes(data), partial(self._check, flags))
         if whole is not None:
-            return self._written(number, whole, size, 0 if offset else flags)
+            return self._written(number, whole, size, flags, begun=offset > 0)
         self.kernel.wrote(number, size)
         return None
 
@@ -122,8 +122,8 @@ class BusFile(File):
         if not self._bridge.check() and flags & os.O_NONBLOCK:
             raise OSError(EAGAIN, "the bus has no room")
 
-    def _written(self, number: int, data: bytes, size: int, flags: int) -> Later | None:
-        """A whole write; `size` is what to tell of it if it is a message."""
+    def _written(self, number: int, data: bytes, size: int, flags: int, *, begun: bool = False) -> Later | None:
+        """A whole write; `size` is what to tell of it if it is a message. For one that was begun before there was room then."""
         told, channel = self._exchange.write(self.client, data)
         if channel < 0:
             if self.client in self._exchange.waiting and self._exchange.ready(self.client):
@@ -131,9 +131,10 @@ class BusFile(File):
             self.kernel.wrote(number, told)
             return None
         if not self._bridge.check():
-            if flags & os.O_NONBLOCK:
+            if not flags & os.O_NONBLOCK:
+                return self._publish_later(number, channel, data[HEAD:], size)
+            if not begun:
                 raise OSError(EAGAIN, "the bus has no room")
-            return self._publish_later(number, channel, data[HEAD:], size)
         self._publish(channel, data[HEAD:], number, size)
         return None
 

@@ -82,10 +82,10 @@ class ServiceFile(File):
         if request is None:
             self.kernel.wrote(number, size)
             return None
-        if self._full:
-            if flags & os.O_NONBLOCK and not offset:
-                raise OSError(EAGAIN, "read the replies first")
+        if self._full and not flags & os.O_NONBLOCK:
             return self._begin_later(number, request, size)
+        if not offset:  # for one that was begun before there was room then
+            self._check(flags, request, size)
         self._begin(request)
         self.kernel.wrote(number, size)
         return None
