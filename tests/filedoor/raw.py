@@ -92,7 +92,9 @@ class Raw:
         return os.write(self.fd, WORD.pack(MESSAGE) + WORD.pack(channel) + data)
 
     def ready(self, seconds: float = 0.0) -> bool:
-        return bool(select.select([self.fd], [], [], seconds)[0])
+        poll = select.poll()  # not select(), which takes no numbers above 1,023
+        poll.register(self.fd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def read(self, room: int = ROOM) -> list[Got]:
         return parse(os.read(self.fd, room))
