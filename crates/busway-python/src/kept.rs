@@ -64,10 +64,9 @@ impl Seen {
             return false;
         }
         if let Some(before) = self.known.get_mut(&key) {
-            let handed = delivery.flags & flag::KEPT != 0;
-            // Handed over again, or put back by its sender after the broker was restarted; or by a broker that has not heard yet
-            // of what its sender put in its place.
-            if before.id == id || handed && before.id.0 == id.0 && before.id.1 > id.1 {
+            // Handed over again, or put back by its sender after the broker was restarted; or by a broker that hears only now of what
+            // its sender has replaced since.
+            if before.id == id || before.id.0 == id.0 && before.id.1 > id.1 {
                 before.round = round;
                 return true;
             }
