@@ -163,3 +163,11 @@ async def test_garbage(peer, seed, caplog):
             sent = 0
     assert (await peer.ask(Op.STATFS))[0] == 0
     assert await opened(peer, await find(peer, "fusebus"))
+
+
+async def test_what_is_interrupted_before_it_begins_is_answered(peer):
+    kernel = peer.files._kernel
+    kernel._begin(77, asyncio.sleep(3600))
+    kernel._interrupt(0, 0, memoryview(wire.HANDLE.pack(77)))
+    assert await peer.answer() == (77, errno.EINTR, b"")
+    assert not kernel._tasks

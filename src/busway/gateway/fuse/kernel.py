@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from errno import EAGAIN, EBADF, EINTR, EIO, ENODEV, ENOENT, ENOSYS, ETIMEDOUT
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from busway.gateway.fuse import wire
@@ -118,6 +119,13 @@ class Kernel:
         task = self._loop.create_task(self._run(number, work), name=f"busway request {number}")
         if not task.done():
             self._tasks[number] = task
+            task.add_done_callback(partial(self._ended, number, work))
+
+    def _ended(self, number: int, work: Coroutine[Any, Any, None], task: "asyncio.Task[None]") -> None:
+        if task.cancelled():  # before it had begun, so that it could not answer: who asked would wait for ever
+            self._tasks.pop(number, None)
+            work.close()
+            self.fail(number, EINTR)
 
     async def _run(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         try:
