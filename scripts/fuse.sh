@@ -7,13 +7,14 @@ missing=()
 command -v fusermount3 >/dev/null || missing+=(fuse3)
 command -v getfattr >/dev/null || missing+=(attr)
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v c++ >/dev/null || missing+=(g++)
 { command -v pkg-config >/dev/null && pkg-config --exists fuse3; } || missing+=(pkg-config libfuse3-dev)
 
 if [ "${#missing[@]}" -eq 0 ]; then
     :
 elif ! command -v apt-get >/dev/null; then
     # The tests that need it fail and say the same; all others can run.
-    echo "the tests of the file door will fail: dnf install fuse3 fuse3-devel attr gcc pkgconf, …" >&2
+    echo "the tests of the file door will fail: dnf install fuse3 fuse3-devel attr gcc gcc-c++ pkgconf, …" >&2
 elif [ "$(id -u)" -ne 0 ]; then
     echo "the tests of the file door will fail: sudo apt-get install ${missing[*]}" >&2
 else

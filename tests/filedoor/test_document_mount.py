@@ -202,17 +202,12 @@ def open_folder():
         yield place
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
-
-
-@needs_root
 @pytest.mark.parametrize("verb", VERBS)
 def test_only_the_owner(open_folder: Path, verb: str) -> None:
     with mounted(verb, folder=open_folder):
         assert look_as_nobody(open_folder) == ["refused"] * 3
 
 
-@needs_root
 def test_others_when_they_are_allowed(open_folder: Path) -> None:
     with mounted("fusebus", "--allow-other", folder=open_folder):
         assert look_as_nobody(open_folder) == ["open"] * 3
@@ -231,8 +226,8 @@ def test_the_modes_of_the_files(tmp_path: Path) -> None:
 
 def without(*words: str) -> list[str]:
     """Words of a command that takes something away from what follows it."""
-    if os.geteuid() != 0 or shutil.which(words[0]) is None:
-        pytest.skip(f"needs root and {words[0]}")
+    assert os.geteuid() == 0, "only root can do that"
+    assert shutil.which(words[0]) is not None, words[0]
     return list(words)
 
 

@@ -1,7 +1,6 @@
 """The C header and its example: compiled strictly, as C and as C++, and run against a real mount."""
 
 import errno
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Self
@@ -21,9 +20,6 @@ COMPILERS = {
     "c++11": ["c++", "-std=c++11", "-x", "c++"],
     "c++17 pedantic": ["c++", "-std=c++17", "-x", "c++", "-pedantic"],
 }
-
-if missing := [name for name in ("cc", "c++") if shutil.which(name) is None]:
-    pytestmark = pytest.mark.skip(reason=f"{' and '.join(missing)} is not there")
 
 
 def compiled(source: Path, target: Path, compiler: list[str]) -> Path:

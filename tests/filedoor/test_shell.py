@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -386,7 +385,6 @@ def test_fields_as_attributes(folder: Path, bus: busway.sync.Bus, name: str) -> 
         os.getxattr(path, "user.busway.field.none")
 
 
-@pytest.mark.skipif(shutil.which("getfattr") is None, reason="getfattr is not there")
 def test_getfattr(folder: Path, name: str) -> None:
     sh(folder, "touch topics/$1; setfattr -n user.busway.field.venue -v krk topics/$1", name)
     assert 'user.busway.field.venue="krk"' in sh(folder, "getfattr -d topics/$1", name)
