@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import busway
-from busway.testing import FaultProxy
+from busway.testing import FaultProxy, stall
 from tests.client.test_reconnect import next_event
 from tests.support.net import PATIENCE, Net, gather, payloads, settle, within
 
@@ -256,6 +256,54 @@ async def test_what_was_seen_of_kept_messages_is_not_repeated_to_a_subscriber_th
                 ("withdrawn", "k/1"),
             ]
             assert not messages[2].kept
+
+
+async def test_what_was_withdrawn_meanwhile_is_told_also_while_posts_are_still_being_put_back(net: Net) -> None:
+    """Without a time of grace it is sure at once, before the client has told the broker all that it has to."""
+    server = await net.serve(grace=0)
+    poster = await net.connect("poster")
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        await poster.post("k/1", b"1")
+        await bus.post("mine", b"")
+        async with bus.subscribe("k/*", watch=True) as subscription:
+            assert [message.kind for message in await gather(subscription, 1)] == ["post"]
+            proxy.refusing = True
+            proxy.cut()
+            await next_event(events, "lost")
+            await poster.unpost("k/1")
+            proxy.refusing = False
+            await next_event(events, "resumed")
+            assert [(message.kind, message.topic) for message in await gather(subscription, 1)] == [
+                ("withdrawn", "k/1")
+            ]
+
+
+async def test_a_doubt_of_an_earlier_connection_is_none_of_the_next(net: Net) -> None:
+    """What the first connection did not hand over again is not gone while the second is still handing over."""
+    grace = 0.3
+    server = await net.serve(grace=grace)
+    poster = await net.connect("poster")
+    async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
+        events = bus.events()
+        await poster.post("k/1", b"1")
+        await poster.post("k/2", b"2")
+        async with bus.subscribe("k/*", watch=True) as subscription:
+            await gather(subscription, 2)
+            proxy.refusing = True
+            proxy.cut()
+            await next_event(events, "lost")
+            await poster.unpost("k/1")
+            proxy.refusing = False
+            await next_event(events, "resumed")  # with a doubt about k/1
+            proxy.plan(stall("down", frame=1))  # it is greeted, and then hears nothing
+            proxy.cut()
+            await asyncio.sleep(2 * grace)
+            proxy.heal()
+            await next_event(events, "resumed")
+            await poster.post("k/3", b"3")
+            shown = [(message.kind, message.topic) for message in await gather(subscription, 2)]
+            assert sorted(shown) == [("post", "k/3"), ("withdrawn", "k/1")]
 
 
 async def test_a_restarted_broker_tells_no_false_deaths(tmp_path: Path) -> None:

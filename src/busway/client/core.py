@@ -272,12 +272,13 @@ class Core:
 
         When the broker has been restarted it may be on its way back, so it is given the time that those who posted it have.
         """
-        self.loop.call_later(max(self.grace, 0.0), self._settle, event[1])
+        self.loop.call_later(max(self.grace, 0.0), self._settle, self.connection, event[1])
 
-    def _settle(self, sub: int) -> None:
-        subscription = self.subscriptions.get(sub)
-        # Without a connection nothing is known; the next one raises the doubt again.
-        if subscription is not None and self.open and self.session.settle(sub):
+    def _settle(self, connection: Connection | None, sub: int) -> None:
+        # Another connection raises the doubt again, or will; this one may have more to restore, which changes nothing of it.
+        if connection is None or connection is not self.connection:
+            return
+        if (subscription := self.subscriptions.get(sub)) is not None and self.session.settle(sub):
             subscription.arrived()
 
     def _flow(self, event: Row) -> None:

@@ -275,6 +275,7 @@ class Life:
                 version, said = await greeting
                 welcome = self._welcome(version, said)
                 core.broker = str(self.server.get("guid", ""))
+                core.grace = welcome.grace
                 connection.greeted = True
                 self._learn(welcome.servers, url)
                 connection.keep_alive(welcome.heartbeat)
@@ -297,7 +298,6 @@ class Life:
         finally:
             core.greeting = None
         self.url = url
-        core.grace = welcome.grace
 
     def _servers(self, packed: bytes) -> None:
         """The broker tells who is there now."""
