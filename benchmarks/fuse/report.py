@@ -1,16 +1,16 @@
 """The figures of the file door as Markdown: machine, goals, one table per work."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from benchmarks.page import Row, Section, page, spread
 from benchmarks.peers.goals import Goal
-from benchmarks.peers.report import bar, shown, word
+from benchmarks.peers.report import where
 
 Values = dict[str, float]
-Row: TypeAlias = tuple[str, ...]
 SYSTEMS = {"plain": "C file system", "busway": "busway fusebus"}
 PLACES = {"pairs": "As the system places the processes", "one_core": "Every process on one core"}
 
@@ -49,26 +49,16 @@ def judge(found: Figures) -> Iterator[Goal]:
 
 
 def markdown(found: Figures) -> str:
-    box, how = found.machine, found.settings
-    where = (
-        f"{box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['system']}, Python {box['python']}, "
-        f"{', '.join(found.versions)}; load average before the run {box['load_before']}."
-    )
+    how = found.settings
     method = (
         f"One process with two open files of each, {how['seconds']:g} s of each way in a round; medians of {how['rounds']} rounds in which "
         "all ways are taken in turn, with the lowest and highest in brackets."
     )
-    goals = [(goal.what, bar(goal), shown(goal.value, goal.unit), word(goal)) for goal in judge(found)]
-    lines = ["# The file door", "", where, "", method, "", "## Goals", ""]
-    lines += _table(("what", "bar", "measured", ""), goals)
-    for title, head, rows in _sections(found):
-        lines += ["", f"## {title}", "", *_table(head, rows)]
-    if found.failures:
-        lines += ["", "## Failures", "", *(f"- {failure.splitlines()[0]}" for failure in found.failures)]
-    return "\n".join(lines) + "\n"
+    place = where(found.machine, *found.versions)
+    return page("The file door", place, method, judge(found), _sections(found), found.failures)
 
 
-def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
+def _sections(found: Figures) -> Iterator[Section]:
     """Title, head and rows of each table."""
     for work, title in PLACES.items():
         if rows := getattr(found, work):
@@ -77,7 +67,7 @@ def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
     if found.trips:
         head = ("published", "p50 µs")
         ways = (("native", "by a native client"), ("file", "to the file"))
-        rows = [(name, _spread([one[way] for one in found.trips], ",.0f")) for way, name in ways]
+        rows = [(name, spread([one[way] for one in found.trips], ",.0f")) for way, name in ways]
         yield "One message after the other, to a native subscriber", head, rows
 
 
@@ -85,14 +75,5 @@ def _rate(rows: list[Values], system: str, size: float) -> Row:
     cells: list[str] = []
     for what in ("pairs", "publishes"):
         each = [one[f"{what}_{system}"] for one in rows if one["size"] == size]
-        cells += [_spread(each, ",.0f"), "" if system == "plain" else _spread(ratios(rows, what, size), ".2f")]
+        cells += [spread(each, ",.0f"), "" if system == "plain" else spread(ratios(rows, what, size), ".2f")]
     return (SYSTEMS[system], f"{size:.0f}", *cells)
-
-
-def _spread(values: list[float], form: str) -> str:
-    return f"{format(median(values), form)} ({format(min(values), form)} to {format(max(values), form)})"
-
-
-def _table(head: Row, rows: Sequence[Row]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", f"|---{'|--:' * (len(head) - 1)}|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]

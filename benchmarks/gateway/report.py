@@ -1,17 +1,17 @@
 """The figures of the JSON door as Markdown: machine, goals, one table per work."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from benchmarks.page import Row, Section, page, spread
 from benchmarks.peers.goals import MIB, Goal
-from benchmarks.peers.report import bar, shown, word
+from benchmarks.peers.report import where
 
 from .work import PACED, Values
 
-Row: TypeAlias = tuple[str, ...]
 RATES = {
     "echo": "echo of `websockets`",
     "share": "one queue, one channel for all",
@@ -88,35 +88,16 @@ def _grown(one: Values) -> float:
 
 
 def markdown(found: Figures) -> str:
-    box, how = found.machine, found.settings
-    where = (
-        f"{box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['system']}, Python {box['python']}, "
-        f"{', '.join(found.versions)}, loopback; load average before the run {box['load_before']}."
-    )
+    how = found.settings
     method = (
         f"{how['clients']} clients, bodies of {how['size']} bytes, {how['seconds']:g} s per measurement; medians of {how['rounds']} rounds "
         "in which all ways are taken in turn, with the lowest and highest in brackets."
     )
-    goals = [(goal.what, bar(goal), shown(goal.value, goal.unit), word(goal)) for goal in judge(found)]
-    lines = [
-        "# The JSON door",
-        "",
-        where,
-        "",
-        method,
-        "",
-        "## Goals",
-        "",
-        *_table(("what", "bar", "measured", ""), goals),
-    ]
-    for title, head, rows in _sections(found):
-        lines += ["", f"## {title}", "", *_table(head, rows)]
-    if found.failures:
-        lines += ["", "## Failures", "", *(f"- {failure.splitlines()[0]}" for failure in found.failures)]
-    return "\n".join(lines) + "\n"
+    place = where(found.machine, *found.versions, "loopback")
+    return page("The JSON door", place, method, judge(found), _sections(found), found.failures)
 
 
-def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
+def _sections(found: Figures) -> Iterator[Section]:
     """Title, head and rows of each table."""
     if found.echo:
         depths = sorted({one["depth"] for one in found.echo})
@@ -126,7 +107,7 @@ def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
         yield (
             "The ratios",
             head,
-            [(RATES[way], _spread(ratios(found, way), ".2f")) for way in ("share", "quiet", "fan")],
+            [(RATES[way], spread(ratios(found, way), ".2f")) for way in ("share", "quiet", "fan")],
         )
     if found.paced_echo:
         depths = sorted({one["depth"] for one in found.paced_echo})
@@ -151,8 +132,8 @@ def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
             (
                 title,
                 *(f"{sum(one[f'{key}_{way}'] for one in found.stuck):,.0f}" for key in ("due", "got")),
-                *(_spread([one[f"{key}_{way}"] for one in found.stuck], ".1f") for key in ("p50", "p99")),
-                _spread([one[f"memory_{way}"] / MIB for one in found.stuck], ".1f"),
+                *(spread([one[f"{key}_{way}"] for one in found.stuck], ".1f") for key in ("p50", "p99")),
+                spread([one[f"memory_{way}"] / MIB for one in found.stuck], ".1f"),
             )
             for way, title in (("without", "a thousand subscribers"), ("with", "and one that never reads"))
         ]
@@ -165,29 +146,20 @@ def _rate(found: Figures, way: str, depth: float) -> Row:
     return (
         RATES[way],
         f"{depth:.0f}",
-        _spread([one["rate"] for one in rows], ",.0f"),
-        _spread([one["rate"] / echo[one["round"]] for one in rows], ".2f"),
-        _spread([one["cpu_us"] for one in rows], ".1f"),
+        spread([one["rate"] for one in rows], ",.0f"),
+        spread([one["rate"] / echo[one["round"]] for one in rows], ".2f"),
+        spread([one["cpu_us"] for one in rows], ".1f"),
         f"{sum(_missing(one) for one in rows):,.0f}",
     )
 
 
 def _paced(found: Figures, way: str, depth: float) -> Row:
     rows = [one for one in getattr(found, f"paced_{way}") if one["depth"] == depth]
-    had = [_spread([one[key] for one in rows], ",.0f") for key in ("asked", "rate")]
+    had = [spread([one[key] for one in rows], ",.0f") for key in ("asked", "rate")]
     return (
         RATES[way],
         f"{depth:.0f}",
         *had,
-        *(_spread([one[key] for one in rows], ".2f") for key in ("p50", "p99", "p999")),
-        _spread([one["cpu_us"] for one in rows], ".1f"),
+        *(spread([one[key] for one in rows], ".2f") for key in ("p50", "p99", "p999")),
+        spread([one["cpu_us"] for one in rows], ".1f"),
     )
-
-
-def _spread(values: list[float], form: str) -> str:
-    return f"{format(median(values), form)} ({format(min(values), form)} to {format(max(values), form)})"
-
-
-def _table(head: Row, rows: Sequence[Row]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", f"|---{'|--:' * (len(head) - 1)}|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]

@@ -1,18 +1,18 @@
 """The figures of a mesh as Markdown: machine, goals, one table per work."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from benchmarks.page import Row, Section, page
 from benchmarks.peers.goals import Goal
-from benchmarks.peers.report import bar, shown, word
+from benchmarks.peers.report import where
 
 from .size import MORE, Measured, patterns, told_first, told_later, told_members
 
 Values = dict[str, float]
-Row: TypeAlias = tuple[str, ...]
 
 
 class Figures(msgspec.Struct):
@@ -79,22 +79,13 @@ def judge(found: Figures) -> Iterator[Goal]:
 
 
 def markdown(found: Figures) -> str:
-    box, how = found.machine, found.settings
-    where = (
-        f"{box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['system']}, Python {box['python']}, "
-        f"{', '.join(found.versions)}, loopback; load average before the run {box['load_before']}."
-    )
+    how = found.settings
     method = f"Payload {how['size']} bytes; medians of {how['rounds']} rounds in which all ways are taken in turn."
-    goals = [(goal.what, bar(goal), shown(goal.value, goal.unit), word(goal)) for goal in judge(found)]
-    lines = ["# The mesh", "", where, "", method, "", "## Goals", "", *_table(("what", "bar", "measured", ""), goals)]
-    for title, head, rows in _sections(found):
-        lines += ["", f"## {title}", "", *_table(head, rows)]
-    if found.failures:
-        lines += ["", "## Failures", "", *(f"- {failure.splitlines()[0]}" for failure in found.failures)]
-    return "\n".join(lines) + "\n"
+    place = where(found.machine, *found.versions, "loopback")
+    return page("The mesh", place, method, judge(found), _sections(found), found.failures)
 
 
-def _sections(found: Figures) -> Iterator[tuple[str, Row, Sequence[Row]]]:
+def _sections(found: Figures) -> Iterator[Section]:
     """Title, head and rows of each table."""
     if rates := found.rate:
         head: Row = ("", "messages/s", "CPU s of the brokers per million", "lost")
@@ -162,8 +153,3 @@ def _grown(one: Measured) -> Row:
     first, later, members = _formula(one)
     told = (one.first, first, one.later, later, one.members, members, one.said)
     return tuple(f"{figure:,}" for figure in (one.nodes, one.links, one.wants, *told))
-
-
-def _table(head: Row, rows: Sequence[Row]) -> list[str]:
-    lines = [f"| {' | '.join(head)} |", f"|---{'|--:' * (len(head) - 1)}|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]

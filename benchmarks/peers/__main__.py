@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks.frame import RESULTS, some_of, warn_if_busy
+
 from .goals import Medians, judge
 from .load import Load, Run, Sample
 from .long import LONG
@@ -31,7 +33,6 @@ SHORT = {
 }
 ONCE = {"long"}
 """Works that take minutes and whose bars are far: measured in the first repeat only."""
-RESULTS = Path(__file__).parent.parent / "results"
 
 
 def main() -> int:
@@ -61,11 +62,7 @@ def main() -> int:
         "repeats": options.repeats,
     }
     run = Run(machine(), versions, settings, [], [])
-    if run.machine["load_before"] > 0.5:
-        print(
-            f"this machine is busy (load average {run.machine['load_before']}): the figures will be noisy",
-            file=sys.stderr,
-        )
+    warn_if_busy(run.machine)
     _measure(run, list(_plan(options.work, list(versions), options.repeats)), load)
     _show(run)
     if options.out:
@@ -80,12 +77,6 @@ def _options() -> argparse.Namespace:
             find(name)
         return found
 
-    def works(text: str) -> list[str]:
-        found = text.split(",")
-        if wrong := set(found) - set(ALL):
-            raise argparse.ArgumentTypeError(f"no work is called {', '.join(wrong)}; there are {', '.join(ALL)}")
-        return found
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one repeat of short measurements: a look, not a result")
     parser.add_argument(
@@ -94,7 +85,7 @@ def _options() -> argparse.Namespace:
         default=list(NAMES),
         help=f"systems, of {', '.join(NAMES)}; {', '.join(SHORT)} mean all of theirs",
     )
-    parser.add_argument("--work", type=works, default=list(ALL), help=f"of {', '.join(ALL)}")
+    parser.add_argument("--work", type=some_of(ALL), default=list(ALL), help=f"of {', '.join(ALL)}")
     parser.add_argument("--repeats", type=int, help="how often each is measured (3; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of one measurement (2; quick: 0.8)")
     parser.add_argument("--size", type=int, default=128, help="bytes of payload")

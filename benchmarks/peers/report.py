@@ -3,6 +3,7 @@
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ def machine() -> dict[str, Any]:
     }
 
 
+def where(box: Mapping[str, Any], *more: str) -> str:
+    """What machine() has found as a sentence, with more to be said of it."""
+    return (
+        f"{box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['system']}, Python {box['python']}, "
+        f"{', '.join(more)}; load average before the run {box['load_before']}."
+    )
+
+
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -171,10 +180,6 @@ def cells(of: Medians, work: str, system: str) -> list[str]:
 
 def _circumstances(run: Run) -> list[str]:
     box, how = run.machine, run.settings
-    where = (
-        f"{box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['system']}, Python {box['python']}, "
-        f"loopback; load average before the run {box['load_before']}."
-    )
     method = (
         f"Payload {how['size']} bytes, {how['seconds']:g} s per measurement of which {how['warm']:g} s are warm-up, medians of "
         f"{how['repeats']} interleaved repeats. Publisher, broker and each subscriber are processes of their own."
@@ -183,7 +188,15 @@ def _circumstances(run: Run) -> list[str]:
         f"Stored messages are on a file system of the kind {box['filesystem']}; {how['messages']:,} are read, a fifth of that is taken."
         f"{' Busway had a data folder in all work.' if how['data'] else ''}"
     )
-    return [where, "", method, "", stored, "", *(f"- {version}" for version in dict.fromkeys(run.versions.values()))]
+    return [
+        where(box, "loopback"),
+        "",
+        method,
+        "",
+        stored,
+        "",
+        *(f"- {version}" for version in dict.fromkeys(run.versions.values())),
+    ]
 
 
 def bar(goal: Goal) -> str:
