@@ -2,7 +2,7 @@
 
 A hop is the way from one process to the next: write, wake up, read. Over one node a message takes two (client, broker, client), over two
 nodes three. Beside it the same bytes go through one and through two processes that pass on what they read and know nothing else: what the
-second one adds is a hop of the bare wire.
+second one adds is one more hop of the bare wire, and the measure of what the second node adds.
 
 Started as `python -m benchmarks.mesh.hops measure PLAN` and `relay PORT TO`. One message is under way at a time; both ends of it are in the measuring
 process, so one clock is enough.
