@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import inspect
 import logging
 import os
 import shlex
@@ -108,8 +109,7 @@ Request = Annotated[
 ]
 
 
-@linked
-def mount(
+def _mounted(
     link: Link,
     folder: Folder,
     unix: Unix = None,
@@ -133,45 +133,49 @@ def mount(
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
+    *,
+    documented: bool = False,
 ) -> None:
+    """What both verbs do: their flags are in this list."""
+    settings, addresses = _settings(locals()), _addresses(unix, tcp)
+    if link.url and (addresses or data):
+        url = "the variable BUSWAY_URL" if link.url == os.environ.get("BUSWAY_URL", "").split() else "--url"
+        raise typer.BadParameter(f"--unix, --tcp and --data are for a bus of its own: leave {url} out, or them")
+    note = _logging(log, quiet=quiet)
+    ready = _detached() if background else _hush
+    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, note, json=json, quiet=quiet))
+
+
+def _verb(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the flags of a mount, but not these."""
+
+    def give(verb: Callable[..., None]) -> Callable[..., None]:
+        every = inspect.signature(_mounted, eval_str=True).parameters.values()
+        own = [one for one in every if one.name not in {*without, "documented"}]
+        verb.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        return linked(verb)
+
+    return give
+
+
+@_verb()
+def mount(link: Link, **given: Any) -> None:
     """Mount a bus on an empty folder: with --url one that runs, else one of its own. SIGTERM and Ctrl-C unmount it.
 
     busway mount /tmp/bus
     busway mount /tmp/bus --url tcp://127.0.0.1:7420
     busway mount /tmp/bus --tcp 127.0.0.1:7420 --data ./data
     """
-    _run(
-        link, _settings(locals()), folder, _addresses(unix, tcp), data, seconds, background, log, json=json, quiet=quiet
-    )
+    _mounted(link, **given)
 
 
-@linked
-def fusebus(
-    link: Link,
-    folder: Folder,
-    unix: Unix = None,
-    tcp: Tcp = None,
-    data: Data = None,
-    allow_other: AllowOther = False,
-    mode: Mode = None,
-    channels: Channels = None,
-    messages: Messages = None,
-    bytes: Bytes = None,  # noqa: A002 - the flag's name
-    max_message: MaxMessage = None,
-    clients: Clients = None,
-    subscriptions: Subscriptions = None,
-    background: Background = False,
-    log: LogFile = None,
-    seconds: flags.For = None,
-    json: flags.Json = False,
-    quiet: flags.Quiet = False,
-) -> None:
+@_verb("line", "followed", "kept", "listed", "request")
+def fusebus(link: Link, **given: Any) -> None:
     """Mount only the two files of fusebus, channels and fusebus; else as busway mount.
 
     busway fusebus /tmp/fusebus-demo
     """
-    settings = dataclasses.replace(_settings(locals()), documented=True)
-    _run(link, settings, folder, _addresses(unix, tcp), data, seconds, background, log, json=json, quiet=quiet)
+    _mounted(link, **given, documented=True)
 
 
 def _settings(given: dict[str, Any]) -> Mount:
@@ -185,27 +189,6 @@ def _addresses(unix: list[str] | None, tcp: list[str] | None) -> list[str]:
             values.listen_address(kind, one) for kind, many in (("unix", unix), ("tcp", tcp)) for one in many or ()
         ]
     )
-
-
-def _run(
-    link: Link,
-    settings: Mount,
-    folder: str,
-    addresses: list[str],
-    data: str | None,
-    seconds: float | None,
-    background: bool,
-    log: str | None,
-    *,
-    json: bool,
-    quiet: bool,
-) -> None:
-    if link.url and (addresses or data):
-        url = "the variable BUSWAY_URL" if link.url == os.environ.get("BUSWAY_URL", "").split() else "--url"
-        raise typer.BadParameter(f"--unix, --tcp and --data are for a bus of its own: leave {url} out, or them")
-    note = _logging(log, quiet=quiet)
-    ready = _detached() if background else _hush
-    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, note, json=json, quiet=quiet))
 
 
 def _logging(path: str | None, *, quiet: bool) -> Callable[[str], None]:
