@@ -1,10 +1,11 @@
 //! Old buckets leave: by age, bytes and count, whole ones, the oldest first.
 //!
-//! Whoever owns the log asks for it now and then (`Shared::trim`); the writer does it by itself where much is over a limit.
+//! Whoever owns the log asks for it now and then (`Log::trim`); the writer does it by itself where much is over a limit.
 
 use std::io;
 use std::sync::PoisonError;
 
+use super::append::{Log, STEP};
 use super::bucket::{index_name, log_name};
 use super::open::begin_with;
 use super::shared::{Bucket, Shared, State};
@@ -118,5 +119,44 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+impl Log {
+    /// Removes whole buckets by age, bytes and count; none with an offset of `hold` or above.
+    pub fn trim(&mut self, now: i64, hold: u64) -> io::Result<Trimmed> {
+        let settings = self.settings;
+        self.once.forget(now - settings.once_age);
+        let old = |last: i64| settings.max_age > 0 && last < now - settings.max_age;
+        let ahead = |time: i64| time - now > STEP;
+        let own = self.bucket.summary;
+        if own.count > 0 && (now - own.first > settings.bucket_age || old(own.last) || ahead(own.first)) {
+            self.roll(now);
+        }
+        self.ahead = ahead(self.stored).then(|| self.ahead.unwrap_or(now));
+        let since = self.ahead;
+        // A bucket whose times can't be right was stored before what comes behind it, and before that was seen.
+        let gone = |state: &State, at: usize| {
+            let times = |bucket: &Bucket| (bucket.summary.first, bucket.summary.last);
+            let behind = || state.buckets[at + 1..].iter().map(|bucket| times(bucket).0).find(|first| !ahead(*first));
+            let last = Some(times(&state.buckets[at]).1).filter(|last| !ahead(*last));
+            last.or_else(behind).or(since).is_some_and(old)
+        };
+        let gone = self.shared.trim(&settings, gone, hold)?;
+        self.held = gone.held;
+        if gone.buckets > 0 && self.front.is_none() {
+            self.drop_waiting(self.reader().first());
+        }
+        Ok(gone)
+    }
+
+    /// What was over the limits at the last `trim` and is held: records, bytes.
+    pub fn held(&self) -> (u64, u64) {
+        self.held
+    }
+
+    /// Nothing below this offset is there any more, so nothing of it will be due.
+    pub fn drop_waiting(&mut self, first: u64) {
+        self.waiting.trim(first);
     }
 }
