@@ -8,8 +8,8 @@ import msgspec
 from busway.cluster.auditing import Auditing
 from busway.cluster.mirror import Mirror, have
 from busway.cluster.mirror_words import Ask
-from tests.cluster import test_mirror
-from tests.cluster.test_mirror import follows, mirroring, nodes, streams
+from tests.cluster import mirrored
+from tests.cluster.mirrored import follows, mirroring, nodes, streams
 from tests.cluster.test_mirror_machine import Pair, add, content, filled
 from tests.support.net import eventually
 
@@ -41,7 +41,7 @@ def tear(file, size=4096):
 
 
 def equal_records(one, other):
-    return test_mirror.content(one) == test_mirror.content(other)
+    return mirrored.content(one) == mirrored.content(other)
 
 
 async def same(a, b):

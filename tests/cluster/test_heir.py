@@ -6,8 +6,8 @@ import pytest
 
 import busway
 from busway.errors import BusError
+from tests.cluster.mirrored import Mirrored, follows, nodes
 from tests.cluster.test_history import some
-from tests.cluster.test_mirror import Mirrored, follows, nodes
 from tests.support.net import eventually
 
 __all__ = ["nodes"]

@@ -1,23 +1,18 @@
 """A node that has lost something in the midst of a stream, and gets it back from its mirror: the rules, and over real sockets."""
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import pytest
 
 from busway._core import Log, SimulatedFiles
 from busway.cluster.mending import Mending, shared
 from busway.cluster.mirror_words import Have
-from tests.cluster.test_mirror import Mirrored, follows, mirroring, payloads, streams
+from tests.cluster.mirrored import follows, mirroring, nodes, payloads, streams
 from tests.cluster.test_mirror_machine import LIMITS, Pair, add, content, copy_some, filled
 from tests.support.net import eventually, until
 from tests.support.stored import row
 
-
-@pytest.fixture
-async def nodes(tmp_path):
-    async with AsyncExitStack() as stack:
-        yield Mirrored(stack, tmp_path)
+__all__ = ["nodes"]
 
 
 def dig(folder, begin, end, last=None):

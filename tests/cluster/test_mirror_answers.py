@@ -2,8 +2,8 @@
 
 import asyncio
 
+from tests.cluster.mirrored import Mirrored, follows, nodes
 from tests.cluster.test_history import numbers, some, take
-from tests.cluster.test_mirror import Mirrored, follows, nodes
 from tests.support.net import eventually
 
 __all__ = ["nodes"]

@@ -13,8 +13,8 @@ from busway.cluster.node import Stranger
 from busway.cluster.words import Place, read
 from busway.errors import Disconnected
 from busway.settings import Identity
+from tests.cluster.mirrored import Mirrored, nodes
 from tests.cluster.test_mesh import Cluster, cluster
-from tests.cluster.test_mirror import Mirrored, nodes
 from tests.cluster.test_mirror_answers import copied
 from tests.support.net import eventually, until, within
 

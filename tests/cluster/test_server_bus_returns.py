@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 import busway
+from tests.cluster.mirrored import Mirrored, follows, nodes
 from tests.cluster.test_history import numbers, some, take
 from tests.cluster.test_mesh import Cluster, cluster
-from tests.cluster.test_mirror import Mirrored, follows, nodes
 from tests.cluster.test_mirror_answers import copied
 from tests.support.net import eventually
 

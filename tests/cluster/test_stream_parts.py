@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 import busway
+from tests.cluster.mirrored import Mirrored, follows, nodes
 from tests.cluster.test_heir import crash
 from tests.cluster.test_history import some
-from tests.cluster.test_mirror import Mirrored, follows, nodes
 from tests.support.net import eventually
 
 __all__ = ["nodes"]

@@ -1,0 +1,84 @@
+"""A node and its mirror over real sockets, and what each of them has, for tests."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+import busway
+from busway._core import block_records
+from tests.cluster.test_mesh import FAST, Cluster
+from tests.support.net import eventually
+
+
+class Mirrored(Cluster):
+    """A node `a` and its mirror `b`, each with a data folder; both can be stopped and started again."""
+
+    def __init__(self, stack, folder):
+        super().__init__(stack)
+        self.folder = folder
+        self.ports = {}
+
+    async def node(self, name, *, mirror_of=None, wait=60.0, data=True, takeover=0.8):
+        servers = [
+            busway.cluster.servers.Listed(f"tcp://127.0.0.1:{port}", reconnect=FAST)
+            for other, port in self.ports.items()
+            if other != name
+        ]
+        place = busway.Cluster(name="test", servers=servers, mirror_of=mirror_of, mirror_wait=wait, takeover=takeover)
+        server = busway.serve(
+            f"tcp://127.0.0.1:{self.ports.get(name, 0)}",
+            name=name,
+            cluster=place,
+            data=self.folder / name if data else None,
+        )
+        await self.stack.enter_async_context(server)
+        self.ports[name] = int(server.addresses[0].rpartition(":")[2])
+        return server
+
+    async def pair(self, **more):
+        a = await self.node("a", **more)
+        b = await self.node("b", mirror_of="a")
+        await follows(a, b)
+        return a, b
+
+
+@pytest.fixture
+async def nodes(tmp_path):
+    async with AsyncExitStack() as stack:
+        yield Mirrored(stack, tmp_path)
+
+
+def mirroring(server):
+    return server._hub.nodes.mirroring
+
+
+def streams(server):
+    return server._hub.streaming.streams
+
+
+def content(log, begin=0):
+    """The records of a log as they are."""
+    out, at = [], begin
+    while at < log.written:
+        _, at, block = log.read_written(at, 1 << 20)
+        out.append(block)
+    return b"".join(out)
+
+
+def payloads(log):
+    return [row[4] for row in block_records(content(log))]
+
+
+async def follows(a, b):
+    """The mirror has all that the node has."""
+
+    async def equal():
+        copies = mirroring(b).copies
+        return mirroring(a).mirrored and all(
+            (copy := copies.get((a.guid, name))) is not None
+            and copy.log.written == stream.log.written
+            and mirroring(a)._origins[next(iter(mirroring(a)._origins))].streams[name].have == stream.log.written
+            for name, stream in streams(a).items()
+        )
+
+    await eventually(equal)
