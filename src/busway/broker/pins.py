@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from busway.broker import data, pinlog
-from busway.broker.pinlog import Damage, Entry, Found, Pin, Unpin
+from busway.broker.pinlog import Entry, Pin, Unpin
+from busway.broker.records import Damage, Found
 from busway.broker.retained import Key, Version
 from busway.errors import DataFailed
 from busway.settings import MiB
@@ -223,7 +224,7 @@ class Pins:
         self.rewritten += 1
         data.sync(self.file.parent)
 
-    def _indexed(self, found: Found) -> None:
+    def _indexed(self, found: Found[Entry]) -> None:
         key = found.entry.key
         self._forget(key)
         if isinstance(found.entry, Pin) or any(found.entry.version):

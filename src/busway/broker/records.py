@@ -1,8 +1,8 @@
 """The framing of a file of entries: each record can be found and checked without those before it.
 
-A record is the magic, the length of its body, a CRC-32 over length and body, and the body. The magic is never found inside a
-body, so whoever meets a damaged place can look for the next record and finds no body that looks like one. No file is touched
-here; `journal` does that.
+A record is the magic of its file, the length of its body, a CRC-32 over length and body, and the body. No magic is ever found inside
+a body, so whoever meets a damaged place can look for the next record and finds no body that looks like one. No file is touched
+here; `journal` and `pins` do that.
 """
 
 import struct
@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 MAGIC: Final = b"\xc1BWC"
+"""Of the journal of a stream's channels; others begin with the same three bytes."""
 _HEAD: Final = struct.Struct("<4sII")
 _LENGTH: Final = struct.Struct("<I")
 # In a body no "W" follows the first two bytes of the magic.
@@ -44,38 +45,41 @@ class Damage:
         return f"{self.what} at byte {self.offset}, {self.size} bytes skipped"
 
 
-def frame(body: bytes) -> bytes:
+def frame(body: bytes, magic: bytes = MAGIC) -> bytes:
     body = body.replace(_BEGINS, _ESCAPED)
     length = _LENGTH.pack(len(body))
-    return _HEAD.pack(MAGIC, len(body), zlib.crc32(body, zlib.crc32(length))) + body
+    return _HEAD.pack(magic, len(body), zlib.crc32(body, zlib.crc32(length))) + body
 
 
-def scan(data: bytes, decode: Callable[[bytes], T]) -> Iterator[Found[T] | Damage]:
-    """Everything in a file, in order and without gaps. `decode` raises ValueError for a body that it doesn't know."""
+def scan(data: bytes, decode: Callable[[bytes], T], magic: bytes = MAGIC) -> Iterator[Found[T] | Damage]:
+    """Everything in a file, in order and without gaps: offset and size of one lead to the next.
+
+    `decode` raises ValueError for a body that it doesn't know.
+    """
     at, end = 0, len(data)
     while at < end:
-        found = _read(data, at, decode)
+        found = _read(data, at, decode, magic)
         if isinstance(found, Found):
             yield found
             at += found.size
             continue
         start, what = at, found
-        torn = _torn(data, at)
+        torn = _torn(data, at, magic)
         while not isinstance(found, Found):
-            at = data.find(MAGIC, at + 1)
+            at = data.find(magic, at + 1)
             if at < 0:
                 at = end
                 break
             torn = False
-            found = _read(data, at, decode)
+            found = _read(data, at, decode, magic)
         if torn:
             what = "a record that was not written to its end"
         yield Damage(start, at - start, torn, what)
 
 
-def _read(data: bytes, at: int, decode: Callable[[bytes], T]) -> Found[T] | str:
+def _read(data: bytes, at: int, decode: Callable[[bytes], T], magic: bytes) -> Found[T] | str:
     """The record at this place, or what is wrong with it."""
-    if len(data) - at < _HEAD.size or not data.startswith(MAGIC, at):
+    if len(data) - at < _HEAD.size or not data.startswith(magic, at):
         return "no record"
     _, length, check = _HEAD.unpack_from(data, at)
     start = at + _HEAD.size
@@ -91,9 +95,9 @@ def _read(data: bytes, at: int, decode: Callable[[bytes], T]) -> Found[T] | str:
     return Found(at, _HEAD.size + length, entry)
 
 
-def _torn(data: bytes, at: int) -> bool:
+def _torn(data: bytes, at: int, magic: bytes) -> bool:
     rest = data[at : at + _HEAD.size]
     if len(rest) < _HEAD.size:
-        return rest[: len(MAGIC)] == MAGIC[: len(rest)]
-    magic, length, _ = _HEAD.unpack(rest)
-    return bool(magic == MAGIC and length > len(data) - at - _HEAD.size)
+        return rest[: len(magic)] == magic[: len(rest)]
+    found, length, _ = _HEAD.unpack(rest)
+    return bool(found == magic and length > len(data) - at - _HEAD.size)
