@@ -9,7 +9,6 @@ of it in a new file: so an answer that waited for the journal is never given for
 import asyncio
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,8 +19,9 @@ import msgspec
 from busway import ambient
 from busway.broker import data, records
 from busway.broker.progress import Entry, States, apply
+from busway.broker.record_file import RecordFile
 from busway.broker.records import Damage
-from busway.errors import DataFailed, StoreFailed
+from busway.errors import StoreFailed
 from busway.settings import MiB
 
 log = logging.getLogger("busway.broker")
@@ -55,14 +55,14 @@ def decode(body: bytes) -> Entry:
         raise ValueError(str(error)) from error
 
 
-class Journal:
+class Journal(RecordFile):
     """The file of one stream. open() and the methods below it run on its thread, the others on the loop.
 
     append() runs on either: on the loop only while the thread has nothing to do.
     """
 
     def __init__(self, folder: Path, safety: Safety = "written") -> None:
-        self.file = folder / FILE
+        super().__init__(folder / FILE)
         self.safety = safety
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway journal")
         self._queue: list[Entry] = []
@@ -71,8 +71,6 @@ class Journal:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._states: States = {}
-        self._fd = -1
-        self._end = 0
         self._next_look = _WORTH
         self._stale = False
         self._slow_until = 0.0
@@ -80,11 +78,8 @@ class Journal:
         self._looking: list[Callable[[list[Entry]], object]] = []
         self.watcher: Callable[[list[Entry]], asyncio.Future[None] | None] | None = None
         """Hears of all entries when they are given to be written; may say when they are safe elsewhere, too."""
-        self.damaged = 0
-        self.damaged_bytes = 0
         self.failed = 0
         self.batches = 0
-        self.rewritten = 0
 
     # On the loop.
 
@@ -200,12 +195,7 @@ class Journal:
 
     def open(self) -> States:
         """Read what is there, cut a torn end off, and write anew what is damaged or mostly history."""
-        try:
-            content = self.file.read_bytes()
-        except FileNotFoundError:
-            content = b""
-        except OSError as error:
-            raise DataFailed(f"{self.file} can't be read: {error.strerror}") from error
+        content = self._content()
         torn, damage = 0, False
         for found in records.scan(content, decode):
             if isinstance(found, Damage):
@@ -236,7 +226,7 @@ class Journal:
             if behind:
                 self._rewrite(self._snapshot())
             elif entries:
-                self._append(b"".join(map(encode, entries)))
+                self._add(b"".join(map(encode, entries)), _sync if self.safety == "synced" else None)
         except OSError as error:
             self.failed += 1
             if not self._failing:  # once: they all fail until the disk is well again
@@ -250,20 +240,9 @@ class Journal:
         self.batches += 1
         return None
 
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
     def _mend(self, torn: int, *, damage: bool) -> None:
-        self._open_file()
-        if torn:
-            os.ftruncate(self._fd, self._end)
-            os.fsync(self._fd)
+        self._cut(torn, damage=damage)
         if damage:
-            aside = self.file.with_name(FILE + ".damaged")
-            shutil.copy2(self.file, aside)
-            log.warning("a copy of the damaged file is in %s", aside)
             self._rewrite(self._snapshot())
         else:
             self._look()
@@ -285,48 +264,10 @@ class Journal:
     def _snapshot(self) -> bytes:
         return b"".join(encode(entry) for state in self._states.values() for entry in state.entries())
 
-    def _open_file(self) -> int:
-        if self._fd < 0:
-            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            data.sync(self.file.parent)
-        return self._fd
-
-    def _append(self, content: bytes) -> None:
-        fd = self._open_file()
-        try:
-            _write(fd, content, self._end)
-            if self.safety == "synced":
-                _sync(fd)
-        except OSError:
-            try:
-                os.ftruncate(fd, self._end)
-            except OSError as error:
-                # The next write replaces the file; a start before that skips what is left there.
-                log.warning("%s could not be cut to %d bytes: %s", self.file, self._end, _reason(error))
-            raise
-        self._end += len(content)
-
     def _rewrite(self, content: bytes) -> None:
         """Put a new file with this content in the place of the old one."""
-        new_file = self.file.with_name(FILE + ".new")
-        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            _write(fd, content, 0)
-            os.fsync(fd)
-            new_file.replace(self.file)
-        except OSError:
-            os.close(fd)
-            new_file.unlink(missing_ok=True)
-            raise
-        self.close()
-        self._fd, self._end = fd, len(content)
-        self.rewritten += 1
+        self._replace([content])
         data.sync(self.file.parent)
-
-    def _told(self, damage: Damage) -> None:
-        self.damaged += 1
-        self.damaged_bytes += damage.size
-        log.warning("%s: %s", self.file, damage)
 
 
 def _both(one: "asyncio.Future[None]", two: "asyncio.Future[None]") -> "asyncio.Future[None]":
@@ -356,11 +297,3 @@ def _sync(fd: int) -> None:
         os.fdatasync(fd)
     else:  # macOS
         os.fsync(fd)
-
-
-def _write(fd: int, content: bytes, at: int) -> None:
-    rest = memoryview(content)
-    while rest:
-        written = os.pwrite(fd, rest, at)
-        at += written
-        rest = rest[written:]

@@ -8,8 +8,7 @@ broker.
 import asyncio
 import logging
 import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import Any, Final, TypeAlias
 
 from busway.broker import data, pinlog
 from busway.broker.pinlog import Entry, Pin, Unpin
+from busway.broker.record_file import RecordFile
 from busway.broker.records import Damage, Found
 from busway.broker.retained import Key, Version
-from busway.errors import DataFailed
 from busway.settings import MiB
 
 log = logging.getLogger("busway.broker")
@@ -31,27 +30,22 @@ _WORTH: Final = MiB
 """A file smaller than this is not written anew while the broker runs."""
 
 
-class Pins:
+class Pins(RecordFile):
     """The file of pins of one broker. open() and the methods below it run on its thread, the others on the loop."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = folder / FILE
+        super().__init__(folder / FILE)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway pins")
         self._queue: list[tuple[Entry, Done]] = []
         self._writing: asyncio.Future[Any] | None = None
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._fd = -1
-        self._end = 0
         self._places: dict[Key, tuple[int, int]] = {}
         self.marks: dict[Key, Version] = {}
         """Pins that were taken back, and since when; the oldest ones first."""
         self._live = 0
         self._next_look = _WORTH
-        self.damaged = 0
-        self.damaged_bytes = 0
         self.refused = 0
-        self.rewritten = 0
 
     # On the loop.
 
@@ -113,12 +107,7 @@ class Pins:
 
     def open(self) -> list[Pin]:
         """Read what is there, cut a torn end off, and write anew what has dead or damaged parts."""
-        try:
-            content = self.file.read_bytes()
-        except FileNotFoundError:
-            content = b""
-        except OSError as error:
-            raise DataFailed(f"{self.file} can't be read: {error.strerror}") from error
+        content = self._content()
         pins: dict[Key, Pin] = {}
         torn, damage = 0, False
         for found in pinlog.scan(content):
@@ -158,70 +147,36 @@ class Pins:
         self._next_look = max(_WORTH, self._end * 2 if self._live * 2 < self._end else self._end)
         return []
 
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
     def _mend(self, torn: int, *, damage: bool) -> None:
-        self._open_file()
-        if torn:
-            os.ftruncate(self._fd, self._end)
-            os.fsync(self._fd)
-        if damage:
-            aside = self.file.with_name(FILE + ".damaged")
-            shutil.copy2(self.file, aside)
-            log.warning("a copy of the damaged file is in %s", aside)
+        self._cut(torn, damage=damage)
         if self._live < self._end:
             self._rewrite()
 
-    def _open_file(self) -> int:
-        if self._fd < 0:
-            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            data.sync(self.file.parent)
-        return self._fd
-
     def _append(self, entries: list[Entry]) -> None:
-        fd = self._open_file()
         records = [pinlog.encode(entry) for entry in entries]
-        try:
-            _write(fd, b"".join(records), self._end)
-            os.fsync(fd)
-        except OSError:
-            try:
-                os.ftruncate(fd, self._end)
-            except OSError as error:
-                # What is left there is written over by the next one, or skipped by the next start.
-                log.warning("%s could not be cut to %d bytes: %s", self.file, self._end, error.strerror)
-            raise
+        offset = self._end
+        self._add(b"".join(records), os.fsync)
         for entry, record in zip(entries, records, strict=True):
-            self._indexed(Found(self._end, len(record), entry))
-            self._end += len(record)
+            self._indexed(Found(offset, len(record), entry))
+            offset += len(record)
 
     def _rewrite(self) -> None:
         old = self._open_file()
-        new_file = self.file.with_name(FILE + ".new")
-        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         places: dict[Key, tuple[int, int]] = {}
-        end = 0
-        try:
+
+        def alive() -> Iterator[bytes]:
+            end = 0
             for key, (offset, size) in self._places.items():
                 record = os.pread(old, size, offset)
                 if not isinstance(next(pinlog.scan(record), None), Found):
                     self._told(Damage(offset, size, False, "a record that could be read before"))
                     continue
-                _write(fd, record, end)
                 places[key] = end, len(record)
                 end += len(record)
-            os.fsync(fd)
-            new_file.replace(self.file)
-        except OSError:
-            os.close(fd)
-            new_file.unlink(missing_ok=True)
-            raise
-        os.close(old)
-        self._fd, self._end, self._live, self._places = fd, end, end, places
-        self.rewritten += 1
+                yield record
+
+        self._replace(alive())
+        self._live, self._places = self._end, places
         data.sync(self.file.parent)
 
     def _indexed(self, found: Found[Entry]) -> None:
@@ -239,16 +194,3 @@ class Pins:
         self.marks.pop(key, None)
         if old := self._places.pop(key, None):
             self._live -= old[1]
-
-    def _told(self, damage: Damage) -> None:
-        self.damaged += 1
-        self.damaged_bytes += damage.size
-        log.warning("%s: %s", self.file, damage)
-
-
-def _write(fd: int, content: bytes, at: int) -> None:
-    rest = memoryview(content)
-    while rest:
-        written = os.pwrite(fd, rest, at)
-        at += written
-        rest = rest[written:]

@@ -2,7 +2,7 @@
 
 A record is the magic of its file, the length of its body, a CRC-32 over length and body, and the body. No magic is ever found inside
 a body, so whoever meets a damaged place can look for the next record and finds no body that looks like one. No file is touched
-here; `journal` and `pins` do that.
+here; `record_file` does that.
 """
 
 import struct
