@@ -13,15 +13,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from benchmarks.peers.process import Process, ProcessError
+from benchmarks.peers.process import LIFE, PATIENCE, Process, ProcessError
 
 from .plan import Pairs, Trips
 
 SOURCE = Path(__file__).parent / "plain.c"
-PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
-LIFE = "1h"
-"""After which a bus ends by itself, if the benchmark was killed and could not end it."""
 _LOOK = 0.02
 
 

@@ -4,25 +4,20 @@ Started as `python -m benchmarks.fuse.trips PLAN`. One message is under way at a
 enough.
 """
 
-import asyncio
 import os
 import struct
 import sys
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns
 
 import msgspec
 
 import busway
 from benchmarks.peers.role import Control, run
+from benchmarks.trips import Trip, p50s
 
 from .pairs import MESSAGE
 from .plan import CHANNEL, Trips
-
-PATIENCE = 60.0
-Trip = Callable[[], Awaitable[object]]
 
 
 async def measure(control: Control, plan: Trips) -> None:
@@ -36,9 +31,7 @@ async def measure(control: Control, plan: Trips) -> None:
     async with busway.connect(plan.url) as source, busway.connect(plan.url) as target, target.subscribe(CHANNEL) as at:
         ways: dict[str, Trip] = {"file": partial(_from_file, end, message, at)}
         ways["native"] = partial(_native, source, payload, at)
-        for trip in ways.values():
-            await _p50(trip, max(plan.messages // 4, 10))
-        rounds = [{name: await _p50(trip, plan.messages) for name, trip in ways.items()} for _ in range(plan.rounds)]
+        rounds = await p50s(ways, plan.messages, plan.rounds)
     control.tell(rounds=rounds)
 
 
@@ -50,16 +43,6 @@ async def _from_file(end: int, message: bytes, at: busway.Subscription) -> None:
 async def _native(source: busway.Bus, payload: bytes, at: busway.Subscription) -> None:
     await source.publish(CHANNEL, payload)
     await at.recv()
-
-
-async def _p50(trip: Trip, messages: int) -> float:
-    times = []
-    for _ in range(messages):
-        begin = perf_counter_ns()
-        async with asyncio.timeout(PATIENCE):
-            await trip()
-        times.append(perf_counter_ns() - begin)
-    return sorted(times)[messages // 2] / 1000
 
 
 def main() -> None:

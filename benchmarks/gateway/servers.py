@@ -9,15 +9,10 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.peers.process import Process
+from benchmarks.peers.process import LIFE, PATIENCE, Process
 from benchmarks.peers.systems.base import free_port
 
 from .plan import Crowd, Plan
-
-PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
-LIFE = "1h"
-"""After which a gateway ends by itself, if the benchmark was killed and could not end it."""
 
 
 class Server(Process):

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from benchmarks.peers.process import Process
+from benchmarks.peers.process import PATIENCE, Process
 
 from .plan import Crowd, Plan
-from .servers import PATIENCE, Stage, stage
+from .servers import Stage, stage
 
 Values = dict[str, float]
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {

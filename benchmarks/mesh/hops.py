@@ -10,27 +10,26 @@ process, so one clock is enough.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from time import perf_counter_ns
 from typing import Any, cast
 
 import msgspec
 
 import busway
-from benchmarks.peers.process import Process
+from benchmarks.peers.process import PATIENCE, Process
 from benchmarks.peers.role import Control, forever, run
 from benchmarks.peers.systems.base import free_port
+from benchmarks.trips import Trip, p50s
 from busway.transport import tune
 
-from .nodes import PATIENCE, mesh
+from .nodes import mesh
 
 BUFFER = 256 << 10
 HEAD = 32
 """Bytes of a published frame besides the payload."""
 HOST = "127.0.0.1"
 Values = dict[str, float]
-Trip = Callable[[], Awaitable[object]]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -149,9 +148,7 @@ async def measure(control: Control, plan: Plan) -> None:
         for name, port in zip(("bare_one", "bare_two"), plan.relays, strict=True):
             transport, _ = await loop.create_connection(lambda: _Wire(lambda _: None), HOST, port)
             ways[name] = partial(_bare, bare, transport)
-        for trip in ways.values():
-            await _p50(trip, max(plan.messages // 4, 10))  # who is known and where, and what the processor remembers
-        rounds = [{name: await _p50(trip, plan.messages) for name, trip in ways.items()} for _ in range(plan.rounds)]
+        rounds = await p50s(ways, plan.messages, plan.rounds)
     control.tell(rounds=rounds)
 
 
@@ -163,16 +160,6 @@ async def _message(source: busway.Bus, topic: str, payload: bytes, at: busway.Su
 async def _bare(bare: _Bare, transport: asyncio.Transport) -> None:
     bare.out = transport
     await bare.trip()
-
-
-async def _p50(trip: Trip, messages: int) -> float:
-    times = []
-    for _ in range(messages):
-        begin = perf_counter_ns()
-        async with asyncio.timeout(PATIENCE):
-            await trip()
-        times.append(perf_counter_ns() - begin)
-    return sorted(times)[messages // 2] / 1000
 
 
 def main() -> None:

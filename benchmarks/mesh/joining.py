@@ -8,9 +8,9 @@ import time
 
 import busway.sync
 from benchmarks.peers.load import Load
-from benchmarks.peers.process import ProcessError
+from benchmarks.peers.process import PATIENCE, ProcessError
 
-from .nodes import PATIENCE, Mesh
+from .nodes import Mesh
 
 SUBSCRIPTIONS = 100_000
 Values = dict[str, float]

@@ -14,15 +14,11 @@ from typing import Any, Self, TypeVar
 
 import busway.sync
 from benchmarks.peers.load import Load
-from benchmarks.peers.process import Process, ProcessError
+from benchmarks.peers.process import LIFE, PATIENCE, Process, ProcessError
 from benchmarks.peers.systems.base import free_port, role_command
 from busway.errors import BusError
 
 CLUSTER = "bench"
-PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine."""
-LIFE = "1h"
-"""After which a broker ends by itself, if the benchmark was killed and could not end it."""
 _LOOK = 0.02
 
 P = TypeVar("P", bound=Process)

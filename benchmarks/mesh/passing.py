@@ -10,10 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.peers.load import Load
-from benchmarks.peers.process import Process
+from benchmarks.peers.process import PATIENCE, Process
 from benchmarks.peers.work import SETTLE, finish
 
-from .nodes import PATIENCE, Broker, Mesh, mesh, until
+from .nodes import Broker, Mesh, mesh, until
 
 CROWD = 16
 Values = dict[str, float]

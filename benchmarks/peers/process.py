@@ -20,6 +20,11 @@ from .load import Load
 from .systems import find
 from .systems.base import Peer, role_command
 
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine."""
+LIFE = "1h"
+"""After which a broker ends by itself, if the benchmark was killed and could not end it."""
+
 
 class ProcessError(Exception):
     """A process did not do its part."""
