@@ -69,6 +69,7 @@ Reach = Annotated[
         "--scope", help="In a cluster: everybody, clients of the same node (local), or of other nodes (remote)."
     ),
 ]
+Raw = Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object, or one per line for streams.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr; errors are still told.")]
 

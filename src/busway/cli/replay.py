@@ -56,7 +56,7 @@ def replay(
             "--out", "-o", help="Save into this file: .arrow or .parquet.", metavar="FILE", show_default=False
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")] = False,
+    raw: flags.Raw = False,
     json: flags.Json = False,
     format: Annotated[  # noqa: A002 - the flag's name
         str | None,

@@ -43,7 +43,7 @@ def sub(
     ] = False,
     count: flags.Count = None,
     seconds: flags.For = None,
-    raw: Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")] = False,
+    raw: flags.Raw = False,
     json: flags.Json = False,
     format: Annotated[  # noqa: A002 - the flag's name
         str | None,

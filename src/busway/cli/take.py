@@ -57,7 +57,7 @@ def take(
         ),
     ] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the channel if it is not there.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")] = False,
+    raw: flags.Raw = False,
     json: flags.Json = False,
     format: Annotated[  # noqa: A002 - the flag's name
         str | None, typer.Option("--format", help="As that of sub; {deliveries} too.")
