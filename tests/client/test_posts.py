@@ -330,6 +330,34 @@ async def test_a_restarted_broker_tells_no_false_deaths(tmp_path: Path) -> None:
         assert [(message.kind, message.topic) for message in await gather(states, 1)] == [("post", "proc/q")]
 
 
+async def test_a_broker_that_has_lost_the_last_of_two_is_believed(tmp_path: Path) -> None:
+    """It was given back an older copy of its data: what was known is gone, and what it had replaced is kept again."""
+    data = tmp_path / "data"
+    address, settings = f"unix:{tmp_path / 'bus'}", busway.Settings(grace=0)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        broker = await enter(busway.serve(address, data=data, settings=settings))
+        watcher = await enter(busway.connect(address, reconnect=(0.01,), drain=0))
+        plain = await enter(watcher.subscribe("k"))
+        watching = await enter(watcher.subscribe("k", watch=True))
+        events = watcher.events()
+        async with busway.connect(address, name="p") as pinner:
+            await pinner.pin("k", b"1")
+            older = (data / "pins.log").read_bytes()
+            await pinner.pin("k", b"2")
+        assert await payloads(watching, 2) == await payloads(plain, 2) == [b"1", b"2"]
+        await broker.stop(0)
+        (data / "pins.log").write_bytes(older)
+        await enter(busway.serve(address, data=data, settings=settings))
+        await next_event(events, "resumed")
+        shown = [(message.kind, message.payload) for message in await gather(watching, 2)]
+        assert shown == [("withdrawn", b"2"), ("pin", b"1")]
+        assert await payloads(plain, 1) == [b"1"]
+        async with busway.connect(address, name="p") as pinner:
+            await pinner.unpin("k")
+        assert [(message.kind, message.payload) for message in await gather(watching, 1)] == [("withdrawn", b"1")]
+
+
 async def test_rules_flags_and_asks_are_restored(net: Net) -> None:
     server = await net.serve()
     witness = await net.connect("witness")

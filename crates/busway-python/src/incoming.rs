@@ -162,16 +162,20 @@ impl Arrivals {
         Ok(())
     }
 
-    /// What was known to be kept and was not handed over again since is gone; whether that was something.
+    /// What was known to be kept and was not handed over again since is gone; whether there is something to tell.
     pub fn settle(&mut self, py: Python<'_>, sub: u32) -> PyResult<bool> {
-        let gone = self.seen.get_mut(&sub).map_or_else(Vec::new, Seen::end);
+        let settled = self.seen.get_mut(&sub).map(|seen| seen.end(py)).unwrap_or_default();
         let Some(inbox) = self.inboxes.get(&sub) else { return Ok(false) };
         let mut messages = inbox.borrow_mut();
-        for one in &gone {
+        let some = !settled.gone.is_empty() || !settled.instead.is_empty();
+        for one in &settled.gone {
             let gone = copy(py, one, 0, flag::WITHDRAWN)?;
             messages.push(0, || gone);
         }
-        Ok(!gone.is_empty())
+        for one in settled.instead {
+            messages.push(0, || one);
+        }
+        Ok(some)
     }
 
     pub fn forget(&mut self, sub: u32) -> (Option<Shared>, Option<Seen>) {
