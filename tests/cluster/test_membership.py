@@ -2,9 +2,9 @@
 
 import pytest
 
-from busway.cluster.actions import Notice, Probe, Refuse
+from busway.cluster.actions import Admit, Notice, Probe, Refuse
 from busway.cluster.membership import Membership
-from busway.cluster.node import Node
+from busway.cluster.node import Node, Sighting
 from busway.errors import Code
 from tests.cluster.world import Machine, World
 
@@ -128,6 +128,51 @@ def test_copies_that_meet_only_through_others_are_found(seed):
     assert first.links == {one.node.guid for one in (a, b, third)}
     assert copy.links == set()
     assert any(of(machine, "conflict") for machine in (a, b, third))
+
+
+class Judge:
+    """A node that is linked to one that tells of others (1), and to the second life of a node (2) of which the first was killed."""
+
+    def __init__(self) -> None:
+        me, teller, self.killed, self.again = (
+            Node(str(guid) * 32, incarnation, "test", f"n{guid}", (f"tcp://n{guid}:1",), since)
+            for guid, incarnation, since in ((1, 1, 1), (2, 2, 2), (3, 3, 3), (3, 4, 9))
+        )
+        self.members = Membership(me, chance=lambda: 0.5)
+        self.members.start(0.0)
+        for conn, node in ((1, teller), (2, self.again)):
+            self.members.greeted(conn, node, 1.0)
+            self.members.proved(conn, 1.0)
+        self.members.take()
+
+    def accused(self) -> None:
+        """The other one has heard the first: an answer that was on its way when it was killed."""
+        self.members.heard([Sighting(self.killed, linked=True, sure=True)], 2.0)
+        assert Probe(2) in self.members.take()
+
+    def gone(self) -> None:
+        """The end of that connection has come, too."""
+        self.members.heard([Sighting(self.killed, linked=False)], 3.0)
+
+
+def test_a_node_that_was_started_again_is_let_in_when_the_one_that_was_there_first_is_seen_to_be_gone():
+    judge = Judge()
+    judge.accused()
+    judge.members.alive(2, 2.5)
+    judge.members.greeted(3, judge.again, 2.6)
+    assert [one.code for one in judge.members.take() if isinstance(one, Refuse)] == [Code.DUPLICATE_NODE] * 2
+    judge.gone()
+    judge.members.greeted(4, judge.again, 4.0)
+    assert Admit(4, judge.again) in judge.members.take()
+
+
+def test_who_is_gone_by_the_time_of_the_verdict_accuses_nobody():
+    judge = Judge()
+    judge.accused()
+    judge.gone()
+    judge.members.alive(2, 3.5)
+    assert not [one for one in judge.members.take() if isinstance(one, Refuse | Notice)]
+    assert judge.again.guid in judge.members.linked
 
 
 def test_a_host_of_the_list_that_is_dead_is_tried_for_ever_and_harms_nobody():

@@ -177,6 +177,12 @@ class Dialling:
         if guid in self.targets:
             self.targets[guid].seen = now
 
+    def again(self, guid: str, now: float) -> None:
+        """There is hope for it now."""
+        for target in self.targets.values():
+            if target.due is not None and guid in {target.key, target.leads}:
+                target.due = min(target.due, now)
+
     def own(self, target: Target, now: float, *, same: bool) -> None:
         """An address has led to this very node, or to a copy of it."""
         if same:

@@ -70,8 +70,8 @@ class Membership:
         self._told: dict[tuple[str, str], float] = {}
         self._begun: float | None = None
         """Since when servers of the list are missed of which nothing was said."""
-        self._copies: dict[int, float] = {}
-        """Incarnations of copied nodes, and until when they are not let in."""
+        self._copies: dict[int, tuple[float, int]] = {}
+        """Incarnations of copied nodes: until when they are not let in, and the incarnation of which each is a copy."""
 
     # What is seen from outside.
 
@@ -163,7 +163,7 @@ class Membership:
         if target is None and node.guid not in self._dialling.targets and len(self._dialling.targets) >= MOST_NODES:
             self._refuse(conn, node, Code.TOO_MANY_CONNECTIONS, f"{MOST_NODES} nodes are the limit", now, "refused")
             return
-        if now < self._copies.get(node.incarnation, now):
+        if now < self._copies.get(node.incarnation, (now, 0))[0]:
             self._dialling.failed_with(target, now)
             self._refuse(conn, node, Code.DUPLICATE_NODE, f"{node} is a copy of another node", now, "conflict")
             return
@@ -242,6 +242,7 @@ class Membership:
         if link.open:
             self._spread(Sighting(link.node, linked=False, stopped=guid in self.stopped))
             self._notice("down", link.node, text, now)
+            self._acquit(link.node, now)
         if link.rivals:
             new, *rest = link.rivals
             new.rivals = rest
@@ -264,6 +265,8 @@ class Membership:
                 if node.incarnation != self.me.incarnation and seen.sure:
                     self._notice("conflict", node, "another node has this one's guid: a copied data folder?", now)
                 continue
+            if not seen.linked:
+                self._acquit(node, now)
             link = self._links.get(node.guid)
             if link is None or not link.open:
                 self._hearsay(seen, now)
@@ -302,11 +305,20 @@ class Membership:
         self._notice("conflict", link.node, text, now)
         if len(self._copies) > MOST_NODES:
             self._copies.clear()
-        self._copies[link.node.incarnation] = now + COPY
+        self._copies[link.node.incarnation] = now + COPY, first.incarnation
         self._actions.append(Refuse(link.conn, Code.DUPLICATE_NODE, text))
         self.lost(link.conn, now, text)
         self._dialling.forget(first.guid)
         self._dialling.learn(first, None, now)
+
+    def _acquit(self, first: Node, now: float) -> None:
+        """Somebody has lost the node that was there first: what it was heard to say may have been on its way when it ended, and its copy be itself, started again."""
+        link = self._links.get(first.guid)
+        if link is not None and link.accuser is not None and link.accuser.incarnation == first.incarnation:
+            link.accuser = None
+        for copy in [copy for copy, (_, of) in self._copies.items() if of == first.incarnation]:
+            del self._copies[copy]
+            self._dialling.again(first.guid, now)
 
     def _same_guid(self, conn: int, node: Node, target: Target | None, now: float) -> None:
         if node.incarnation == self.me.incarnation:
