@@ -222,8 +222,9 @@ class World:
 
     def lose(self, node: Node) -> bool:
         """The host of a broker is gone for good, with its disk; whether one ran there."""
-        node.lost = node.up.is_set() and self.crash(node, power=True)
-        return node.lost
+        lost = not node.lost and node.up.is_set() and self.crash(node, power=True)
+        node.lost = node.lost or lost
+        return lost
 
     def living(self) -> list[Node]:
         """Those that are not lost."""
