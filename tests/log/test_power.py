@@ -92,3 +92,20 @@ def test_power_cuts(part: int) -> None:
         except BaseException:
             print(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_shown_after_a_kill_survives_a_power_cut_then(seed: int) -> None:
+    """The process was killed between the write and the sync: what the next one shows of that, nothing takes back."""
+    files = SimulatedFiles()
+    log = Log.open(files, by_hand=True)  # written, and never synced
+    log.append([row("a", b"1"), row("b", b"2" * 5000)], 1000)
+    log.flush()
+    log.write()
+    files = files.survivor()
+    again = Log.open(files, by_hand=True)
+    shown = read_all(again)
+    assert [one.payload for one in shown] == [b"1", b"2" * 5000]
+    files = files.survivor()  # it is not closed either
+    files.power_cut(seed)
+    assert read_all(Log.open(files, by_hand=True)) == shown

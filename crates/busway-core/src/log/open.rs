@@ -421,7 +421,11 @@ impl Opening<'_> {
         }
         if scan.building.summary.length < size {
             file.cut(scan.building.summary.length)?;
+        }
+        // Who was killed may have had no time to sync what it wrote. From now on that is shown, so nothing may take it back.
+        if !bytes.is_empty() {
             file.sync()?;
+            self.files.sync()?;
         }
         let building = scan.building;
         let missing = building.summary.end < next;
