@@ -22,8 +22,13 @@ _EXPECTED: Final = (
     "closing the subscription of 'brief/",
 )
 """What has to be told: failing disks, an unsubscribe that nobody answers."""
-_DAMAGED: Final = ("a bad record in", "records are missing in", "a bucket is missing in")
-"""What a host without power has to tell that had more written than synced; its mirror gives that back."""
+_DAMAGED: Final = (
+    "a bad record in",
+    "records are missing in",
+    "a bucket is missing in",
+    "messages are lost, which its mirror does not have either",
+)
+"""What a host without power has to tell that had more written than synced. Its mirror gives back what it has; what was acknowledged is looked for elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
