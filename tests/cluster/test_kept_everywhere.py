@@ -1,10 +1,12 @@
 """Posts and pins reach who has subscribed at another node, whenever the nodes hear of each other, and none of them twice."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from busway._core import hold_clock
 from busway.testing import FaultProxy
 from tests.cluster.test_mesh import cluster, has  # noqa: F401 - a fixture
 from tests.support.net import eventually
@@ -172,3 +174,50 @@ async def test_a_client_that_comes_back_elsewhere_does_not_get_again_what_it_had
         await near.post("state/1", b"changed")
         assert (await states.recv(timeout=60)).text == "changed"
         assert await before(near, states, "state/end") == []
+
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def clock():
+    """Sets the clock of the engine by nanoseconds ahead of the true one; in the end it is right again."""
+    yield lambda ahead: hold_clock(time.time_ns() + ahead)
+    hold_clock(0)
+
+
+@pytest.mark.parametrize("stores", [False, True])
+async def test_a_pin_replaces_one_of_a_clock_that_is_ahead(cluster, clock, tmp_path, stores):  # noqa: F811
+    """Who pins last has the last word, and was told so: nobody's clock takes that back."""
+    folders = [tmp_path / name if stores else None for name in "ab"]
+    a = await cluster.start(data=folders[0])
+    b = await cluster.start(a, data=folders[1])
+    await cluster.whole()
+    ahead, right = await cluster.client(a, name="cfg"), await cluster.client(b, name="cfg")
+    clock(HOUR)
+    await ahead.pin("cfg/k", b"of tomorrow")
+    await has(right, "cfg/k", b"of tomorrow")
+    clock(0)
+    await right.pin("cfg/k", b"of today")
+    for client in (right, ahead):
+        await has(client, "cfg/k", b"of today")
+    assert (await right.kept("cfg/k"))[0].time_ns < time.time_ns() + HOUR / 2, "its time is that of its sender"
+    clock(HOUR)
+    await ahead.unpin("cfg/k")
+    clock(0)
+
+    async def gone():
+        return not await right.kept("cfg/k")
+
+    await eventually(gone)
+    await right.pin("cfg/k", b"again")
+    for client in (right, ahead):
+        await has(client, "cfg/k", b"again")
+    third = await cluster.start(a, b)  # hears it from both
+    await cluster.whole()
+    await has(await cluster.client(third), "cfg/k", b"again")
+    if stores:
+        await b.stop()
+        again = await cluster.start(a, data=folders[1])
+        await cluster.whole(a, third, again)
+        await has(await cluster.client(again), "cfg/k", b"again")

@@ -27,7 +27,7 @@ from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
 from busway.broker.replaying import Replaying
-from busway.broker.retained import Kept, Key
+from busway.broker.retained import Kept, Key, Version
 from busway.broker.services import Answering
 from busway.broker.session import reason
 from busway.broker.sharing import Sharing
@@ -101,6 +101,9 @@ class Nodes(Protocol):
 
     def kept(self, message: Kept) -> None:
         """A client has posted or pinned something; or has come here with what it had posted elsewhere."""
+
+    def taken_back(self, key: Key) -> Version | None:
+        """Since when the pin with this key is taken back, at any node; None: it is not."""
 
     def elsewhere(self, key: Key) -> bool:
         """A client is gone; whether it is at another node now, so that this post of it stays."""

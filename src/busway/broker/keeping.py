@@ -165,8 +165,8 @@ class Keeping:
             engine.refuse(conn, number, fault.code, fault.reason)
             return
         pins = self._pins if flags & PIN else None
-        if self.box.is_late(message):
-            if self._hub.nodes is not None and not flags & UNKEEP:
+        if self._is_late(message):
+            if self._hub.nodes is not None and flags & POST and not flags & UNKEEP:
                 self._hub.nodes.kept(message)  # it is gone here when this session is
             self._done(conn, number, flags, 0)
         elif flags & UNKEEP:
@@ -185,6 +185,7 @@ class Keeping:
         elif reason := self.box.refusal(message):
             engine.refuse(conn, number, Code.TOO_MANY_KEPT, reason)
         elif pins is not None:
+            self._follow(message)
             pins.store(Pin.of(message), partial(self._stored, session, conn, number, flags, message))
         else:
             self._keep(conn, number, flags, message)
@@ -208,7 +209,27 @@ class Keeping:
             hub.unexpected(unexpected, session if here else None, "keeping a pin")
         hub.flush()
 
+    def _is_late(self, message: Kept) -> bool:
+        """Whether its client has kept something later elsewhere under its key, or has taken that back there."""
+        since = self._taken_back(message)
+        return self.box.is_late(message) or (
+            since is not None and since[1] == message.session and since[2] > message.number
+        )
+
+    def _taken_back(self, message: Kept) -> Version | None:
+        nodes = self._hub.nodes
+        return nodes.taken_back(message.key) if nodes is not None and message.flags & PIN else None
+
+    def _follow(self, message: Kept) -> None:
+        """Of two pins the later counts everywhere. This one is, whatever the clocks of the two senders say."""
+        if message.flags & PIN:
+            if (old := self.box.get(message.key)) is not None:
+                message.follow(old.version)
+            if (since := self._taken_back(message)) is not None:
+                message.follow(since)
+
     def _keep(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
+        self._follow(message)
         self.box.put(message)
         # Other nodes hear of it when its groups are known, and before anything that its client sends later.
         receivers, groups = self._hub.engine.publish(_parts(message, 0))

@@ -26,6 +26,7 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
     time: int
     fields: bytes
     payload: bytes
+    since: int = 0
 
     @property
     def key(self) -> Key:
@@ -33,12 +34,13 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
 
     @staticmethod
     def of(kept: Kept) -> "Pin":
-        return Pin(kept.session, kept.number, kept.name, kept.topic, kept.flags, kept.time, kept.fields, kept.payload)
+        what = kept.flags, kept.time, kept.fields, kept.payload
+        return Pin(kept.session, kept.number, kept.name, kept.topic, *what, kept.since)
 
     def kept(self, client: int) -> Kept:
         body = body_of(self.time, self.number, self.fields, self.payload)
         flags = PIN | (FIELDS if self.fields else 0)
-        return Kept(client, self.session, self.name, flags, self.topic, body)
+        return Kept(client, self.session, self.name, flags, self.topic, body, since=self.since)
 
 
 class Unpin(msgspec.Struct, frozen=True, array_like=True, tag="unpin"):

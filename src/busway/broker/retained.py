@@ -89,6 +89,8 @@ class Kept:
     order: int = 0
     far: bool = False
     """A client of another node has sent it."""
+    since: int = 0
+    """The time by which it counts, if that is not its own: its sender's clock is behind that of who kept what it replaces."""
     key: Key = field(init=False)
     added: dict[str, Any] = field(init=False, default_factory=dict)
     """The fields of the server where it was sent."""
@@ -123,7 +125,12 @@ class Kept:
 
     @property
     def version(self) -> Version:
-        return self.time, self.session, self.number
+        return max(self.time, self.since), self.session, self.number
+
+    def follow(self, before: Version) -> None:
+        """Count as later than this, whatever the clock of its sender says."""
+        if self.version <= before:
+            self.since = before[0] + 1
 
     @property
     def fields(self) -> bytes:
@@ -202,9 +209,9 @@ class Retained:
     # What comes and is taken back.
 
     def is_late(self, message: Kept) -> bool:
-        """Whether its client is elsewhere by now, and has posted something later there: this was under way for long."""
-        old = self._kept.get(message.key) if message.flags & POST else None
-        return old is not None and old.far and old.number > message.number
+        """Whether its client is elsewhere by now, and has kept something later there: this was under way for long."""
+        old = self._kept.get(message.key)
+        return old is not None and old.far and old.session == message.session and old.number > message.number
 
     def same(self, message: Kept) -> bool:
         """Whether exactly this one is kept: it came again because its answer was lost."""

@@ -54,6 +54,10 @@ class Keeping(Talk):
             self._keepsakes.own(message.key)
         self._tell_all(put(message))
 
+    def taken_back(self, key: Key) -> Version | None:
+        """Since when the pin with this key is taken back, at any node; None: it is not."""
+        return self._keepsakes.mark(key)
+
     def elsewhere(self, key: Key) -> bool:
         """The client of this post is gone here; whether it is at another node, and its post with it."""
         if not self._keepsakes.disown(key):
@@ -164,9 +168,9 @@ class Keeping(Talk):
                 self._hub.keeping.put_far(new)
             case "mine" if old is not None:
                 return [self._fit(conn, put(old))]
-            case "mine":
+            case "mine" if (since := self._keepsakes.mark(new.key)) is not None:
                 owner, topic, fields = new.key
-                return [Drop(owner, topic, fields, self._keepsakes.mark(new.key))]
+                return [Drop(owner, topic, fields, since)]
         return []
 
     def _withdraw(self, keys: Sequence[Key]) -> None:

@@ -1,13 +1,13 @@
 """What is kept all over the cluster: posts live with the node of their client, pins are everybody's.
 
 A machine: it knows which kept message came from which node, and says what follows from what nodes tell. Of two pins with one key the
-later one counts, by the time of its sender and then by its id; a pin that was taken back leaves a mark for a while, so that a node that
+later one counts, by the time of its sender (or what it follows, if that clock is ahead) and then by its id; a pin that was taken back leaves a mark for a while, so that a node that
 was away does not bring it back. Posts of a node that is gone are withdrawn after a time of grace, as those of a client are.
 """
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -32,10 +32,11 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Groups of which a member has got it already."""
     added: dict[str, Any] = {}
     """The fields of the server where it was sent."""
+    since: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def kept(self, client: int) -> Kept:
         """The message, of a sender with this number. Raises for what is none."""
-        kept = Kept(client, self.session, self.name, self.flags, self.topic, self.body, self.served)
+        kept = Kept(client, self.session, self.name, self.flags, self.topic, self.body, self.served, since=self.since)
         kept.dress(self.added)
         return kept
 
@@ -107,7 +108,7 @@ def sum_of(kept: Iterable[Kept]) -> Sum:
 
 
 def put(kept: Kept) -> Put:
-    return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body, kept.served, kept.added)
+    return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body, kept.served, kept.added, kept.since)
 
 
 class Keepsakes:
@@ -214,9 +215,9 @@ class Keepsakes:
         told = [(guid, key) for guid in over for key in self._of.get(guid, {})]
         return [key for guid, key in told if self._forget(guid, key)]
 
-    def mark(self, key: Key) -> Version:
-        """Since when a pin is taken back."""
-        return self._marks[key]
+    def mark(self, key: Key) -> Version | None:
+        """Since when a pin is taken back; None: it is not."""
+        return self._marks.get(key)
 
     def new_mark(self, word: Drop, old: Kept | None) -> bool:
         """Whether a node tells something new of a pin that was taken back, and no later one is here."""

@@ -13,7 +13,7 @@ from busway.broker.channel_frames import Join, Take
 from busway.broker.consumers import Who
 from busway.broker.far import Placements, Portion
 from busway.broker.handing import Handing
-from busway.broker.retained import Kept, Key
+from busway.broker.retained import Kept, Key, Version
 from busway.broker.stream import Stream
 from busway.broker.survey import Answer
 from busway.cluster.actions import Notice
@@ -151,6 +151,9 @@ class Mesh(Linking):
 
     def kept(self, message: Kept) -> None:
         self._keeping.kept(message)
+
+    def taken_back(self, key: Key) -> Version | None:
+        return self._keeping.taken_back(key)
 
     def elsewhere(self, key: Key) -> bool:
         return self._keeping.elsewhere(key)
