@@ -68,7 +68,7 @@ EVENT_FULL: int  # client: (FULL, sub): the inbox of sub reached its limit
 EVENT_MISSED: int  # client: (MISSED, sub, count)
 EVENT_PONG: int  # client: (PONG, token); broker, of a link: (PONG, conn, token)
 EVENT_AWAY: int  # client: (AWAY,)
-EVENT_SERVERS: int  # client: (SERVERS, packed list)
+EVENT_SERVERS: int  # client: (SERVERS, packed list, apart)
 
 @final
 class Message:
@@ -399,8 +399,8 @@ class Engine:
         """Queue CLOSE; nothing is read from the connection any more."""
     def away(self) -> None:
         """Queue AWAY on the connection of every client."""
-    def tell_servers(self, list: bytes) -> None:
-        """Queue SERVERS on the connection of every client."""
+    def tell_servers(self, list: bytes, apart: bool) -> None:
+        """Queue SERVERS on the connection of every client, with APART or without."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
     def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
         """Add a stream, or give it other topics; None: everything that no other stream takes."""

@@ -151,6 +151,7 @@ KNOWN = {
     wire.REPLY: wire.FIELDS | wire.ERROR | wire.PARTIAL | wire.END,
     wire.DELIVER: 0xFF,
     wire.FLOW: 0x01,
+    wire.SERVERS: wire.APART,
     wire.OFFER: wire.FIELDS,
     wire.CALL: wire.FIELDS,
     wire.ASK: wire.FIELDS,

@@ -292,6 +292,12 @@ READS: dict[str, tuple[Any, ...]] = {
     "servers": (
         _core.EVENT_SERVERS,
         msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]]),
+        False,
+    ),
+    "servers-apart": (
+        _core.EVENT_SERVERS,
+        msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]]),
+        True,
     ),
     "flow-stop": (_core.EVENT_FLOW, True),
     "flow-go": (_core.EVENT_FLOW, False),

@@ -235,7 +235,11 @@ pub enum Incoming<'a> {
     Ping(u64),
     Pong(u64),
     Away,
-    Servers(&'a [u8]),
+    Servers {
+        /// The node was cut off from another one.
+        apart: bool,
+        list: &'a [u8],
+    },
     Flow { stop: bool },
     Topic { slot: u32, text: &'a str },
     Sender { slot: u32, session: u64, name: &'a str },
@@ -362,6 +366,7 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::DELIVER => !0,
         kind::OFFER | kind::CALL | kind::ASK => flag::FIELDS,
         kind::REPLY => flag::FIELDS | flag::ERROR | flag::PARTIAL | flag::END,
+        kind::SERVERS => flag::APART,
         kind::FLOW => flag::STOP,
         kind::RECORD => flag::REPLAY | flag::LAST | flag::CHANNEL | flag::KEEP,
         kind::STORED => flag::AGAIN,
@@ -442,7 +447,7 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::AWAY => Incoming::Away,
         kind::SERVERS => {
             parts.u16()?;
-            Incoming::Servers(parts.rest())
+            Incoming::Servers { apart: flags & flag::APART != 0, list: parts.rest() }
         }
         kind::FLOW => {
             parts.u16()?;

@@ -98,6 +98,8 @@ pub mod flag {
     pub const FULL: u8 = 0x01;
     // FLOW
     pub const STOP: u8 = 0x01;
+    // SERVERS
+    pub const APART: u8 = 0x01;
     // INTEREST
     pub const SYNCED: u8 = 0x01;
     // NODE

@@ -406,8 +406,8 @@ impl Engine {
         self.core().away();
     }
 
-    fn tell_servers(&self, list: &[u8]) {
-        self.core().tell_servers(list);
+    fn tell_servers(&self, list: &[u8], apart: bool) {
+        self.core().tell_servers(list, apart);
     }
 
     fn pending(&self, conn: u32) -> usize {

@@ -22,7 +22,7 @@ pub enum Event {
     Close(u16, String),
     Pong(u64),
     Away,
-    Servers(Vec<u8>),
+    Servers(Vec<u8>, bool),
     Flow(bool),
     Ready(u32),
     Full(u32),
@@ -49,7 +49,7 @@ impl Event {
             Self::Close(code, text) => (event::CLOSE, code, text).into_pyobject(py),
             Self::Pong(token) => (event::PONG, token).into_pyobject(py),
             Self::Away => (event::AWAY,).into_pyobject(py),
-            Self::Servers(list) => (event::SERVERS, PyBytes::new(py, &list)).into_pyobject(py),
+            Self::Servers(list, apart) => (event::SERVERS, PyBytes::new(py, &list), apart).into_pyobject(py),
             Self::Flow(stop) => (event::FLOW, stop).into_pyobject(py),
             Self::Ready(sub) => (event::READY, sub).into_pyobject(py),
             Self::Full(sub) => (event::FULL, sub).into_pyobject(py),
@@ -450,7 +450,7 @@ impl Arrivals {
             Incoming::Ping(token) => out.beat(kind::PONG, token),
             Incoming::Pong(token) => self.events.push(Event::Pong(token)),
             Incoming::Away => self.events.push(Event::Away),
-            Incoming::Servers(list) => self.events.push(Event::Servers(list.into())),
+            Incoming::Servers { apart, list } => self.events.push(Event::Servers(list.into(), apart)),
             Incoming::Flow { stop } => self.events.push(Event::Flow(stop)),
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));

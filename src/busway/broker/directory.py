@@ -24,6 +24,7 @@ class Directory:
         self._mixed = False
         """Some client was told something else at its WELCOME."""
         self._leaving = False
+        self._apart = False
 
     def welcome(self) -> list[list[str]]:
         """For a client that comes now."""
@@ -44,12 +45,17 @@ class Directory:
         if self._timer is None and not self._leaving:
             self._timer = self._hub.loop.call_later(_CALM, self._tell)
 
+    def apart(self) -> None:
+        """A link is back that was lost without a word: what was published meanwhile at the node behind it has not come."""
+        self._apart = True
+        self.changed()
+
     def leave(self) -> None:
         """This server stops: its clients hear of the others, for the last time."""
         self._leaving = True
         self.stop()
         if others := self.listing():
-            self._hub.engine.tell_servers(msgspec.msgpack.encode(others))
+            self._hub.engine.tell_servers(msgspec.msgpack.encode(others), self._apart)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -58,7 +64,8 @@ class Directory:
 
     def _tell(self) -> None:
         self._timer = None
-        if (now := self.listing()) != self._told or self._mixed:
+        if (now := self.listing()) != self._told or self._mixed or self._apart:
+            apart, self._apart = self._apart, False
             self._told, self._mixed = now, False
-            self._hub.engine.tell_servers(msgspec.msgpack.encode(now))
+            self._hub.engine.tell_servers(msgspec.msgpack.encode(now), apart)
             self._hub.flush()

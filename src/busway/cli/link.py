@@ -103,6 +103,10 @@ async def watch(bus: busway.Bus, note: Callable[[str], None]) -> None:
         elif event.kind == "resumed":
             missed = f"; what others published in these {event.downtime:.1f} s was missed" if event.count else ""
             note(f"connected again to {bus.url}{missed}")
+        elif event.kind == "apart" and event.count:
+            note(
+                "the server was cut off from another one of its cluster; what was published there meanwhile was missed"
+            )
         elif event.kind == "error" and event.error is not None:
             note(f"error: {' '.join(str(event.error).split()) or type(event.error).__name__}")
 

@@ -88,7 +88,7 @@ class Core:
         """Requests with several replies; one that nobody holds any more is not waited for."""
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
         self.when_lost: Callable[[Connection, BusError], None] | None = None
-        self.when_told: Callable[[bytes], None] | None = None
+        self.when_told: Callable[[bytes, bool], None] | None = None
         self.errors = 0
         self.closers: set[asyncio.Task[Any] | None] = set()
         """Tasks that wait for the end of this client; if they are handlers, it doesn't wait for them."""
@@ -380,7 +380,7 @@ class Core:
 
     def _servers(self, event: Row) -> None:
         if self.when_told is not None:
-            self.when_told(event[1])
+            self.when_told(event[1], event[2])
 
 
 def _checked(fields: Fields) -> Fields:

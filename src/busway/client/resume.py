@@ -299,8 +299,8 @@ class Life:
             core.greeting = None
         self.url = url
 
-    def _servers(self, packed: bytes) -> None:
-        """The broker tells who is there now."""
+    def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, handed in by the core
+        """The broker tells who is there now, and that it was cut off from one of them until then."""
         try:
             servers = _told.decode(packed)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -308,6 +308,10 @@ class Life:
         if self._core.connection is not None:
             self._learn(servers, self._core.connection.url)
             self._core.events.tell(Event(kind="servers", url=self.url, count=len(self.directory.servers)))
+        if apart:
+            parts = (part for part in self._core.parts() if isinstance(part, Subscription))
+            count = sum(part.apart() for part in parts if part.live)
+            self._core.events.tell(Event(kind="apart", url=self.url, count=count))
 
     def _learn(self, servers: Told, url: str) -> None:
         for complaint in self.directory.told(servers, url):

@@ -73,6 +73,7 @@ class Subscription(Taking):
         consumer = not (listen or rules.local)
         self._flags = _NO_ECHO * (not echo) | _WATCH * bool(watch) | _LISTEN * (not consumer) | _SINCE * bool(since)
         self._flags |= check_scope(scope) << _SCOPE
+        self._scope = scope
         self._known = wait is not None
         self._since = since
         self._opened = ambient.time_ns()
@@ -82,7 +83,7 @@ class Subscription(Taking):
         self.lost = 0
         """Stored messages that it should have got and that are gone for good; `bus.events()` tells of each gap."""
         self.interrupted = 0
-        """How often its connection was lost: what others published until it was back at a server has not come, but for what is kept or stored."""
+        """How often its connection was lost, or that of its server to another one: what others published until it was back has not come, but for what is kept or stored."""
         if since and group:
             raise ValueError("a group shares messages as they come; who shares stored ones uses a channel")
         self._limit = limit
@@ -132,6 +133,13 @@ class Subscription(Taking):
 
     def restored(self) -> None:
         self.interrupted += 1
+
+    def apart(self) -> bool:
+        """Its server was cut off from another one; whether it may have missed something of that."""
+        if self._scope == "local" or not self.plain:
+            return False
+        self.interrupted += 1
+        return True
 
     @property
     def plain(self) -> bool:

@@ -85,6 +85,8 @@ class Mesh(Linking):
         self.turns.notice = lambda kind, guid, text: self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
         self.refused = 0
         self.conflicts = 0
+        self._apart: set[str] = set()
+        """Nodes whose links were lost without a word."""
 
     @property
     def name(self) -> str:
@@ -253,6 +255,15 @@ class Mesh(Linking):
 
     # Inside.
 
+    def _count_apart(self, notice: Notice) -> None:
+        """Who stops has nobody left who could publish; one that is lost and comes back may have had."""
+        if notice.kind == "down" and not self._leaving(notice.guid):
+            self._apart.add(notice.guid)
+        elif notice.guid in self._apart:
+            self._apart.discard(notice.guid)
+            if notice.kind == "up":
+                self._hub.directory.apart()
+
     def _leaving(self, guid: str) -> bool:
         return self._members is not None and guid in self._members.stopped
 
@@ -263,6 +274,7 @@ class Mesh(Linking):
     def _notice(self, notice: Notice) -> None:
         if notice.kind in {"up", "down", "forgotten"}:
             self._hub.directory.changed()
+            self._count_apart(notice)
         if notice.kind == "forgotten":
             self.turns.forgotten(notice.guid)
         self.refused += notice.kind == "refused"

@@ -189,19 +189,19 @@ impl Engine {
 
     /// AWAY on the connection of every client.
     pub fn away(&mut self) {
-        self.tell_clients(kind::AWAY, &[]);
+        self.tell_clients(kind::AWAY, 0, &[]);
     }
 
-    /// SERVERS on the connection of every client.
-    pub fn tell_servers(&mut self, list: &[u8]) {
-        self.tell_clients(kind::SERVERS, list);
+    /// SERVERS on the connection of every client; `apart`: this node was cut off from another one.
+    pub fn tell_servers(&mut self, list: &[u8], apart: bool) {
+        self.tell_clients(kind::SERVERS, if apart { flag::APART } else { 0 }, list);
     }
 
-    fn tell_clients(&mut self, kind: u8, rest: &[u8]) {
+    fn tell_clients(&mut self, kind: u8, flags: u8, rest: &[u8]) {
         for conn in 0..self.conns.len() as u32 {
             if self.is_open(conn) && self.role(conn) == Role::Client {
                 self.put(conn, |out| {
-                    Writer::new(out, kind, 0).u16(0).bytes(rest).end();
+                    Writer::new(out, kind, flags).u16(0).bytes(rest).end();
                 });
             }
         }
