@@ -19,6 +19,7 @@ from busway.cli import flags, terminal
 from busway.cli.advice import advice
 from busway.cli.cluster import unmirrored
 from busway.cli.link import Link, linked
+from busway.cli.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
 _FILES = 4096
@@ -50,7 +51,7 @@ def doctor(link: Link, json: flags.Json = False) -> None:
                 terminal.record({"check": finding.check, "state": finding.state, "text": finding.text})
             else:
                 terminal.out.print(f"{_MARKS[finding.state]} [bold]{finding.check:<12}[/]", end=" ")
-                terminal.out.print(finding.text, markup=False)
+                terminal.out.print(one_line(finding.text), markup=False)
         if failed:
             raise terminal.Ended(terminal.ERROR, f"{failed} check{'s' * (failed != 1)} failed")
 

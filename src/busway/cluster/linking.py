@@ -22,7 +22,7 @@ from busway.cluster.advertised import advertised
 from busway.cluster.config import Cluster
 from busway.cluster.discovery import Discovery
 from busway.cluster.membership import Membership
-from busway.cluster.node import Node, Stranger, pack_sightings, read_node, read_sightings
+from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node, read_sightings
 from busway.cluster.proof import NONCE, holds, prove
 from busway.cluster.servers import listed
 from busway.cluster.talk import MEMBERS, PROOF, Talk
@@ -224,6 +224,7 @@ class Linking:
 
     def closed(self, conn: int, code: int, text: str) -> None:
         """The other side says CLOSE."""
+        text = plain(text)
         there = self._peers.get(conn)
         if code == Code.GOING_AWAY and there is not None and there.linked and there.node is not None:
             self.members.stops(conn)

@@ -11,6 +11,7 @@ from busway.broker.server import Server
 from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.mesh import Mesh
+from busway.cluster.node import check_plain
 from busway.cluster.servers import Listed, listed
 from busway.fields import Fields
 from busway.settings import TLS, Settings
@@ -30,6 +31,11 @@ def serve(
 ) -> Server:
     """A broker, alone or one of a cluster, with doors of other kinds; `busway.serve` is this with the doors that there are."""
     place = _place(cluster, servers, key)
+    if place is not None:
+        check_plain("name of a node", name)
+        check_plain("name of a cluster", place.name)
+        for address in (*addresses, *place.advertise):
+            check_plain("address of a node", address)
     if place is not None and place.mirror_of is not None and data is None:
         raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
     if place is not None and place.mirror_of in {name or None, *addresses, *place.advertise} - {None}:

@@ -1,0 +1,108 @@
+"""What anybody who reaches the port of a node can do without the key of the cluster: little, and it is told in few words."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+
+import busway
+from busway.cluster.discovery import addresses_of
+from busway.cluster.node import Node, Sighting, Stranger, plain, read_node, read_sightings
+from busway.errors import Code
+from tests.cluster.test_mesh import Cluster
+from tests.support import wire
+
+FORGED = "x\nbusway: error: forged line\x1b[2J"
+
+
+@pytest.fixture
+async def cluster():
+    async with AsyncExitStack() as stack:
+        yield Cluster(stack)
+
+
+def introduction(number=1, **changes):
+    node = {"guid": f"{number:032x}", "incarnation": number, "cluster": "test", "name": "evil", "addresses": []}
+    return {**node, "nonce": bytes(16), **changes}
+
+
+async def knock(server, node):
+    """HELLO of somebody who says that it is this node."""
+    host, _, port = server.addresses[0].removeprefix("tcp://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(wire.hello(7, "evil", node=node))
+    return reader, writer
+
+
+async def answered(server, node):
+    """All that is said to it until the connection is closed."""
+    reader, writer = await knock(server, node)
+    async with asyncio.timeout(60):
+        said = await reader.read()
+    writer.close()
+    return wire.split(said)[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": FORGED}, {"cluster": FORGED}, {"addresses": [f"tcp://{FORGED}:1"]}, {"addresses": ["tcp://a\n:1"]}],
+)
+async def test_nothing_that_breaks_a_line_is_taken_for_a_name_or_an_address(cluster, caplog, changes):
+    caplog.set_level(logging.DEBUG, "busway.cluster")
+    server = await cluster.start()
+    (close,) = await answered(server, introduction(**changes))
+    assert close.kind == wire.CLOSE
+    assert b"can't be printed" in close.rest
+    assert server.stats()["nodes_refused"] == 0
+    assert "forged line" not in caplog.text
+    told = {name: value for name, value in introduction(**changes).items() if name != "nonce"}
+    with pytest.raises(Stranger, match="can't be printed"):
+        read_node(told)
+    with pytest.raises(Stranger, match="can't be printed"):
+        read_sightings(msgspec.msgpack.encode([{"node": told, "linked": True}]))
+
+
+def test_what_can_be_printed_is_a_name():
+    node = Node("a" * 32, 1, "Läden", "srv 1 – Zürich", ("tcp://srv1:7420",))
+    assert read_node(msgspec.to_builtins(node)) == node
+    assert read_sightings(msgspec.msgpack.encode([Sighting(node, linked=True)]))[0].node == node
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"name": FORGED}, {"cluster": FORGED}, {"cluster": busway.Cluster(advertise=["tcp://a\n:1"])}],
+)
+def test_a_node_that_the_others_would_refuse_does_not_start(more):
+    with pytest.raises(ValueError, match="can't be printed"):
+        busway.serve("tcp://127.0.0.1:0", **{"cluster": "test", **more})
+
+
+def test_the_words_of_another_side_stay_on_their_line():
+    assert plain("no\r\n\x1b[2J\u2028yes") == "no\\r\\n\\x1b[2J\\u2028yes"
+    assert plain("Läden") == "Läden"
+    assert len(plain("x" * 100_000)) < 500
+
+
+def test_an_announcement_with_an_address_that_cannot_be_printed_is_left_out():
+    me = Node("a" * 32, 1, "test")
+    said = {b"cluster": b"test", b"guid": b"b" * 32, b"address0": b"tcp://a\x1b[2J:1", b"address1": b"tcp://b:1"}
+    assert addresses_of(said, me) == ["tcp://b:1"]
+
+
+async def test_why_a_server_closes_is_told_on_one_line(cluster, caplog):
+    async def close(_, writer):
+        writer.write(wire.close(Code.CLUSTER, FORGED))
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        server = busway.serve("tcp://127.0.0.1:0", cluster="test")
+        await cluster.stack.enter_async_context(server)
+        async with server.connect() as bus, bus.subscribe("$bus/cluster/refused") as events:
+            server._hub.nodes._found(f"tcp://127.0.0.1:{port}")
+            message = await events.recv(timeout=60)
+    assert "x\\nbusway: error: forged line\\x1b[2J" in message.text
+    assert message.text.isprintable()
+    assert all("forged" not in line or "refused" in line for line in caplog.text.splitlines())
