@@ -8,8 +8,12 @@ import msgspec
 import pytest
 
 import busway
+from busway.cluster.actions import Dial, Notice
 from busway.cluster.discovery import addresses_of
+from busway.cluster.membership import Membership
 from busway.cluster.node import Node, Sighting, Stranger, plain, read_node, read_sightings
+from busway.cluster.servers import listed
+from busway.cluster.telling import STRANGERS
 from busway.errors import Code
 from tests.cluster.test_mesh import Cluster
 from tests.support import wire
@@ -106,3 +110,57 @@ async def test_why_a_server_closes_is_told_on_one_line(cluster, caplog):
     assert "x\\nbusway: error: forged line\\x1b[2J" in message.text
     assert message.text.isprintable()
     assert all("forged" not in line or "refused" in line for line in caplog.text.splitlines())
+
+
+def notices(members):
+    return [action for action in members.take() if isinstance(action, Notice)]
+
+
+def test_of_strangers_a_few_are_told_and_how_many_more_there_were():
+    me = Node("f" * 32, 1, "test")
+    members = Membership(me, [], chance=lambda: 0.5)
+    members.start(0.0)
+    for number in range(1, 2001):
+        members.greeted(number, Node(f"{number:032x}", number, "other"), 1.0)
+    assert len(notices(members)) == STRANGERS
+    assert members.due == 30.0, "which is for servers that are missing"
+    members.tick(30.0)
+    assert members.due == 61.0
+    members.tick(60.9)
+    assert not notices(members)
+    members.tick(61.0)
+    (rest,) = notices(members)
+    assert (rest.kind, rest.guid, rest.name, rest.times) == ("refused", "", "", 2000 - STRANGERS)
+    assert rest.text == f"{2000 - STRANGERS} more that came in the last minute were refused"
+    assert members.due is None
+    members.greeted(1, Node("e" * 32, 1, "other"), 62.0)
+    assert len(notices(members)) == 1, "there is room again"
+
+
+def test_whom_this_node_has_dialled_is_told_whatever_strangers_do():
+    me = Node("f" * 32, 1, "test")
+    members = Membership(me, listed("there:1"), chance=lambda: 0.5)
+    members.start(0.0)
+    (dial,) = (action for action in members.take() if isinstance(action, Dial))
+    for number in range(1, 101):
+        members.greeted(number, Node(f"{number:032x}", number, "other"), 1.0)
+    members.take()
+    members.greeted(1000, Node("a" * 32, 1, "other", "there"), 2.0, dial.attempt)
+    assert [one.name for one in notices(members)] == ["there"]
+
+
+async def test_many_strangers_make_few_lines_and_all_are_counted(cluster, caplog, monkeypatch):
+    monkeypatch.setattr("busway.cluster.telling.EVERY", 3600.0)
+    server = await cluster.start()
+    bus = await cluster.client(server)
+    async with bus.subscribe("$bus/cluster/refused", where={"guid": ""}) as summaries:
+        for number in range(1, 41):
+            (close,) = await answered(server, introduction(number, cluster="other"))
+            assert close.kind == wire.CLOSE
+        assert caplog.text.count("is refused") == STRANGERS
+        monkeypatch.setattr("busway.cluster.telling.EVERY", 0.0)  # the time is over
+        await answered(server, introduction(41, cluster="other"))
+        told = await summaries.recv(timeout=60)
+    assert told.text == f"{41 - STRANGERS} more that came in the last minute were refused"
+    assert f"cluster test: {told.text}" in caplog.text
+    assert server.stats()["nodes_refused"] == 41

@@ -68,8 +68,11 @@ class Notice:
 
     kind: Kind
     guid: str
+    """Of whom; an address if no more is known, and nothing if it is about many."""
     name: str
     text: str = ""
+    times: int = 1
+    """How often it has happened."""
 
 
 Action: TypeAlias = Dial | Admit | Refuse | Probe | Tell | Left | Notice
