@@ -1,6 +1,7 @@
 """What anybody who reaches the port of a node can do without the key of the cluster: little, and it is told in few words."""
 
 import asyncio
+import contextlib
 import logging
 from contextlib import AsyncExitStack
 
@@ -17,6 +18,7 @@ from busway.cluster.telling import STRANGERS
 from busway.errors import Code
 from tests.cluster.test_mesh import Cluster
 from tests.support import wire
+from tests.support.net import until
 
 FORGED = "x\nbusway: error: forged line\x1b[2J"
 
@@ -164,3 +166,47 @@ async def test_many_strangers_make_few_lines_and_all_are_counted(cluster, caplog
     assert told.text == f"{41 - STRANGERS} more that came in the last minute were refused"
     assert f"cluster test: {told.text}" in caplog.text
     assert server.stats()["nodes_refused"] == 41
+
+
+async def test_who_has_not_proved_itself_in_the_time_of_the_handshake_is_closed(cluster):
+    """Also if it is heard of all the time, so that it takes no client's place."""
+    settings = busway.Settings(handshake=0.5, connections=3)
+    server = await cluster.start(place={"key": "secret"}, settings=settings)
+    strangers = [await knock(server, introduction(number)) for number in range(1, 4)]
+
+    async def keep(reader, writer):
+        """All that is said to it, while it says that it lives."""
+        said = b""
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(wire.frame(wire.PING, bytes(8)))
+                    if not (more := await reader.read(65536)):
+                        break
+                    said += more
+        writer.close()
+        return said
+
+    for said in await asyncio.gather(*(keep(*one) for one in strangers)):
+        kinds = [frame.kind for frame in wire.split(said)[0]]
+        assert kinds[:2] == [wire.WELCOME, wire.NODE]
+        assert b"no proof of the cluster's key within 0.5 s" in said
+    await until(lambda: server.stats()["connections"] == 0)
+    other = await cluster.start(server, place={"key": "secret"})
+    await cluster.whole()
+    async with server.connect(), other.connect():
+        pass
+
+
+async def test_a_link_outlives_the_time_of_the_handshake(cluster):
+    settings = busway.Settings(handshake=0.5)
+    server = await cluster.start(settings=settings)
+    other = await cluster.start(server, settings=settings)
+    await cluster.whole()
+    linked = dict(server._hub.nodes.members.linked)
+    host, _, port = server.addresses[0].removeprefix("tcp://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))  # who says nothing, and came later
+    async with asyncio.timeout(60):
+        assert b"no HELLO within 0.5 s" in await reader.read()
+    writer.close()
+    assert server._hub.nodes.members.linked == linked == {other.guid: linked[other.guid]}

@@ -66,6 +66,8 @@ class Outgoing(Session):
 
     __slots__ = ("_hello", "_made")
 
+    _awaited = "WELCOME"
+
     def __init__(self, hub: "Hub", scheme: str, hello: bytes, made: "Callable[[Outgoing], None]") -> None:
         super().__init__(hub, scheme)
         self._hello = hello
@@ -238,7 +240,8 @@ class Linking:
 
     def forget(self, conn: int) -> None:
         """The connection has ended."""
-        self.closed(conn, Code.OK, "the connection was lost")
+        peer = self._peers.get(conn)
+        self.closed(conn, Code.OK, (peer.session.fault if peer else "") or "the connection was lost")
 
     # Inside.
 
@@ -299,6 +302,7 @@ class Linking:
         except BusError:
             return  # its CLOSE came together with its proof, and is dealt with next
         peer.linked = True
+        peer.session.proved()
         self._limit(conn, peer.node)
         for talk in self.talks:
             talk.opened(conn, peer.node)
@@ -373,7 +377,7 @@ class Linking:
         peer.welcomed = True
         hub, node = self._hub, peer.node
         hub.clients += 1
-        peer.session.admitted(hub.clients, node.incarnation, node.name)
+        peer.session.admitted(hub.clients, node.incarnation, node.name, proof=True)
         peer.session.node = True
         if peer.attempt is not None:
             return True
