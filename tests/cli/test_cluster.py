@@ -78,7 +78,7 @@ async def test_info_and_doctor_tell_of_it(shell, pair):
     told = await shell.run("doctor", "--json", "--url", west.addresses[0])
     findings = {one["check"]: one for one in map(json.loads, told.lines)}
     assert findings["cluster"]["state"] == "warn"
-    assert "not linked: north" in findings["cluster"]["text"]
+    assert "not linked: north (" in findings["cluster"]["text"], "and why"
     assert told.code == 0
     done = await shell.run("cluster", "--url", west.addresses[0])
     assert "3: this one, 0 linked, 1 stopped, 1 lost" in done.out.decode()
@@ -148,3 +148,15 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
         told = (await findings(shell, east))["cluster"]
         assert told["state"] == "warn"
         assert "is to mirror 'wset', and no such node was seen" in told["text"]
+
+
+async def test_why_a_server_of_the_list_is_not_linked(shell, server):
+    place = busway.Cluster(name="shop", servers=[busway.cluster.servers.Listed(server.addresses[0], "south")])
+    async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
+        await until(lambda: west.stats()["nodes_refused"] == 1)
+        lines = await summary(shell, west)
+        assert "listed, and not linked" in lines
+        assert f"south {server.addresses[0]} refused this broker is in no cluster" in lines
+        told = (await findings(shell, west))["cluster"]
+        assert told["state"] == "warn"
+        assert "not linked: south (this broker is in no cluster)" in told["text"]

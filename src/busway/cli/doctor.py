@@ -197,15 +197,18 @@ async def _cluster(bus: busway.Bus) -> Finding:
     found = (await bus.request("$bus/cluster")).json()
     if found["cluster"] is None:
         return Finding("cluster", "ok", "in none")
-    lost = [one["name"] or one["guid"] for one in found["nodes"] if one["state"] == "lost"]
-    lost += [one["name"] or " ".join(one["addresses"]) for one in found["missing"]]
+    lost = [
+        (one["name"] or one["guid"], one["link"].get("why", "")) for one in found["nodes"] if one["state"] == "lost"
+    ]
+    lost += [(one["name"] or " ".join(one["addresses"]), one.get("why", "")) for one in found["missing"]]
+    unlinked = ", ".join(name + f" ({why})" * bool(why) for name, why in lost)
     others = any(one.addresses for one in bus.servers[1:])
     stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that
     told = f"{found['cluster']}, {len(found['nodes'])} nodes" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
     alone = unmirrored(mirroring)
     troubles = [
-        *([f"not linked: {', '.join(lost)}"] if lost else []),
+        *([f"not linked: {unlinked}"] if lost else []),
         *(f"{found[name]} {name}" for name in ("refused", "conflicts") if found[name]),
         *(
             [f"is to mirror {mirroring['to_mirror']!r}, and no such node was seen"]

@@ -75,4 +75,15 @@ class Notice:
     """How often it has happened."""
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A server of the list with which there was no link yet."""
+
+    name: str
+    addresses: tuple[str, ...]
+    why: str
+    refused: bool
+    """Somebody is there, and said no, or this side did."""
+
+
 Action: TypeAlias = Dial | Admit | Refuse | Probe | Tell | Left | Notice

@@ -423,7 +423,7 @@ class Linking:
 
     async def _reach(self, action: Dial) -> None:
         """One address after the other, until somebody is there."""
-        hub, why = self._hub, ""
+        hub, whys = self._hub, []
         for text in action.addresses:
             address = parse(text)
             nonce = _nonce()
@@ -439,11 +439,12 @@ class Linking:
             try:
                 await dial(address, factory, tls=self._cluster.tls, timeout=action.timeout)
             except BusError as error:
-                why = error.reason
+                whys.append(error.reason)
             else:
                 hub.flush()
                 return
         if not self._stopped:
+            why = "; ".join(whys)
             log.debug("nobody at %s: %s", ", ".join(action.addresses), why)
             self.members.failed(action.attempt, self._now, why)
             self._act()

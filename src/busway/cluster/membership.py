@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from busway.cluster.actions import Action, Admit, Kind, Left, Notice, Probe, Refuse, Tell
+from busway.cluster.actions import Action, Admit, Kind, Left, Missing, Notice, Probe, Refuse, Tell
 from busway.cluster.dialling import Dialling, Target
 from busway.cluster.node import MOST_NODES, Node, Sighting
 from busway.cluster.servers import Listed
@@ -104,13 +104,20 @@ class Membership:
         return {target.node.guid for target in self._dialling.targets.values() if target.node and target.stopped}
 
     @property
-    def missing(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Servers of the list at which no node was seen yet: name and addresses."""
+    def missing(self) -> list[Missing]:
+        """Servers of the list with which there was no link yet."""
         targets = self._dialling.targets.values()
         seen = {target.leads for target in targets if target.leads} & self._links.keys()
         return [
-            (one.name, one.addresses) for one in targets if one.listed and one.node is None and one.leads not in seen
+            Missing(one.name, one.addresses, one.why, one.refused)
+            for one in targets
+            if one.listed and one.node is None and one.leads not in seen
         ]
+
+    def why(self, guid: str) -> str:
+        """Why there is no link to a node that is known."""
+        target = self._dialling.targets.get(guid)
+        return target.why if target is not None else ""
 
     def node_of(self, conn: int) -> Node | None:
         """Who is at the other end of a connection that was admitted."""
@@ -136,9 +143,11 @@ class Membership:
         self._actions += self._telling.left_out(now)
         if self._begun is not None and now >= self._begun + MISSED:
             self._begun = None
-            for name, addresses in self.missing:
-                text = f"in the list, and no node was there in {MISSED:g} s; it is tried again and again"
-                self._tell_people("missing", ", ".join(addresses), name, text, now)
+            for one in self.missing:
+                if not one.refused:  # which was told when it happened
+                    why = f": {one.why}" * bool(one.why)
+                    text = f"in the list, and not linked after {MISSED:g} s{why}; it is tried again and again"
+                    self._tell_people("missing", ", ".join(one.addresses), one.name, text, now)
 
     def hint(self, address: str, now: float) -> None:
         """Somebody may be there; nothing else is known, and nothing believed."""
@@ -148,6 +157,7 @@ class Membership:
     def failed(self, attempt: int, now: float, text: str, code: int = Code.OK) -> None:
         """An attempt came to nothing: nobody there, or closed with a code before anything was known of the other side."""
         target = self._dialling.failed(attempt, now, hopeless=code in HOPELESS)
+        _note(target, text, refused=code in HOPELESS)
         if target is not None and code in HOPELESS:
             self._tell_people(_kind(code), target.key, target.name, f"{', '.join(target.addresses)}: {text}", now)
 
@@ -157,6 +167,7 @@ class Membership:
         if node.cluster != self.me.cluster:
             self._refuse(conn, node, Code.CLUSTER, f"this is the cluster {self.me.cluster!r}", now, came=came)
             self._dialling.failed_with(target, now)
+            _note(target, f"{node} is of another cluster, {node.cluster!r}", refused=True)
             return
         if node.guid == self.me.guid:
             self._same_guid(conn, node, target, now, came=came)
@@ -166,6 +177,7 @@ class Membership:
             return
         if now < self._copies.get(node.incarnation, now):
             self._dialling.failed_with(target, now)
+            _note(target, f"{node} is a copy of another node", refused=True)
             self._refuse(conn, node, Code.DUPLICATE_NODE, f"{node} is a copy of another node", now, came=came)
             return
         if target is not None:
@@ -195,6 +207,7 @@ class Membership:
             self._probe(link, now)
         # Only now it is believed who it is and what it says.
         self._dialling.reached(link.node, now)
+        _note(self._dialling.targets.get(link.node.guid), "", refused=False)
         seen = Sighting(link.node, linked=True)
         for other in self._links.values():
             if other.open and other is not link:
@@ -253,6 +266,10 @@ class Membership:
         hopeless = not link.open and code in HOPELESS
         if hopeless:
             self._notice(_kind(code), link.node, text, now, stranger=not link.mine)
+        if (link.mine or link.open) and code != Code.LINKED:  # of others it isn't known who they are
+            for target in self._dialling.targets.values():
+                if guid in {target.key, target.leads}:
+                    _note(target, text, refused=hopeless)
         self._dialling.lost(guid, now, hopeless=hopeless)
 
     def heard(self, sightings: Sequence[Sighting], now: float) -> None:
@@ -315,6 +332,7 @@ class Membership:
         else:
             text = f"two nodes have the guid {node.guid}: a copied data folder?"
             self._refuse(conn, node, Code.DUPLICATE_NODE, text, now, came=came)
+            _note(target, text, refused=True)
         if target is not None:
             self._dialling.own(target, now, same=node.incarnation == self.me.incarnation)
 
@@ -359,6 +377,12 @@ class Membership:
         """A stranger is who came here and has shown no key; who it is and how often it comes is its own choice."""
         if self._telling.worth(kind, guid, now, stranger=stranger):
             self._actions.append(Notice(kind, guid, name, text))
+
+
+def _note(target: Target | None, why: str, *, refused: bool) -> None:
+    """Why there is no link."""
+    if target is not None:
+        target.why, target.refused = why, refused
 
 
 def _kind(code: int) -> Kind:
