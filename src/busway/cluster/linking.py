@@ -77,6 +77,12 @@ class Outgoing(Session):
         super().connection_made(transport)
         self._made(self)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None and not self.accepted and not self.fault:
+            wants = "a certificate that this node does not show" if self.scheme == "tls" else "TLS"
+            self.fault = f"it has closed the connection without a word: no broker, or one that wants {wants}?"
+        super().connection_lost(exc)
+
     def _enter(self, write: Callable[[memoryview], object]) -> int:
         return self._hub.engine.dial(write, self._hello)
 

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from types import NoneType
@@ -40,6 +41,8 @@ def serve(
         raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
     if place is not None and place.mirror_of in {name or None, *addresses, *place.advertise} - {None}:
         raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
+    if place is not None and place.tls is None:
+        place = replace(place, tls=tls)  # who shows and asks for certificates does so at links, too
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (own := _own_fields(place, name or socket.gethostname())):
         fields = {**own, **(fields or {})}
