@@ -267,6 +267,7 @@ def serve(
     busway serve --http 127.0.0.1:15555
     """
     given = locals()
+    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     try:
         addresses = [values.listen_address(kind, one) for kind in ("unix", "tcp", "tls") for one in given[kind] or ()]
         secure = any(one.startswith("tls:") for one in addresses)
@@ -312,7 +313,6 @@ def _door(address: str | None, **given: Any) -> busway.Http | None:
 
 
 async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:
-    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     with terminal.Signals() as signals:
         try:
             await server.start()
