@@ -78,7 +78,7 @@ async def test_info_and_doctor_tell_of_it(shell, pair):
     told = await shell.run("doctor", "--json", "--url", west.addresses[0])
     findings = {one["check"]: one for one in map(json.loads, told.lines)}
     assert findings["cluster"]["state"] == "warn"
-    assert "not linked: north" in findings["cluster"]["text"]
+    assert "not linked: north (" in findings["cluster"]["text"], "and why"
     assert told.code == 0
     done = await shell.run("cluster", "--url", west.addresses[0])
     assert "3: this one, 0 linked, 1 stopped, 1 lost" in done.out.decode()
@@ -148,3 +148,40 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
         told = (await findings(shell, east))["cluster"]
         assert told["state"] == "warn"
         assert "is to mirror 'wset', and no such node was seen" in told["text"]
+
+
+async def test_why_a_server_of_the_list_is_not_linked(shell, server):
+    place = busway.Cluster(name="shop", servers=[busway.cluster.servers.Listed(server.addresses[0], "south")])
+    async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
+        await until(lambda: west.stats()["nodes_refused"] == 1)
+        lines = await summary(shell, west)
+        assert "listed, and not linked" in lines
+        assert f"south {server.addresses[0]} refused this broker is in no cluster" in lines
+        told = (await findings(shell, west))["cluster"]
+        assert told["state"] == "warn"
+        assert "not linked: south (this broker is in no cluster)" in told["text"]
+
+
+@pytest.mark.parametrize("both", [True, False])
+async def test_serve_links_by_tls(shell, certificates, both):
+    """With its own authority: both sides show certificates, or only who is dialled."""
+    shown = {"cert": certificates.server, "key": certificates.server_key}
+    tls = busway.TLS(**shown, ca=certificates.ca if both else None)
+    place = busway.Cluster(name="shop", tls=busway.TLS(**shown, ca=certificates.ca))
+    async with busway.serve("tls://127.0.0.1:0", name="west", tls=tls, cluster=place) as west:
+        await shell.start(
+            *("serve", "--tls", "127.0.0.1:0", "--cert", certificates.server, "--key", certificates.server_key),
+            *("--ca" if both else "--cluster-ca", certificates.ca),
+            *("--cluster", "shop", "--servers", west.addresses[0]),
+        )
+        await until(lambda: west.stats()["links"] == 1)
+
+
+async def test_an_authority_for_links_that_is_none(shell, certificates, tmp_path):
+    listening = ("serve", "--for", "10ms", "--tcp", "127.0.0.1:0")
+    done = await shell.run(*listening, "--cluster", "shop", "--cluster-ca", tmp_path / "none.pem")
+    assert (done.code, done.out) == (2, b"")
+    assert "none.pem" in done.notes
+    done = await shell.run(*listening, "--cluster-ca", certificates.ca)
+    assert (done.code, done.out) == (2, b"")
+    assert "--cluster-ca" in done.notes

@@ -1,4 +1,4 @@
-"""`busway kept` prints one line for each message, whatever others have written into theirs."""
+"""Lists and tables print one line for each thing, whatever others have written into it."""
 
 import busway
 
@@ -24,3 +24,11 @@ async def test_sub_prints_lines_as_they_are_and_nothing_that_moves_the_cursor(sh
     await bus.publish("t", "one\n\ttwo\x1b[2K\n", fields={"host": "\x9b2K\n"})
     done = await sub.end()
     assert done.out.decode() == 't [host="\\u009b2K\\n"] one\n\ttwo\\x1b[2K\n'
+
+
+async def test_tables_show_names_as_they_are_and_on_their_line(shell, server):
+    async with server.connect(name="[/]eve\n[red]root\x1b[2J"):
+        done = await shell.run("info")
+    assert done.code == 0
+    (line,) = (line for line in done.lines if "eve" in line)
+    assert "[/]eve\\n[red]root\\x1b[2J" in line

@@ -185,6 +185,17 @@ async def test_an_empty_key_of_a_cluster_lets_nobody_in(shell, tmp_path, content
         busway.serve(cluster="vault", key=content)
 
 
+async def test_a_misspelt_setting_of_the_list_of_servers_is_told(shell, tmp_path):
+    file = tmp_path / "list.json"
+    file.write_text('[{"connection": {"port": 1, "tiemout": "1s"}}]')
+    serve = ("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--servers-file", file)
+    done = await shell.run(*serve)
+    assert done.code == 0
+    (told,) = (line for line in done.notes.splitlines() if "tiemout" in line)
+    assert told == f"busway: warning: {file}: not used: 'tiemout' (is 'timeout' meant?)"
+    assert "tiemout" not in (await shell.run(*serve, "-q")).notes
+
+
 async def test_a_host_that_is_none(shell):
     done = await shell.run("serve", "--tcp", "no-such-host.invalid")
     assert done.code == 1

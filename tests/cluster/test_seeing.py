@@ -84,7 +84,13 @@ async def test_a_lost_node_and_a_server_that_was_never_there_are_named(nodes):
     assert (await asked(bus))["missing"] == []
     lonely = await nodes.stack.enter_async_context(busway.serve("tcp://127.0.0.1:0", cluster="alone", **place))
     other = await nodes.client(lonely)
-    assert (await asked(other))["missing"] == [{"name": "", "addresses": ["tcp://127.0.0.1:1"]}]
+
+    async def why():
+        (found,) = (await asked(other))["missing"]
+        assert (found["name"], found["addresses"]) == ("", ["tcp://127.0.0.1:1"])
+        return (found["state"], found["why"]) == ("unreached", "tcp://127.0.0.1:1: Connection refused")
+
+    await eventually(why)
     await b.stop()
     await until(lambda: not links(a))
     gone = (await asked(bus))["nodes"][1]
@@ -98,6 +104,7 @@ async def test_a_lost_node_and_a_server_that_was_never_there_are_named(nodes):
     await until(lambda: not links(a))
     lost = next(one for one in (await asked(bus))["nodes"] if one["guid"] == c.guid)
     assert (lost["state"], lost["link"]["up"]) == ("lost", False)
+    assert lost["link"]["why"]
 
 
 async def test_a_broker_in_no_cluster_says_so(nodes):

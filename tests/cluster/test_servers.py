@@ -84,12 +84,35 @@ def test_servers_json(write):
         ([entry(connection={"port": 70000})], "70000 is no port"),
         ([entry(connection={"reconnectSchedule": "soon"})], "not a time span: 'soon'"),
         ([entry(connection={"reconnectSchedule": []})], "at least one delay"),
+        ([entry(connection={"reconnectSchedule": [0]})], r"entry 1 \(srv1\): .* has to be 10ms or more, not 0 s"),
+        ([entry(connection={"reconnectSchedule": "9ms"})], "has to be 10ms or more"),
         ([entry(), entry()], r"entry 2 \(srv1\): tcp://host1:3010 is in the list twice"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(write, entries, said):
     with pytest.raises(ServersError, match=said):
         read_file(write(entries))
+
+
+def test_the_first_attempts_may_be_at_once(write):
+    (server,) = read_file(write([entry(connection={"reconnectSchedule": [0, 0, "10ms"]})]))
+    assert server.reconnect == (0, 0, 0.01)
+    with pytest.raises(ValueError, match="at least one delay"):
+        Listed("tcp://a:1", reconnect=())
+
+
+def test_settings_that_are_not_known_are_told_once(write, caplog):
+    misspelt = entry(connection={"reconnectShedule": "1s", "compress": True, "Timeout": "1s"}, Enabled=False)
+    path = write([misspelt, entry(name="srv2", connection={"port": 3011, "reconnectShedule": "1s"})])
+    assert len(read_file(path)) == 2
+    (told,) = caplog.messages
+    assert told == (
+        f"{path}: not used: 'Enabled' (is 'enabled' meant?), 'Timeout' (is 'timeout' meant?), 'compress', "
+        "'reconnectShedule' (is 'reconnectSchedule' meant?)"
+    )
+    caplog.clear()
+    read_file(write([entry()]))
+    assert not caplog.messages
 
 
 def test_a_file_that_is_not_there(tmp_path):

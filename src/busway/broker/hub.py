@@ -466,7 +466,7 @@ def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.faults += 1
     if session := hub.sessions.get(conn):
         log.info("client %s (%r, %s) is closed: %s %s", session.client, session.name, session.peer(), code, text)
-        session.why = reason(code)
+        session.why, session.fault = reason(code), text
         session.end()
     return None
 

@@ -6,12 +6,13 @@ slots, no dictionary, and no buffer of its own.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from busway.errors import Code
 from busway.transport import broker_buffer, tune
-from busway.transport.tls import peer_name
+from busway.transport.tls import explain, peer_name
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -34,6 +35,7 @@ class Session(asyncio.BufferedProtocol):
         "client",
         "closing",
         "conn",
+        "fault",
         "name",
         "node",
         "paused",
@@ -45,6 +47,8 @@ class Session(asyncio.BufferedProtocol):
     )
 
     transport: asyncio.Transport
+    _awaited = "HELLO"
+    """What begins the conversation."""
 
     def __init__(self, hub: "Hub", scheme: str) -> None:
         self._hub = hub
@@ -64,6 +68,8 @@ class Session(asyncio.BufferedProtocol):
         """Topics of the services that it was allowed, by the numbers it has given them."""
         self.why = "lost"
         """How it ended, for the counters: "client" if that said so, the name of the code it was told, or else it was lost."""
+        self.fault = ""
+        """The same in words, as far as this side knows any."""
 
     # The transport calls these.
 
@@ -106,6 +112,9 @@ class Session(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             log.debug("connection %s of %r: %s", self.client, self.name, exc)
+            self.fault = self.fault or (
+                explain(exc) if isinstance(exc, ssl.SSLError) else f"the connection was lost: {exc}"
+            )
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -118,13 +127,18 @@ class Session(asyncio.BufferedProtocol):
 
     # The hub calls these.
 
-    def admitted(self, client: int, session: int, name: str) -> None:
-        """The handshake is over."""
+    def admitted(self, client: int, session: int, name: str, *, proof: bool = False) -> None:
+        """The handshake is over, but for the proof if another broker has to give one; the time of the handshake is for that, too."""
         self.client = client
         self.session = session
         self.name = name
         self.accepted = True
-        if self._timer is not None:
+        if not proof:
+            self.proved()
+
+    def proved(self) -> None:
+        """Nothing of the handshake is left to wait for."""
+        if self._timer is not None and not self.closing:
             self._timer.cancel()
             self._timer = None
 
@@ -133,7 +147,7 @@ class Session(asyncio.BufferedProtocol):
         if self.closing or self.conn < 0:
             return
         self._hub.engine.close(self.conn, code, text)
-        self.why = reason(code)
+        self.why, self.fault = reason(code), text
         self.end()
 
     def end(self) -> None:
@@ -183,7 +197,8 @@ class Session(asyncio.BufferedProtocol):
 
     def _silent(self) -> None:
         self._timer = None
-        self.close(Code.HANDSHAKE, f"no HELLO within {self._hub.settings.handshake:g} s")
+        awaited = "proof of the cluster's key" if self.accepted else self._awaited
+        self.close(Code.HANDSHAKE, f"no {awaited} within {self._hub.settings.handshake:g} s")
         self._hub.flush()
 
     def _finish(self) -> None:

@@ -80,7 +80,7 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
     terminal.out.print(pairs("", summary))
     terminal.out.print(rows("nodes", [_row(one) for one in nodes]))
     if found["missing"]:
-        terminal.out.print(rows("listed, and never seen", found["missing"]))
+        terminal.out.print(rows("listed, and not linked", found["missing"]))
 
 
 def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -127,6 +127,7 @@ def _row(node: dict[str, Any]) -> dict[str, Any]:
         "bytes out": _size(link.get("bytes_out")),
         "waiting": _size(link.get("waiting")),
         "mirror behind": "" if (behind := link.get("mirror_behind")) is None else behind,
+        "why": link.get("why", "") if node["state"] == "lost" else "",
     }
 
 

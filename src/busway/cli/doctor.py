@@ -19,6 +19,7 @@ from busway.cli import flags, terminal
 from busway.cli.advice import advice
 from busway.cli.cluster import unmirrored
 from busway.cli.link import Link, linked
+from busway.cli.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
 _FILES = 4096
@@ -50,7 +51,7 @@ def doctor(link: Link, json: flags.Json = False) -> None:
                 terminal.record({"check": finding.check, "state": finding.state, "text": finding.text})
             else:
                 terminal.out.print(f"{_MARKS[finding.state]} [bold]{finding.check:<12}[/]", end=" ")
-                terminal.out.print(finding.text, markup=False)
+                terminal.out.print(one_line(finding.text), markup=False)
         if failed:
             raise terminal.Ended(terminal.ERROR, f"{failed} check{'s' * (failed != 1)} failed")
 
@@ -196,15 +197,18 @@ async def _cluster(bus: busway.Bus) -> Finding:
     found = (await bus.request("$bus/cluster")).json()
     if found["cluster"] is None:
         return Finding("cluster", "ok", "in none")
-    lost = [one["name"] or one["guid"] for one in found["nodes"] if one["state"] == "lost"]
-    lost += [one["name"] or " ".join(one["addresses"]) for one in found["missing"]]
+    lost = [
+        (one["name"] or one["guid"], one["link"].get("why", "")) for one in found["nodes"] if one["state"] == "lost"
+    ]
+    lost += [(one["name"] or " ".join(one["addresses"]), one.get("why", "")) for one in found["missing"]]
+    unlinked = ", ".join(name + f" ({why})" * bool(why) for name, why in lost)
     others = any(one.addresses for one in bus.servers[1:])
     stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that
     told = f"{found['cluster']}, {len(found['nodes'])} nodes" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
     alone = unmirrored(mirroring)
     troubles = [
-        *([f"not linked: {', '.join(lost)}"] if lost else []),
+        *([f"not linked: {unlinked}"] if lost else []),
         *(f"{found[name]} {name}" for name in ("refused", "conflicts") if found[name]),
         *(
             [f"is to mirror {mirroring['to_mirror']!r}, and no such node was seen"]

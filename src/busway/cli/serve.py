@@ -14,14 +14,14 @@ import typer
 
 import busway
 from busway.cli import address, flags, terminal, values
+from busway.cli.place import KEY, place
 from busway.cluster.config import DEFAULT
-from busway.cluster.servers import FILE, chosen
+from busway.cluster.servers import FILE
 from busway.settings import DEFAULT_URL, Settings
 
 _LIMITS = "Limits and times"
 _CLUSTER = "Cluster"
 _HTTP = "JSON over HTTP and WebSocket"
-_KEY = "BUSWAY_CLUSTER_KEY"
 _DEFAULTS = Settings()
 
 
@@ -117,8 +117,18 @@ def serve(
         str | None,
         typer.Option(
             "--cluster-key-file",
-            help=f"File with what only the nodes of the cluster know; or the variable {_KEY}.",
+            help=f"File with what only the nodes of the cluster know; or the variable {KEY}.",
             metavar="FILE",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    cluster_ca: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-ca",
+            help="PEM file of the authority of the other nodes' certificates, for links to tls:// addresses.",
+            metavar="FILE",
+            show_default="that of --ca, or else the system's",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -252,10 +262,12 @@ def serve(
     busway serve --data ./data -f region=eu
     busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
     busway serve --tcp 0.0.0.0:7420 --cluster prod --servers srv1:7420,srv2:7420
+    busway serve --tls 0.0.0.0:7421 --cert srv1.pem --key srv1.key --ca ours.pem --servers tls://srv2:7421
     busway serve --tcp 0.0.0.0:7420 --servers srv1:7420 --mirror-of srv1 --data ./data
     busway serve --http 127.0.0.1:15555
     """
     given = locals()
+    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     try:
         addresses = [values.listen_address(kind, one) for kind in ("unix", "tcp", "tls") for one in given[kind] or ()]
         secure = any(one.startswith("tls:") for one in addresses)
@@ -272,7 +284,7 @@ def serve(
             tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
             fields=address.fields(field),
             data=data,
-            cluster=_place(
+            cluster=place(
                 cluster,
                 servers,
                 servers_file,
@@ -281,6 +293,7 @@ def serve(
                 advertise,
                 discover=discover,
                 mirror=(mirror_of, mirror_wait, takeover),
+                tls=None if cluster_ca is None else busway.TLS(cert=cert, key=key, ca=cluster_ca),
             ),
             http=_door(http, cors=http_cors, keys=http_keys, body=http_body),
         )
@@ -299,59 +312,7 @@ def _door(address: str | None, **given: Any) -> busway.Http | None:
     return busway.Http(address=address, **chosen)
 
 
-def _place(
-    name: str | None,
-    servers: str | None,
-    file: str | None,
-    data: str | None,
-    key_file: str | None,
-    advertise: list[str] | None,
-    *,
-    discover: bool,
-    mirror: tuple[str | None, float | None, float | None],
-) -> busway.Cluster | None:
-    """Its place in a cluster, if it is to have one."""
-    found = Path(data) / FILE if data is not None else None
-    if file is None and found is not None and found.exists():
-        file = str(found)
-    if name is None and servers is None and file is None and not discover:
-        if key_file or advertise:
-            raise ValueError("--cluster-key-file and --advertise are for a cluster: give --cluster or --servers")
-        if mirror != (None, None, None):
-            raise ValueError("--mirror-of, --mirror-wait and --takeover are for a cluster: give --cluster or --servers")
-        return None
-    key = _cluster_key(key_file)
-    listed = chosen(None, servers, file)
-    of, wait, takeover = mirror
-    place = busway.Cluster(
-        name=DEFAULT if name is None else name,
-        servers=listed,
-        key=key,
-        advertise=advertise or (),
-        mirror_of=of,
-        discover=discover,
-    )
-    given: dict[str, Any] = {"mirror_wait": wait, "takeover": takeover}
-    return dataclasses.replace(place, **{name: value for name, value in given.items() if value is not None})
-
-
-def _cluster_key(file: str | None) -> str | bytes | None:
-    """What only the nodes know. An empty one is a mistake, as of a secret that was not written yet: it would let everybody in."""
-    if file is not None:
-        given = Path(file).read_bytes().strip()
-        if not given:
-            raise ValueError(
-                f"the key of the cluster in {file} is empty; without --cluster-key-file everybody who knows the name of the cluster may join"
-            )
-        return given
-    named = os.environ.get(_KEY)
-    if named is not None and not named.strip():
-        raise ValueError(f"{_KEY} is empty; unset it for a cluster that everybody who knows its name may join")
-    return named
-
-
 async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:
-    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
     with terminal.Signals() as signals:
         try:
             await server.start()

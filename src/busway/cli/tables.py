@@ -1,8 +1,14 @@
-"""Tables for people: pairs of name and value, and rows under their names."""
+"""Tables for people: pairs of name and value, and rows under their names.
+
+What stands in a cell may be a stranger's word, as the name of a client: it is shown as it is, and stays in its cell.
+"""
 
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
+
+from busway.cli.values import one_line
 
 
 def pairs(title: str, values: dict[str, Any]) -> Table:
@@ -10,7 +16,7 @@ def pairs(title: str, values: dict[str, Any]) -> Table:
     table.add_column(style="cyan")
     table.add_column()
     for name, value in values.items():
-        table.add_row(name, _text(value))
+        table.add_row(name, _cell(value))
     return table
 
 
@@ -21,8 +27,12 @@ def rows(title: str, given: list[dict[str, Any]]) -> Table:
     for name in names:
         table.add_column(name, justify="right" if isinstance(given[0].get(name), int) else "left")
     for row in given:
-        table.add_row(*(_text(row.get(name)) for name in names))
+        table.add_row(*(_cell(row.get(name)) for name in names))
     return table
+
+
+def _cell(value: object) -> Text:
+    return Text(one_line(_text(value)))
 
 
 def _text(value: object) -> str:

@@ -21,6 +21,7 @@ from rich.console import Console
 import busway
 from busway import errors
 from busway.cli.advice import advice
+from busway.cli.values import one_line
 
 OK: Final = 0
 ERROR: Final = 1
@@ -51,11 +52,19 @@ def note(text: str) -> None:
     notes.print(text, markup=False, style="dim" if notes.is_terminal else None)
 
 
+class _Lines(logging.Formatter):
+    """A message is one line, whoever's words are in it; tracebacks have theirs."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, named by logging
+        return one_line(super().formatMessage(record))
+
+
 class Warnings(logging.Handler):
     """What the broker has to tell its owner, as lines on stderr; `-q` leaves only errors."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(logging.ERROR if quiet else logging.WARNING)
+        self.setFormatter(_Lines())
 
     def emit(self, record: logging.LogRecord) -> None:
         note(f"busway: {record.levelname.lower()}: {self.format(record)}")

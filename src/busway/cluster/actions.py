@@ -68,8 +68,22 @@ class Notice:
 
     kind: Kind
     guid: str
+    """Of whom; an address if no more is known, and nothing if it is about many."""
     name: str
     text: str = ""
+    times: int = 1
+    """How often it has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A server of the list with which there was no link yet."""
+
+    name: str
+    addresses: tuple[str, ...]
+    why: str
+    refused: bool
+    """Somebody is there, and said no, or this side did."""
 
 
 Action: TypeAlias = Dial | Admit | Refuse | Probe | Tell | Left | Notice

@@ -30,7 +30,7 @@ class Cluster:
     advertise: Sequence[str] = ()
     """Where the others reach this one; none: where it listens, at 0.0.0.0 the addresses of its interfaces."""
     tls: TLS | None = None
-    """For links that this one dials at tls:// addresses."""
+    """For links that this one dials at tls:// addresses; None: as the server's own."""
     credentials: str | bytes | None = None
     """For the others' `Settings.authenticate`."""
     mirror_of: str | None = None

@@ -44,6 +44,10 @@ class Target:
     """It has said that it stops."""
     leads: str = ""
     """Who was there, by its own word, when it was dialled last."""
+    why: str = ""
+    """Why there is no link, by what was seen last,"""
+    refused: bool = False
+    """which was somebody who said no, or to whom this side did."""
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def addresses_of(said: "dict[bytes, bytes | None]", me: Node) -> list[str]:
             address = parse(text.get(f"address{number}", ""))
         except ValueError:
             continue
-        if address.scheme in {"tcp", "tls"}:
+        if address.scheme in {"tcp", "tls"} and str(address).isprintable():
             found.append(str(address))
     return found
 

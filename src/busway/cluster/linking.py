@@ -6,8 +6,7 @@ links is the matter of `mesh`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +21,9 @@ from busway.cluster.advertised import advertised
 from busway.cluster.config import Cluster
 from busway.cluster.discovery import Discovery
 from busway.cluster.membership import Membership
-from busway.cluster.node import Node, Stranger, pack_sightings, read_node, read_sightings
-from busway.cluster.proof import NONCE, holds, prove
+from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node, read_sightings
+from busway.cluster.peer import Outgoing, Peer, new_nonce
+from busway.cluster.proof import NONCE, holds
 from busway.cluster.servers import listed
 from busway.cluster.talk import MEMBERS, PROOF, Talk
 from busway.errors import BusError, Code
@@ -40,45 +40,6 @@ _SILENT: Final = 5
 """Seconds after which a link of which nothing is heard is dead."""
 
 
-@dataclass(slots=True, eq=False)
-class _Peer:
-    """A connection with another node."""
-
-    session: Session
-    attempt: int | None
-    nonce: bytes
-    """Ours."""
-    node: Node | None = None
-    other: bytes = b""
-    """The other side's nonce."""
-    early: bytes | None = None
-    """Its proof, if that came before this side was sure that it wants the link."""
-    welcomed: bool = False
-    admitted: bool = False
-    linked: bool = False
-    synced: bool = False
-    trip: float = 0.0
-    asked: float = 0.0
-
-
-class Outgoing(Session):
-    """A connection that this broker has dialled."""
-
-    __slots__ = ("_hello", "_made")
-
-    def __init__(self, hub: "Hub", scheme: str, hello: bytes, made: "Callable[[Outgoing], None]") -> None:
-        super().__init__(hub, scheme)
-        self._hello = hello
-        self._made = made
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._made(self)
-
-    def _enter(self, write: Callable[[memoryview], object]) -> int:
-        return self._hub.engine.dial(write, self._hello)
-
-
 class Linking:
     """All links of one hub."""
 
@@ -87,7 +48,7 @@ class Linking:
         self._cluster = cluster
         self.talks: tuple[Talk, ...] = ()
         self._hears: dict[int, Talk] = {}
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, Peer] = {}
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -155,7 +116,7 @@ class Linking:
         if self._members is None or self._stopped:
             session.close(Code.GOING_AWAY, "this broker is not ready for links")
             return
-        peer = _Peer(session, None, _nonce())
+        peer = Peer(session, None, new_nonce())
         self._peers[session.conn] = peer
         self._introduced(session.conn, peer, version, node)
 
@@ -224,6 +185,7 @@ class Linking:
 
     def closed(self, conn: int, code: int, text: str) -> None:
         """The other side says CLOSE."""
+        text = plain(text)
         there = self._peers.get(conn)
         if code == Code.GOING_AWAY and there is not None and there.linked and there.node is not None:
             self.members.stops(conn)
@@ -237,7 +199,8 @@ class Linking:
 
     def forget(self, conn: int) -> None:
         """The connection has ended."""
-        self.closed(conn, Code.OK, "the connection was lost")
+        peer = self._peers.get(conn)
+        self.closed(conn, Code.OK, (peer.session.fault if peer else "") or "the connection was lost")
 
     # Inside.
 
@@ -245,7 +208,7 @@ class Linking:
     def _now(self) -> float:
         return self._hub.loop.time()
 
-    def _introduced(self, conn: int, peer: _Peer, version: int, node: Any) -> None:
+    def _introduced(self, conn: int, peer: Peer, version: int, node: Any) -> None:
         if version < 1:
             self._failed(conn, Code.VERSION, f"versions 1 to {PROTOCOL} are spoken here")
             return
@@ -273,7 +236,7 @@ class Linking:
         self.members.lost(conn, self._now, text, code)
         self._act()
 
-    def _gone(self, conn: int) -> _Peer | None:
+    def _gone(self, conn: int) -> Peer | None:
         """This connection counts no more."""
         peer = self._peers.pop(conn, None)
         if peer is not None and peer.linked:
@@ -282,15 +245,15 @@ class Linking:
             self._hub.pulse.arm()
         return peer
 
-    def _fault(self, peer: _Peer, text: str) -> None:
+    def _fault(self, peer: Peer, text: str) -> None:
         self._hub.faults += 1
         self._failed(peer.session.conn, Code.PROTOCOL, text)
 
-    def _check_proof(self, conn: int, peer: _Peer) -> None:
+    def _check_proof(self, conn: int, peer: Peer) -> None:
         """The other side has proved itself, if this side wants the link: that is open then."""
         if peer.early is None or not peer.admitted or peer.linked or peer.node is None:
             return
-        if not holds(peer.early, self._proof(peer, ours=False)):
+        if not holds(peer.early, peer.proof(self._cluster.secret, self.members.me.guid, ours=False)):
             self._failed(conn, Code.UNAUTHORIZED, "the key of the cluster is another one")
             return
         try:
@@ -298,6 +261,7 @@ class Linking:
         except BusError:
             return  # its CLOSE came together with its proof, and is dealt with next
         peer.linked = True
+        peer.session.proved()
         self._limit(conn, peer.node)
         for talk in self.talks:
             talk.opened(conn, peer.node)
@@ -315,15 +279,6 @@ class Linking:
                 node.frame,
                 ours,
             )
-
-    def _proof(self, peer: _Peer, *, ours: bool) -> bytes:
-        if peer.node is None:
-            raise RuntimeError("nobody is there yet")
-        me, mine = self.members.me.guid, peer.attempt is not None
-        nonces = (peer.nonce, peer.other) if mine else (peer.other, peer.nonce)
-        guids = (me, peer.node.guid) if mine else (peer.node.guid, me)
-        secret = self._cluster.secret
-        return prove(secret, dialler=nonces[0], acceptor=nonces[1], guids=guids, dialled=mine == ours)
 
     def _act(self) -> None:
         """Do what the membership wants, and look again when time has passed."""
@@ -363,16 +318,16 @@ class Linking:
         if not self._welcome(conn, peer):
             return
         peer.admitted = True
-        self._hub.engine.node(conn, PROOF, 0, self._proof(peer, ours=True))
+        self._hub.engine.node(conn, PROOF, 0, peer.proof(self._cluster.secret, self.members.me.guid, ours=True))
         self._check_proof(conn, peer)
 
-    def _welcome(self, conn: int, peer: _Peer) -> bool:
+    def _welcome(self, conn: int, peer: Peer) -> bool:
         if peer.welcomed or peer.node is None:
             return True
         peer.welcomed = True
         hub, node = self._hub, peer.node
         hub.clients += 1
-        peer.session.admitted(hub.clients, node.incarnation, node.name)
+        peer.session.admitted(hub.clients, node.incarnation, node.name, proof=True)
         peer.session.node = True
         if peer.attempt is not None:
             return True
@@ -414,14 +369,14 @@ class Linking:
 
     def _made(self, attempt: int, nonce: bytes, session: Outgoing) -> None:
         """There is a connection; HELLO is on its way."""
-        self._peers[session.conn] = _Peer(session, attempt, nonce)
+        self._peers[session.conn] = Peer(session, attempt, nonce)
 
     async def _reach(self, action: Dial) -> None:
         """One address after the other, until somebody is there."""
-        hub, why = self._hub, ""
+        hub, whys = self._hub, []
         for text in action.addresses:
             address = parse(text)
-            nonce = _nonce()
+            nonce = new_nonce()
             hello = {
                 "name": hub.name,
                 "session": self.members.me.incarnation,
@@ -434,16 +389,12 @@ class Linking:
             try:
                 await dial(address, factory, tls=self._cluster.tls, timeout=action.timeout)
             except BusError as error:
-                why = error.reason
+                whys.append(error.reason)
             else:
                 hub.flush()
                 return
         if not self._stopped:
-            log.debug("nobody at %s: %s", ", ".join(action.addresses), why)
-            self.members.failed(action.attempt, self._now, why)
+            log.debug("nobody at %s: %s", ", ".join(action.addresses), whys)
+            self.members.failed(action.attempt, self._now, "; ".join(whys))
             self._act()
             hub.flush()
-
-
-def _nonce() -> bytes:
-    return ambient.randbits(8 * NONCE).to_bytes(NONCE)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from busway.cluster.actions import Action, Admit, Left, Notice, Probe, Refuse, Tell
+from busway.cluster.actions import Action, Admit, Kind, Left, Missing, Notice, Probe, Refuse, Tell
 from busway.cluster.dialling import Dialling, Target
 from busway.cluster.node import MOST_NODES, Node, Sighting
 from busway.cluster.servers import Listed
+from busway.cluster.telling import Telling
 from busway.errors import Code
 
 PROBE: Final = 2.0
@@ -67,7 +68,7 @@ class Membership:
         self._conns: dict[int, _Link] = {}
         self._dialling = Dialling(me, listed, chance)
         self._actions: list[Action] = []
-        self._told: dict[tuple[str, str], float] = {}
+        self._telling = Telling()
         self._begun: float | None = None
         """Since when servers of the list are missed of which nothing was said."""
         self._copies: dict[int, tuple[float, int]] = {}
@@ -84,7 +85,7 @@ class Membership:
     def due(self) -> float | None:
         """When `tick` wants to be called at the latest."""
         missed = None if self._begun is None else self._begun + MISSED
-        times = [missed, self._dialling.due, *(link.probed for link in self._links.values())]
+        times = [missed, self._telling.due, self._dialling.due, *(link.probed for link in self._links.values())]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -103,13 +104,20 @@ class Membership:
         return {target.node.guid for target in self._dialling.targets.values() if target.node and target.stopped}
 
     @property
-    def missing(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Servers of the list at which no node was seen yet: name and addresses."""
+    def missing(self) -> list[Missing]:
+        """Servers of the list with which there was no link yet."""
         targets = self._dialling.targets.values()
         seen = {target.leads for target in targets if target.leads} & self._links.keys()
         return [
-            (one.name, one.addresses) for one in targets if one.listed and one.node is None and one.leads not in seen
+            Missing(one.name, one.addresses, one.why, one.refused)
+            for one in targets
+            if one.listed and one.node is None and one.leads not in seen
         ]
+
+    def why(self, guid: str) -> str:
+        """Why there is no link to a node that is known."""
+        target = self._dialling.targets.get(guid)
+        return target.why if target is not None else ""
 
     def node_of(self, conn: int) -> Node | None:
         """Who is at the other end of a connection that was admitted."""
@@ -132,11 +140,14 @@ class Membership:
             if (node := target.node) is not None:
                 self._notice("forgotten", node, f"not seen for {self._forget:g} s", now)
         self._actions += self._dialling.dial(now, self._links)
+        self._actions += self._telling.left_out(now)
         if self._begun is not None and now >= self._begun + MISSED:
             self._begun = None
-            for name, addresses in self.missing:
-                text = f"in the list, and no node was there in {MISSED:g} s; it is tried again and again"
-                self._tell_people("missing", ", ".join(addresses), name, text, now)
+            for one in self.missing:
+                if not one.refused:  # which was told when it happened
+                    why = f": {one.why}" * bool(one.why)
+                    text = f"in the list, and not linked after {MISSED:g} s{why}; it is tried again and again"
+                    self._tell_people("missing", ", ".join(one.addresses), one.name, text, now)
 
     def hint(self, address: str, now: float) -> None:
         """Somebody may be there; nothing else is known, and nothing believed."""
@@ -146,30 +157,32 @@ class Membership:
     def failed(self, attempt: int, now: float, text: str, code: int = Code.OK) -> None:
         """An attempt came to nothing: nobody there, or closed with a code before anything was known of the other side."""
         target = self._dialling.failed(attempt, now, hopeless=code in HOPELESS)
+        _note(target, text, refused=code in HOPELESS)
         if target is not None and code in HOPELESS:
-            kind = "conflict" if code == Code.DUPLICATE_NODE else "refused"
-            self._tell_people(kind, target.key, target.name, f"{', '.join(target.addresses)}: {text}", now)
+            self._tell_people(_kind(code), target.key, target.name, f"{', '.join(target.addresses)}: {text}", now)
 
     def greeted(self, conn: int, node: Node, now: float, attempt: int | None = None) -> None:
         """A connection says who is there: one that this side has dialled by this attempt, or one that came."""
-        target = self._dialling.ended(attempt)
+        target, came = self._dialling.ended(attempt), attempt is None
         if node.cluster != self.me.cluster:
-            self._refuse(conn, node, Code.CLUSTER, f"this is the cluster {self.me.cluster!r}", now, "refused")
+            self._refuse(conn, node, Code.CLUSTER, f"this is the cluster {self.me.cluster!r}", now, came=came)
             self._dialling.failed_with(target, now)
+            _note(target, f"{node} is of another cluster, {node.cluster!r}", refused=True)
             return
         if node.guid == self.me.guid:
-            self._same_guid(conn, node, target, now)
+            self._same_guid(conn, node, target, now, came=came)
             return
         if target is None and node.guid not in self._dialling.targets and len(self._dialling.targets) >= MOST_NODES:
-            self._refuse(conn, node, Code.TOO_MANY_CONNECTIONS, f"{MOST_NODES} nodes are the limit", now, "refused")
+            self._refuse(conn, node, Code.TOO_MANY_CONNECTIONS, f"{MOST_NODES} nodes are the limit", now, came=came)
             return
         if now < self._copies.get(node.incarnation, (now, 0))[0]:
             self._dialling.failed_with(target, now)
-            self._refuse(conn, node, Code.DUPLICATE_NODE, f"{node} is a copy of another node", now, "conflict")
+            _note(target, f"{node} is a copy of another node", refused=True)
+            self._refuse(conn, node, Code.DUPLICATE_NODE, f"{node} is a copy of another node", now, came=came)
             return
         if target is not None:
             target.leads = node.guid
-        new = _Link(conn, node, attempt is not None)
+        new = _Link(conn, node, not came)
         old = self._links.get(node.guid)
         self._conns[conn] = new
         if old is None:
@@ -194,6 +207,7 @@ class Membership:
             self._probe(link, now)
         # Only now it is believed who it is and what it says.
         self._dialling.reached(link.node, now)
+        _note(self._dialling.targets.get(link.node.guid), "", refused=False)
         seen = Sighting(link.node, linked=True)
         for other in self._links.values():
             if other.open and other is not link:
@@ -213,7 +227,7 @@ class Membership:
                 continue
             text = f"two nodes have the guid {link.node.guid}: a copied data folder? {link.node} is here already"
             self._drop(rival, Code.DUPLICATE_NODE, text)
-            self._notice("conflict", rival.node, text, now)
+            self._notice("conflict", rival.node, text, now, stranger=not rival.mine)
         link.rivals.clear()
         if link.judged:
             accuser, link.judged, link.accuser = link.accuser, False, None
@@ -252,7 +266,11 @@ class Membership:
             return
         hopeless = not link.open and code in HOPELESS
         if hopeless:
-            self._notice("conflict" if code == Code.DUPLICATE_NODE else "refused", link.node, text, now)
+            self._notice(_kind(code), link.node, text, now, stranger=not link.mine)
+        if (link.mine or link.open) and code != Code.LINKED:  # of others it isn't known who they are
+            for target in self._dialling.targets.values():
+                if guid in {target.key, target.leads}:
+                    _note(target, text, refused=hopeless)
         self._dialling.lost(guid, now, hopeless=hopeless)
 
     def heard(self, sightings: Sequence[Sighting], now: float) -> None:
@@ -320,12 +338,13 @@ class Membership:
             del self._copies[copy]
             self._dialling.again(first.guid, now)
 
-    def _same_guid(self, conn: int, node: Node, target: Target | None, now: float) -> None:
+    def _same_guid(self, conn: int, node: Node, target: Target | None, now: float, *, came: bool) -> None:
         if node.incarnation == self.me.incarnation:
             self._actions.append(Refuse(conn, Code.LINKED, "this is the same node"))
         else:
             text = f"two nodes have the guid {node.guid}: a copied data folder?"
-            self._refuse(conn, node, Code.DUPLICATE_NODE, text, now, "conflict")
+            self._refuse(conn, node, Code.DUPLICATE_NODE, text, now, came=came)
+            _note(target, text, refused=True)
         if target is not None:
             self._dialling.own(target, now, same=node.incarnation == self.me.incarnation)
 
@@ -345,9 +364,9 @@ class Membership:
             del self._links[link.node.guid]
         self._actions.append(Refuse(link.conn, code, text))
 
-    def _refuse(self, conn: int, node: Node, code: int, text: str, now: float, kind: str) -> None:
+    def _refuse(self, conn: int, node: Node, code: int, text: str, now: float, *, came: bool) -> None:
         self._actions.append(Refuse(conn, code, text))
-        self._notice(kind, node, text, now)
+        self._notice(_kind(code), node, text, now, stranger=came)
 
     def _sightings(self, leave: str, now: float) -> list[Sighting]:
         seen = [
@@ -363,15 +382,21 @@ class Membership:
             if link.open and guid != seen.node.guid:
                 self._actions.append(Tell(link.conn, (seen,)))
 
-    def _notice(self, kind: str, node: Node, text: str, now: float) -> None:
-        self._tell_people(kind, node.guid, node.name, text, now)
+    def _notice(self, kind: Kind, node: Node, text: str, now: float, *, stranger: bool = False) -> None:
+        self._tell_people(kind, node.guid, node.name, text, now, stranger=stranger)
 
-    def _tell_people(self, kind: str, guid: str, name: str, text: str, now: float) -> None:
-        """Troubles that go on are told once a minute."""
-        if kind in {"refused", "conflict"}:
-            if now < self._told.get((kind, guid), float("-inf")) + 60:
-                return
-            if len(self._told) > MOST_NODES:
-                self._told.clear()
-            self._told[kind, guid] = now
-        self._actions.append(Notice(kind, guid, name, text))  # type: ignore[arg-type]
+    def _tell_people(self, kind: Kind, guid: str, name: str, text: str, now: float, *, stranger: bool = False) -> None:
+        """A stranger is who came here and has shown no key; who it is and how often it comes is its own choice."""
+        if self._telling.worth(kind, guid, now, stranger=stranger):
+            self._actions.append(Notice(kind, guid, name, text))
+
+
+def _note(target: Target | None, why: str, *, refused: bool) -> None:
+    """Why there is no link."""
+    if target is not None:
+        target.why, target.refused = why, refused
+
+
+def _kind(code: int) -> Kind:
+    """What people are told of a connection that was closed with this code."""
+    return "conflict" if code == Code.DUPLICATE_NODE else "refused"

@@ -277,10 +277,13 @@ class Mesh(Linking):
             self._count_apart(notice)
         if notice.kind == "forgotten":
             self.turns.forgotten(notice.guid)
-        self.refused += notice.kind == "refused"
-        self.conflicts += notice.kind == "conflict"
+        self.refused += notice.times * (notice.kind == "refused")
+        self.conflicts += notice.times * (notice.kind == "conflict")
         self.seeing.notice(notice)
         level = logging.DEBUG if self._stopped else _LOUD.get(notice.kind, logging.WARNING)
+        if not notice.guid:
+            log.log(level, "cluster %s: %s", self._cluster.name, notice.text)
+            return
         who = (
             f"{notice.name or 'a node'} ({notice.guid[:8]})" if len(notice.guid) == len(self._hub.guid) else notice.guid
         )

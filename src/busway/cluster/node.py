@@ -15,9 +15,24 @@ MOST_ADDRESSES: Final = 8
 MOST_NODES: Final = 1000
 """That one node may tell of; a mesh where each is linked to each is not made for more."""
 
+_WORDS: Final = 400
+"""Characters of what another side says of its reasons that are told on."""
+
 _Guid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Name = Annotated[str, msgspec.Meta(max_length=255)]
 _Address = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+def check_plain(what: str, text: str) -> None:
+    """Names and addresses are printed and logged, so nothing may be in them that ends a line or moves a cursor. Raises ValueError."""
+    if not text.isprintable():
+        raise ValueError(f"the {what} has characters that can't be printed: {text!r}")
+
+
+def plain(words: str) -> str:
+    """What another side says, which may be anybody, on one line and no longer than a sentence or two."""
+    words = words if len(words) <= _WORDS else f"{words[:_WORDS]} …"
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in words)
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -35,6 +50,12 @@ class Node(msgspec.Struct, frozen=True):
     """When it was started by its own clock: nanoseconds since 1970."""
     frame: Annotated[int, msgspec.Meta(ge=KiB, lt=2**32)] = 8 * MiB
     """The longest frame that it takes from its clients: what is longer is not sent to it."""
+
+    def __post_init__(self) -> None:
+        check_plain("name of a node", self.name)
+        check_plain("name of a cluster", self.cluster)
+        for address in self.addresses:
+            check_plain("address of a node", address)
 
     def __str__(self) -> str:
         return f"{self.name or 'a node'} ({self.guid[:8]})"

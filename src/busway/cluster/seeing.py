@@ -98,7 +98,15 @@ class Seeing:
                     for guid, node in others.items()
                 ),
             ],
-            "missing": [{"name": name, "addresses": list(addresses)} for name, addresses in members.missing],
+            "missing": [
+                {
+                    "name": one.name,
+                    "addresses": list(one.addresses),
+                    "state": "refused" if one.refused else "unreached",
+                    "why": one.why,
+                }
+                for one in members.missing
+            ],
             "mirroring": mirroring,
             "interest": stats["interest"],
             "kept": len(hub.keeping.box),
@@ -119,7 +127,7 @@ class Seeing:
         """Figures of a link; what it hears is the interest that the other node has told."""
         link: dict[str, Any] = {"up": conn is not None, "since": self._since.get(guid)}
         if conn is None or (session := self._hub.sessions.get(conn)) is None:
-            return link
+            return link | {"why": self._mesh.members.why(guid)}
         figures = self._hub.engine.connection(conn)
         return link | {
             "peer": session.peer(),

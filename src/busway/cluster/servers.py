@@ -4,9 +4,11 @@ Values only. The argument counts before the command line, and that before the fi
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +19,14 @@ from busway.checks import check_type
 from busway.settings import DEFAULT_PORT
 from busway.transport.address import parse
 
+log = logging.getLogger("busway.cluster")
+
 FILE: Final = "servers.json"
 RECONNECT: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a server; the last one repeats."""
 TIMEOUT: Final = 5.0
+LEAST: Final = 0.01
+"""Seconds that the repeated one has at least: a server that is not there is no reason to be busy."""
 
 _SPAN: Final = re.compile(r"^(?:(\d+)D)?(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?$")
 _SECONDS: Final = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)?$")
@@ -37,6 +43,14 @@ class Listed:
     timeout: float = TIMEOUT
     fields: Mapping[str, Any] | None = None
     """The address fields of the server with this name: it adds them to each message."""
+
+    def __post_init__(self) -> None:
+        if not self.reconnect:
+            raise ValueError("reconnectSchedule: at least one delay is needed")
+        if self.reconnect[-1] < LEAST:
+            raise ValueError(
+                f"reconnectSchedule: the last delay is repeated, and has to be {LEAST * 1000:g}ms or more, not {self.reconnect[-1]:g} s"
+            )
 
 
 class ServersError(ValueError):
@@ -108,9 +122,11 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
     except (OSError, UnicodeDecodeError) as error:
         raise ServersError(f"{path} can't be read: {error}") from error
     try:
-        entries = msgspec.convert(json.loads(text), list[_Entry])
+        given = json.loads(text)
+        entries = msgspec.convert(given, list[_Entry])
     except (ValueError, msgspec.ValidationError) as error:
         raise ServersError(f"{path}: {error}") from error
+    _tell_unused(path, given)
     found: dict[str, Listed] = {}
     for number, entry in enumerate(entries):
         where = f"{path}, entry {number + 1}" + (f" ({entry.name})" if entry.name else "")
@@ -124,6 +140,20 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
             raise ServersError(f"{where}: {server.address} is in the list twice")
         found[server.address] = server
     return list(found.values())
+
+
+def _tell_unused(path: Path, entries: list[dict[str, Any]]) -> None:
+    """Warn of what Busway has no use for: settings of other programs, or misspelt ones."""
+    unused: dict[str, str] = {}
+    for entry in entries:
+        for kind, given in ((_Entry, entry), (_Connection, entry["connection"])):
+            known = {name.lower(): name for name in kind.__struct_encode_fields__}
+            for name in given.keys() - set(known.values()):
+                close = get_close_matches(name.lower(), known, 1)
+                unused[name] = known[close[0]] if close else ""
+    if unused:
+        told = (f"{name!r}" + f" (is {meant!r} meant?)" * bool(meant) for name, meant in sorted(unused.items()))
+        log.warning("%s: not used: %s", path, ", ".join(told))
 
 
 def _server(entry: _Entry) -> Listed:
@@ -140,8 +170,6 @@ def _server(entry: _Entry) -> Listed:
     schedule = (
         RECONNECT if delays is None else tuple(span(one) for one in (delays if isinstance(delays, list) else [delays]))
     )
-    if not schedule:
-        raise ValueError("reconnectSchedule: at least one delay is needed")
     timeout = TIMEOUT if connection.timeout is None else span(connection.timeout)
     return Listed(address, entry.name, schedule, timeout or TIMEOUT, entry.address)
 

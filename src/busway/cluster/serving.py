@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from types import NoneType
@@ -11,6 +12,7 @@ from busway.broker.server import Server
 from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.mesh import Mesh
+from busway.cluster.node import check_plain
 from busway.cluster.servers import Listed, listed
 from busway.fields import Fields
 from busway.settings import TLS, Settings
@@ -30,10 +32,17 @@ def serve(
 ) -> Server:
     """A broker, alone or one of a cluster, with doors of other kinds; `busway.serve` is this with the doors that there are."""
     place = _place(cluster, servers, key)
+    if place is not None:
+        check_plain("name of a node", name)
+        check_plain("name of a cluster", place.name)
+        for address in (*addresses, *place.advertise):
+            check_plain("address of a node", address)
     if place is not None and place.mirror_of is not None and data is None:
         raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
     if place is not None and place.mirror_of in {name or None, *addresses, *place.advertise} - {None}:
         raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
+    if place is not None and place.tls is None:
+        place = replace(place, tls=tls)  # who shows and asks for certificates does so at links, too
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (own := _own_fields(place, name or socket.gethostname())):
         fields = {**own, **(fields or {})}

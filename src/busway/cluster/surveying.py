@@ -80,7 +80,8 @@ class Surveying(Talk):
         answers += await asyncio.gather(*(self._ask_for(node, question) for node in away))
         if guid is None:  # who was never seen may have a part all the same
             answers += [
-                Answer("", name or addresses[0], error="it was not seen yet") for name, addresses in members.missing
+                Answer("", one.name or one.addresses[0], error=one.why or "it was not seen yet")
+                for one in members.missing
             ]
         return answers
 

@@ -198,7 +198,8 @@ def _cluster(stats: Mapping[str, int], nodes: Mapping[str, Any]) -> Iterator[Met
     yield gauge("busway_cluster_nodes", "Nodes of the cluster that this one knows, itself among them.", stats["nodes"])
     yield counter("busway_cluster_nodes_refused", "Nodes that were not let into the cluster.", stats["nodes_refused"])
     conflicts = stats["node_conflicts"]
-    yield counter("busway_cluster_conflicts", "Exclusive services that two nodes had at once.", conflicts)
+    text = "Exclusive services that two nodes had at once, and nodes with the guid of another one."
+    yield counter("busway_cluster_conflicts", text, conflicts)
     links = {(one["guid"], one["name"]): one["link"] for one in nodes["nodes"] if one["link"] is not None}
     labels = ["peer", "name"]
     up = {peer: float(link["up"]) for peer, link in links.items()}
