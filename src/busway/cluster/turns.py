@@ -383,7 +383,7 @@ class Turns(Talk):
             self.takeovers += 1
             text = f"this node hands out of the channels of node {guid[:8]} now, which is gone"
             self._tell_people(logging.WARNING, "takeover", guid, text)
-            self._heir.begin(guid)
+            self._heir.begin(guid, self._votes.known)
         elif before and not turn.has:
             text = f"this node misses the others: it hands out of the channels of node {guid[:8]} no longer"
             self._tell_people(logging.WARNING, "resting", guid, text)
