@@ -6,6 +6,7 @@ import signal
 import pytest
 
 import busway
+from tests.cluster.mirrored import hurry
 from tests.support.net import until
 
 
@@ -99,7 +100,8 @@ async def summary(shell, server):
 
 
 def node(folder, name, *known, **more):
-    place = busway.Cluster(name="shop", servers=[one.addresses[0] for one in known], takeover=0.8, **more)
+    place = busway.Cluster(name="shop", servers=[one.addresses[0] for one in known], **more)
+    hurry(place, 0.8)
     return busway.serve("tcp://127.0.0.1:0", name=name, data=folder / name, cluster=place)
 
 

@@ -2,15 +2,17 @@
 
 A machine, without a clock. Each side has one `Turn` for the part. A node keeps its turn while it is linked to half of the cluster, with itself;
 its mirror takes the turn when more than half, with itself, miss the node and want the mirror, for twice as long as a node without the others keeps
-it. So no two have it at a time, as long as all hear within `patience` of a link that is gone or of what others say, and their clocks run about
-as fast. Else the turn is only handed over. Of two nodes alone the mirror never takes over: nobody can tell a node that is gone from a link that is.
+it. So no two have it at a time, as long as nobody hears of a link that is gone, or of what others say, more than `patience` later than somebody
+else, and their clocks run about as fast. Else the turn is only handed over. Of two nodes alone the mirror never takes over: nobody can tell a node that is gone from a link that is.
 Who counts as one of the cluster is the matter of `counting`.
 """
 
 from typing import Final
 
 PATIENCE: Final = 3.0
-"""Seconds that a node without the others keeps its turn."""
+"""Seconds that a node without the others keeps its turn; at least."""
+SILENCE: Final = 5
+"""Seconds after which a link of which nothing is heard is dead."""
 
 
 class Turn:
