@@ -150,3 +150,41 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
         told = (await findings(shell, east))["cluster"]
         assert told["state"] == "warn"
         assert "is to mirror 'wset', and no such node was seen" in told["text"]
+
+
+async def test_what_is_wrong_with_mirrors(shell, tmp_path):
+    """Times that differ, and messages that wait in a copy, until somebody says that their node never comes again."""
+    async with node(tmp_path, "west") as west, node(tmp_path, "east", west, mirror_of="west") as east:
+        hurry(slow := busway.Cluster(name="shop", servers=west.addresses), 1.6)
+        async with (
+            east.connect() as bus,
+            bus.subscribe("$bus/cluster/*") as happens,
+            busway.serve("tcp://127.0.0.1:0", name="south", cluster=slow) as south,
+        ):
+            while (event := await happens.recv(timeout=60)).fields["kind"] != "takeover_differs":
+                pass
+            assert event.fields["node"] == "south"
+            assert "takeover 0.8 s here, 1.6 s at south: it has to be the same at all nodes" in await summary(
+                shell, east
+            )
+            assert "takeover is 0.8 s here and 1.6 s at south" in (await findings(shell, east))["cluster"]["text"]
+            async with west.connect() as there:
+                await there.create_stream("orders", ["orders/**"])
+                async with there.channel("orders", "work", window=1):
+                    await there.publish("orders/1", b"1", durable=True)
+                    await until(lambda: east._hub.nodes.turns._heir.ready(west.guid))
+            await south.stop()
+            await west.stop()
+            while (event := await happens.recv(timeout=60)).fields["kind"] != "copy_waits":
+                pass
+            told = f"1 message of orders, of west ({west.guid[:8]}) that is gone: this node was started again"
+            assert any(told in line for line in await summary(shell, east))
+            assert told in (await findings(shell, east))["cluster"]["text"]
+            url = east.addresses[0]
+            done = await shell.run("cluster", "--take", "south", "--url", url)
+            assert done.code == 1
+            assert f"there are those of: {west.guid[:8]}" in done.notes
+            done = await shell.run("cluster", "--take", "west", "--url", url)
+            assert (done.code, done.out) == (0, b"")
+            await until(lambda: east._hub.nodes.turns.takeovers == 1)
+            assert "hands out for west" in await summary(shell, east)

@@ -59,6 +59,26 @@ class Heir:
         for copy in self._copies(guid):
             copy.fresh = False
 
+    def resume(self, guid: str) -> None:
+        """Nobody has handed out since this one did, or somebody has said that it is to do so with what it knows."""
+        mark = self.marks.get(guid)
+        for copy in self._copies(guid):
+            if mark.gone or copy.name in mark.channels:
+                copy.fresh = True
+
+    def left(self, guid: str) -> dict[str, int]:
+        """How many messages of the channels of that node are not done, by stream, as far as that is known here."""
+        found: dict[str, int] = {}
+
+        def shown(copy: Copy, entries: list[Entry]) -> None:
+            floors = [max(state.floor, copy.first) for state in rebuild(entries).values()]
+            if floors and (count := copy.safe - min(floors)) > 0:
+                found[copy.name] = count
+
+        for copy in self._copies(guid):
+            copy.journal.look(partial(shown, copy))
+        return found
+
     def give_back(self, guid: str, conn: int, then: Callable[[], None]) -> None:
         """The node is here again: it hears what became of its channels, before anything else."""
         self._release(guid)

@@ -5,7 +5,7 @@ the node can be told which ones are new; who counted, and whether the mirror was
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,9 @@ class Marks:
 
     def __contains__(self, guid: str) -> bool:
         return guid in self._marks
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._marks)
 
     def get(self, guid: str) -> Mark:
         return self._marks.get(guid, Mark())

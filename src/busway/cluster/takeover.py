@@ -37,14 +37,14 @@ class Turn:
         """
         before = self.has
         if self.has and not self.sure(now):
-            self.has = False  # this process has slept, and nobody knows what the others did
+            self.has, self._given, self._free = False, False, None  # it has slept, and nobody knows what the others did
         self._seen = now
         here = self.enough(linked, known)
         self._lonely = None if here else now if self._lonely is None else self._lonely
         gone = here and not other and (2 * denied >= known if self._owner else 2 * denied > known)
         self._free = None if not gone else now if self._free is None else self._free
         if self.has and self._lonely is not None and now >= self._lonely + self._patience:
-            self.has = False
+            self.has = self._given = False
         elif not self.has and self._free is not None and (self._given or now >= self._free + 2 * self._patience):
             self.has = True
         return self.has is not before
