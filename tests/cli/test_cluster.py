@@ -152,6 +152,20 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
         assert "is to mirror 'wset', and no such node was seen" in told["text"]
 
 
+async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
+    monkeypatch.setattr("busway.cluster.copying.RETRY", 0.1)
+    async with node(tmp_path, "west") as west:
+        async with node(tmp_path, "east", west, mirror_of="127.0.0.1:" + west.addresses[0].rpartition(":")[2]) as east:
+            await until(lambda: west._hub.nodes.mirrored)
+            monkeypatch.setattr("busway.cluster.copies.free", lambda folder: 1000)
+            async with west.connect() as bus:
+                await bus.publish("t", b"1", durable=True)
+            await until(lambda: east._hub.nodes.mirroring.copying.troubles > 0)
+            why = "1 behind; default can't be copied: the disk of the mirror is too full"
+            assert any(f"mirrored by east, {why}" in line for line in await summary(shell, west))
+            assert any(f"mirror of west, linked, {why}" in line for line in await summary(shell, east))
+
+
 async def test_what_is_wrong_with_mirrors(shell, tmp_path):
     """Times that differ, and messages that wait in a copy, until somebody says that their node never comes again."""
     async with node(tmp_path, "west") as west, node(tmp_path, "east", west, mirror_of="west") as east:

@@ -104,12 +104,12 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if of := found["mirror_of"]:
         state = "linked" if of["linked"] else "not linked"
-        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}, {of['behind']} behind"
+        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}, {of['behind']} behind{_troubles(of)}"
     elif found["to_mirror"] is not None:
         told["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
     if found["mirrors"]:
         mirrors = (
-            f"{one['name'] or one['guid'][:8]}, {one['behind']} behind" for one in found["mirrors"]
+            f"{one['name'] or one['guid'][:8]}, {one['behind']} behind{_troubles(one)}" for one in found["mirrors"]
         )
         told["mirrored by"] = "; ".join(mirrors)
     if waits := [name for name, kept in found["mirrored"].items() if kept]:
@@ -131,6 +131,15 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 def unmirrored(mirroring: dict[str, Any]) -> list[str]:
     """The streams that are to be mirrored, and whose messages are acknowledged without that at this node."""
     return [name for name, kept in mirroring["mirrored"].items() if not kept]
+
+
+def _troubles(mirror: dict[str, Any]) -> str:
+    """Why streams are not copied, those with the same reason together."""
+    streams: dict[str, list[str]] = {}
+    for name, one in mirror["streams"].items():
+        if one["trouble"]:
+            streams.setdefault(one["trouble"], []).append(name)
+    return "".join(f"; {', '.join(names)} can't be copied: {why}" for why, names in streams.items())
 
 
 def differing(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
