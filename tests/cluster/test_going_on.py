@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 import busway
-from busway.cluster.counting import Counting
+from busway.cluster.marks import Marks
 from busway.cluster.witness import Witness, undisputed
 from tests.cluster.mirrored import Mirrored, nodes
 from tests.cluster.test_heir import Three, crash, hands_out, numbers, ready, stands_in, take, turns
@@ -162,7 +162,7 @@ async def test_of_two_nodes_the_one_that_is_left_can_be_told(nodes: Mirrored):
 
 
 def test_witnesses_have_to_be_more_than_half():
-    votes = Counting("m", {"n", "x", "y"}, most=True)
+    votes = {"m", "n", "x", "y"}
     assert not undisputed("n", "m", {"x": {"n": "m"}}, votes)
     assert undisputed("n", "m", {"x": {"n": "m"}, "y": {"n": "m"}}, votes)
     assert not undisputed("n", "m", {"x": {"n": "m"}, "y": {"n": "other"}}, votes)
@@ -177,3 +177,19 @@ def test_a_witness_forgets_a_mirror_when_the_node_is_back():
     assert witness.stood == (("n", "other"),)
     witness.came("n")
     assert witness.stood == ()
+
+
+def test_who_was_only_not_seen_for_long_counts_on(tmp_path):
+    """It may be with the node; one that has said that it stops is not."""
+    (tmp_path / "mirrors" / "n").mkdir(parents=True)
+    marks = Marks(tmp_path)
+    marks.begin("n", {"jobs": ["work"]}, {"m", "n", "x", "y"})
+    marks.counts({"m", "n", "z"})
+    marks.left("y")
+    again = Marks(tmp_path)
+    assert again.nodes == {"m", "n", "x", "z"}
+    assert (again.last, again.get("n").channels) == (["n"], {"jobs": ["work"]})
+    again.back("n")
+    assert (again.last, "n" in Marks(tmp_path)) == ([], True)
+    again.remove("n")
+    assert "n" not in Marks(tmp_path)

@@ -27,7 +27,7 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: bool = False
     """This one handed out, and has not given that back since."""
     nodes: list[str] = []
-    """Those that counted."""
+    """Those that counted when it began, or since; but for those that have said that they stop."""
     gone: bool = False
     """Somebody has said that the node never comes again."""
 
@@ -64,14 +64,22 @@ class Marks:
     def begin(self, guid: str, channels: dict[str, list[str]], nodes: Iterable[str]) -> None:
         """This one hands out now. What was not given back since an earlier time counts on."""
         mark = self.get(guid)
-        self._put(guid, Mark(channels | mark.channels, last=True, nodes=sorted(nodes), gone=mark.gone))
+        count = {*nodes, *(mark.nodes if mark.last else ())}
+        self._put(guid, Mark(channels | mark.channels, last=True, nodes=sorted(count), gone=mark.gone))
 
     def counts(self, nodes: Iterable[str]) -> None:
-        """Others count now."""
-        now = sorted(nodes)
+        """These count now, too."""
+        more = set(nodes)
         for guid in self.last:
-            if self._marks[guid].nodes != now:
-                self._put(guid, msgspec.structs.replace(self._marks[guid], nodes=now))
+            self._count(guid, more.union(self._marks[guid].nodes))
+
+    def left(self, node: str) -> None:
+        """That one has said that it stops."""
+        for guid in self.last:
+            self._count(guid, {*self._marks[guid].nodes} - {node})
+
+    def _count(self, guid: str, nodes: Iterable[str]) -> None:
+        self._put(guid, msgspec.structs.replace(self._marks[guid], nodes=sorted(nodes)))
 
     def declare(self, guid: str) -> None:
         """The node never comes again, says somebody."""

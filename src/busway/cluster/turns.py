@@ -181,6 +181,7 @@ class Turns(Talk):
     def _counts(self, conn: int, guid: str, said: Said, *, first: bool) -> None:
         """What that says of who counts."""
         if said.stops:
+            self._heir.marks.left(guid)
             self._drop(guid)
             return
         for count in (self._count, self._votes):
@@ -200,6 +201,7 @@ class Turns(Talk):
     def left(self, guid: str) -> None:
         """A node has said that it stops, to this one or to another."""
         if guid not in self._links.values():
+            self._heir.marks.left(guid)
             self._drop(guid)
             self._look()
 
@@ -401,8 +403,9 @@ class Turns(Talk):
         told = {self._links[conn]: dict(said.stood) for conn, said in self._heard.items()}
         marks, here = self._heir.marks, self._links.values()
         for guid in self._heir.guids.intersection(marks).difference(here):
-            ready, gone = self._heir.ready(guid), marks.get(guid).gone
-            sure = gone or (marks.get(guid).last and undisputed(guid, self._hub.guid, told, self._votes))
+            ready, mark = self._heir.ready(guid), marks.get(guid)
+            count = {guid, *mark.nodes, *self._votes.nodes}
+            sure = mark.gone or (mark.last and undisputed(guid, self._hub.guid, told, count))
             if sure and not ready:
                 self._heir.resume(guid)
                 self._resumed.add(guid)

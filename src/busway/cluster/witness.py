@@ -8,7 +8,6 @@ is no witness.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from busway.cluster.counting import Counting
 from busway.cluster.node import MOST_NODES
 
 
@@ -34,7 +33,11 @@ class Witness:
         self._last.pop(guid, None)
 
 
-def undisputed(guid: str, me: str, told: Mapping[str, Mapping[str, str]], votes: Counting) -> bool:
-    """Whether enough know of nobody who handed out for a node after this one, `me`; `told`: what others have seen, by their guids."""
-    agree = [one for one, stood in told.items() if stood.get(guid) == me]
-    return 2 * votes.counted([me, *agree]) > len(votes.nodes)
+def undisputed(guid: str, me: str, told: Mapping[str, Mapping[str, str]], nodes: Collection[str]) -> bool:
+    """Whether enough know of nobody who handed out for a node after this one, `me`.
+
+    `told`: what others have seen, by their guids. `nodes`: all that counted then or do now; one that was not seen for long may be with the
+    node, so it counts on.
+    """
+    agree = {me, *(one for one, stood in told.items() if stood.get(guid) == me)}
+    return 2 * len(agree.intersection(nodes)) > len(nodes)
