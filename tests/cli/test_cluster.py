@@ -6,6 +6,7 @@ import signal
 import pytest
 
 import busway
+from tests.cluster.mirrored import hurry
 from tests.support.net import until
 
 
@@ -99,7 +100,8 @@ async def summary(shell, server):
 
 
 def node(folder, name, *known, **more):
-    place = busway.Cluster(name="shop", servers=[one.addresses[0] for one in known], takeover=0.8, **more)
+    place = busway.Cluster(name="shop", servers=[one.addresses[0] for one in known], **more)
+    hurry(place, 0.8)
     return busway.serve("tcp://127.0.0.1:0", name=name, data=folder / name, cluster=place)
 
 
@@ -185,3 +187,55 @@ async def test_an_authority_for_links_that_is_none(shell, certificates, tmp_path
     done = await shell.run(*listening, "--cluster-ca", certificates.ca)
     assert (done.code, done.out) == (2, b"")
     assert "--cluster-ca" in done.notes
+
+
+async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
+    monkeypatch.setattr("busway.cluster.copying.RETRY", 0.1)
+    async with node(tmp_path, "west") as west:
+        async with node(tmp_path, "east", west, mirror_of="127.0.0.1:" + west.addresses[0].rpartition(":")[2]) as east:
+            await until(lambda: west._hub.nodes.mirrored)
+            monkeypatch.setattr("busway.cluster.copies.free", lambda folder: 1000)
+            async with west.connect() as bus:
+                await bus.publish("t", b"1", durable=True)
+            await until(lambda: east._hub.nodes.mirroring.copying.troubles > 0)
+            why = "1 behind; default can't be copied: the disk of the mirror is too full"
+            assert any(f"mirrored by east, {why}" in line for line in await summary(shell, west))
+            assert any(f"mirror of west, linked, {why}" in line for line in await summary(shell, east))
+
+
+async def test_what_is_wrong_with_mirrors(shell, tmp_path):
+    """Times that differ, and messages that wait in a copy, until somebody says that their node never comes again."""
+    async with node(tmp_path, "west") as west, node(tmp_path, "east", west, mirror_of="west") as east:
+        hurry(slow := busway.Cluster(name="shop", servers=west.addresses), 1.6)
+        async with (
+            east.connect() as bus,
+            bus.subscribe("$bus/cluster/*") as happens,
+            busway.serve("tcp://127.0.0.1:0", name="south", cluster=slow) as south,
+        ):
+            while (event := await happens.recv(timeout=60)).fields["kind"] != "takeover_differs":
+                pass
+            assert event.fields["node"] == "south"
+            assert "takeover 0.8 s here, 1.6 s at south: it has to be the same at all nodes" in await summary(
+                shell, east
+            )
+            assert "takeover is 0.8 s here and 1.6 s at south" in (await findings(shell, east))["cluster"]["text"]
+            async with west.connect() as there:
+                await there.create_stream("orders", ["orders/**"])
+                async with there.channel("orders", "work", window=1):
+                    await there.publish("orders/1", b"1", durable=True)
+                    await until(lambda: east._hub.nodes.turns._heir.ready(west.guid))
+            await south.stop()
+            await west.stop()
+            while (event := await happens.recv(timeout=60)).fields["kind"] != "copy_waits":
+                pass
+            told = f"1 message of orders, of west ({west.guid[:8]}) that is gone: this node was started again"
+            assert any(told in line for line in await summary(shell, east))
+            assert told in (await findings(shell, east))["cluster"]["text"]
+            url = east.addresses[0]
+            done = await shell.run("cluster", "--take", "south", "--url", url)
+            assert done.code == 1
+            assert f"there are those of: {west.guid[:8]}" in done.notes
+            done = await shell.run("cluster", "--take", "west", "--url", url)
+            assert (done.code, done.out) == (0, b"")
+            await until(lambda: east._hub.nodes.turns.takeovers == 1)
+            assert "hands out for west" in await summary(shell, east)

@@ -82,6 +82,10 @@ async def test_json_over_http(shell, tmp_path):
         (("--mirror-of", "srv1", "--cluster", "shop"), "folder for its copies"),
         (("--mirror-of", "", "--cluster", "shop", "--data", "data"), "is empty"),
         (("--mirror-of", "me", "--name", "me", "--cluster", "shop", "--data", "data"), "is this broker itself"),
+        (
+            ("--mirror-of", "127.0.0.1:7610", "--tcp", "127.0.0.1:7610", "--cluster", "shop", "--data", "data"),
+            "is this broker itself",
+        ),
         (("--cluster", ""), "from 1 to 255 characters"),
     ],
 )

@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from busway.cluster.config import Cluster
 from busway.cluster.hearing import Hearing
+from busway.cluster.takeover import SILENCE, Turn
 from busway.errors import StoreFailed
 
 PATIENCE = 2.0
-LONG = 3 * PATIENCE
+LONG = Hearing(PATIENCE).wait
 
 
 @pytest.fixture
@@ -110,3 +112,25 @@ async def test_at_the_deadline_it_is_over(since):
         hearing.lost("m", since, ends=False)
         hearing.expire(hearing.deadline())
         assert hearing.deadline() is None
+
+
+@pytest.mark.parametrize("takeover", [6.0, 6.5, 20.0, 600.0])
+async def test_nobody_is_given_up_who_may_still_take_over(takeover):
+    """Whatever is acknowledged when a link is cut: the node rests, or its mirror knows that it has missed something, before it is answered."""
+    patience = Cluster(takeover=takeover).patience
+    hearing, noticed = Hearing(patience), SILENCE + 1.0
+    hearing.heard("m", 1, all_=True)
+    note(hearing, 2, 0.0)
+    node = Turn(owner=True, has=True, patience=patience)
+    node.look(0.0, linked=2, denied=1, known=3, other=True)
+    node.look(noticed, linked=0, denied=1, known=3, other=False)
+    assert node.deadline() < hearing.deadline()
+    stale = noticed + 2 * patience  # as turns.py has it
+    hearing.lost("m", 0.0, ends=False)
+    assert stale <= hearing.deadline()
+
+
+@pytest.mark.parametrize("takeover", [0.1, 2.0, 5.0, 5.9])
+def test_a_take_over_that_links_are_too_slow_for_is_refused(takeover):
+    with pytest.raises(ValueError, match=r"takeover is at least 6 seconds.* nothing was heard for 5 s"):
+        Cluster(takeover=takeover)

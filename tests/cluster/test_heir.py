@@ -19,7 +19,8 @@ def crash(server):
     for session in list(server._hub.everyone):
         session.abort()
     server._kill()
-    for stream in server._hub.streaming.streams.values():  # a process that ends lets go of them
+    copies = server._hub.nodes.mirroring.copies.values()
+    for stream in [*server._hub.streaming.streams.values(), *copies]:  # a process that ends lets go of them
         stream._stop_listening()
         stream.log.close()
 
@@ -185,7 +186,7 @@ async def test_what_was_done_at_the_mirror_is_done_when_the_node_is_back(three):
     assert [one["lag"] for one in again._hub.delivering.figures(number)] == [0]
 
     async def known():  # so it is not told again when the node comes next
-        return not turns(three.b)._heir._marked(again.guid)
+        return again.guid not in turns(three.b)._heir.marks
 
     await eventually(known)
 
@@ -225,6 +226,25 @@ async def test_a_channel_that_was_made_or_removed_meanwhile(three):
     async with at_c.channel("jobs", "new", window=3) as jobs:
         for message in await take(jobs, 3):
             await message.ack()
+    again = await three.nodes.node("a")
+    await hands_out(again)
+    await three.nodes.whole(again, three.b, three.c)
+    async with at_c.channel("jobs", "new", window=10) as jobs:
+        assert numbers(await take(jobs, 7)) == list(range(3, 10))
+
+
+async def test_a_channel_that_was_made_at_a_mirror_which_is_killed_then(three):
+    """What was acknowledged there is given back all the same."""
+    at_c = await three.loose(three.c)
+    async with at_c.channel("jobs", "old"):
+        await ready(three.b, three.a.guid)
+    crash(three.a)
+    await stands_in(three.b, three.a.guid)
+    async with at_c.channel("jobs", "new", window=3) as jobs:
+        for message in await take(jobs, 3):
+            await message.ack()
+    crash(three.b)
+    three.b = await three.nodes.node("b", mirror_of="a")
     again = await three.nodes.node("a")
     await hands_out(again)
     await three.nodes.whole(again, three.b, three.c)

@@ -342,6 +342,9 @@ def test_a_node_is_named_by_guid_name_or_address() -> None:
     assert wanted("0123", *node)
     assert wanted("one", *node)
     assert wanted("tcp://10.0.0.1:7420", *node)
+    assert wanted("10.0.0.1:7420", *node)
+    assert not wanted("10.0.0.1:7421", *node)
+    assert not wanted("no:address:at all", *node)
     assert not wanted("other", *node)
 
 

@@ -130,17 +130,32 @@ async def test_a_full_disk_of_the_mirror_stops_it_and_is_told(nodes, monkeypatch
     bus = await nodes.client(a)
     made = await bus.create_stream("orders", ["orders/**"], safety="mirrored")
     await follows(a, b)
+    notices, notice = [], mirroring(a).notice
+    mirroring(a).notice = lambda kind, about: (notices.append((kind, about)), notice(kind, about))
     monkeypatch.setattr(copies_, "free", lambda folder: 1000)
     await bus.publish("orders/1", b"0", durable=True)
     assert (await made.info()).mirrored is False
     assert any("too full" in one for one in caplog.messages)
 
-    async def told():  # but for a moment when it is tried again
-        return "too full" in (mirroring(a).figures()["mirrors"][0]["streams"]["orders"]["trouble"] or "")
+    async def tried(times):
+        async def so_often():
+            return mirroring(b).copying.troubles > times
 
-    await eventually(told)
+        await eventually(so_often)
+
+    await tried(3)
+    monkeypatch.setattr(copies_, "free", lambda folder: 2000)  # another number of bytes is the same trouble
+    await tried(6)
+    assert "too full" in mirroring(a).figures()["mirrors"][0]["streams"]["orders"]["trouble"]
+    assert "too full" in mirroring(b).figures()["mirror_of"]["streams"]["orders"]["trouble"]
     monkeypatch.undo()
     await follows(a, b)
+    assert sum("can't copy stream 'orders'" in one for one in caplog.messages) == 1
+    assert sum("stream 'orders' of a" in one and "can't be copied" in one for one in caplog.messages) == 1
+    happened = [kind for kind, about in notices if about.get("stream") == "orders" and kind.startswith("mirror_")]
+    assert happened == ["mirror_trouble", "mirror_copies"]
+    assert mirroring(a).figures()["mirrors"][0]["streams"]["orders"]["trouble"] is None
+    assert mirroring(b).figures()["mirror_of"]["streams"]["orders"]["trouble"] is None
     await eventually(lambda: asyncio.sleep(0, streams(a)["orders"].mirrored))
     assert payloads(mirroring(b).copies[a.guid, "orders"].log) == [b"0"]
 

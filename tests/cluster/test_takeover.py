@@ -87,6 +87,16 @@ def test_one_that_has_slept_is_not_sure_of_its_turn() -> None:
     assert turn.sure(12.0)
 
 
+def test_a_mirror_that_has_slept_begins_to_wait_anew() -> None:
+    turn = Turn(owner=False, has=False, patience=5.0)
+    turn.given()
+    assert turn.look(0.0, linked=1, denied=2, known=3, other=False)
+    assert turn.look(60.0, linked=1, denied=2, known=3, other=False), "what it heard of the others is old"
+    assert not turn.has
+    assert not turn.look(69.0, linked=1, denied=2, known=3, other=False)
+    assert turn.look(70.0, linked=1, denied=2, known=3, other=False)
+
+
 class Side:
     """A node or its mirror: what it sees of links is late, and what it hears of others later."""
 

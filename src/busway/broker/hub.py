@@ -78,6 +78,9 @@ class Nodes(Protocol):
     async def figures(self) -> dict[str, Any]:
         """What is known of the cluster."""
 
+    def inherit(self, node: str) -> dict[str, Any]:
+        """Hand out for a node that never comes again; which one that is. Raises Rejected."""
+
     def stats(self) -> dict[str, int]:
         """Counters."""
 

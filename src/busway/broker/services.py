@@ -15,7 +15,7 @@ from busway.broker.admission import AGENT, limits
 from busway.broker.events import CLUSTER
 from busway.broker.flags import PIN
 from busway.broker.retained import Kept
-from busway.errors import BusError, Code
+from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB
 
 if TYPE_CHECKING:
@@ -229,6 +229,13 @@ async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG0
     return {"cluster": None} if hub.nodes is None else await hub.nodes.figures()
 
 
-_LATER: Final = stream_services.SERVICES | channel_services.SERVICES | {CLUSTER: cluster}
+async def take_over(hub: "Hub", message: Message) -> dict[str, Any]:
+    """What `busway cluster --take` wants: the payload is a node that never comes again."""
+    if hub.nodes is None:
+        raise Rejected("this broker is in no cluster")
+    return hub.nodes.inherit(bytes(message.payload).decode(errors="replace").strip())
+
+
+_LATER: Final = stream_services.SERVICES | channel_services.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/take": take_over}
 _OWN: Final = {"$bus/stored": stream_services.stored}
 """Those that are about who asks, by its session."""

@@ -30,6 +30,14 @@ def cluster(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again whenever something happens, and every two seconds.")
     ] = False,
+    take: Annotated[
+        str | None,
+        typer.Option(
+            "--take",
+            metavar="NODE",
+            help="Say that this node never comes again, so that its mirror, which is asked, hands out of its channels with what it knows.",
+        ),
+    ] = None,
     json: flags.Json = False,
 ) -> None:
     """Show the nodes of the broker's cluster, its links to them and what crosses those.
@@ -37,7 +45,15 @@ def cluster(
     busway cluster --watch
     """
 
+    async def declare(node: str) -> None:
+        async with link.connect(reconnect=False) as bus:
+            found = (await bus.request("$bus/cluster/take", node)).json()
+        terminal.note(f"the broker hands out of the channels of node {found['guid'][:8]} from now on")
+
     async def look() -> None:
+        if take is not None:
+            await declare(take)
+            return
         async with link.connect(reconnect=watch) as bus:
             if not watch:
                 _show(await _ask(bus), json=json)
@@ -88,16 +104,22 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if of := found["mirror_of"]:
         state = "linked" if of["linked"] else "not linked"
-        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}, {of['behind']} behind"
+        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}, {of['behind']} behind{_troubles(of)}"
     elif found["to_mirror"] is not None:
         told["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
     if found["mirrors"]:
-        mirrors = (f"{one['name'] or one['guid'][:8]}, {one['behind']} behind" for one in found["mirrors"])
+        mirrors = (
+            f"{one['name'] or one['guid'][:8]}, {one['behind']} behind{_troubles(one)}" for one in found["mirrors"]
+        )
         told["mirrored by"] = "; ".join(mirrors)
     if waits := [name for name, kept in found["mirrored"].items() if kept]:
         told["waits for its mirror"] = ", ".join(waits)
     if alone := unmirrored(found):
         told["not mirrored"] = f"{', '.join(alone)}: acknowledged without a mirror"
+    if found["waits"]:
+        told["waits in copies"] = "; ".join(waits_of(found, names))
+    if other := differing(found, names):
+        told["takeover"] = f"{found['takeover']:g} s here, {', '.join(other)}: it has to be the same at all nodes"
     if not (told or found["takeovers"]) and found["hands_out"]:
         return {}
     told["hands out"] = "its own channels" if found["hands_out"] else "nothing of its own: its mirror may do so"
@@ -109,6 +131,28 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 def unmirrored(mirroring: dict[str, Any]) -> list[str]:
     """The streams that are to be mirrored, and whose messages are acknowledged without that at this node."""
     return [name for name, kept in mirroring["mirrored"].items() if not kept]
+
+
+def _troubles(mirror: dict[str, Any]) -> str:
+    """Why streams are not copied, those with the same reason together."""
+    streams: dict[str, list[str]] = {}
+    for name, one in mirror["streams"].items():
+        if one["trouble"]:
+            streams.setdefault(one["trouble"], []).append(name)
+    return "".join(f"; {', '.join(names)} can't be copied: {why}" for why, names in streams.items())
+
+
+def differing(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
+    """Nodes with another takeover than the one that is asked."""
+    return [f"{time:g} s at {names.get(guid) or guid[:8]}" for guid, time in mirroring["takeover_differs"].items()]
+
+
+def waits_of(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
+    """What nobody may hand out, though it is here: of which node, and why."""
+    return [
+        f"{one['messages']} message{'s' * (one['messages'] != 1)} of {', '.join(one['streams'])}, of {names.get(one['guid']) or 'a node'} ({one['guid'][:8]}) that is gone: {one['why']}"
+        for one in mirroring["waits"]
+    ]
 
 
 def _row(node: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import busway
 from busway.cli import flags, terminal
 from busway.cli.advice import advice
-from busway.cli.cluster import unmirrored
+from busway.cli.cluster import differing, unmirrored, waits_of
 from busway.cli.link import Link, linked
 from busway.cli.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
@@ -206,7 +206,7 @@ async def _cluster(bus: busway.Bus) -> Finding:
     stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that
     told = f"{found['cluster']}, {len(found['nodes'])} nodes" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
-    alone = unmirrored(mirroring)
+    alone, names = unmirrored(mirroring), {node["guid"]: node["name"] for node in found["nodes"]}
     troubles = [
         *([f"not linked: {unlinked}"] if lost else []),
         *(f"{found[name]} {name}" for name in ("refused", "conflicts") if found[name]),
@@ -216,6 +216,8 @@ async def _cluster(bus: busway.Bus) -> Finding:
             else []
         ),
         *([f"no mirror has the streams {', '.join(alone)}"] if alone else []),
+        *(f"wait in a copy here: {one}" for one in waits_of(mirroring, names)),
+        *(f"takeover is {mirroring['takeover']:g} s here and {one}" for one in differing(mirroring, names)),
         *([] if others or len(found["nodes"]) == 1 + stopped else ["none of the others can be reached from here"]),
     ]
     return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))

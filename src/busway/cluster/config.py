@@ -9,13 +9,15 @@ from busway.checks import check_seconds, check_timeout, check_type
 from busway.cluster.discovery import available
 from busway.cluster.node import MOST_ADDRESSES
 from busway.cluster.servers import Listed, listed
-from busway.cluster.takeover import PATIENCE
+from busway.cluster.takeover import PATIENCE, SILENCE
 from busway.settings import TLS
 from busway.transport.address import parse
 
 DEFAULT: Final = "busway"
 """The cluster of servers that were given a list of others, but no name."""
 _LONGEST: Final = 255
+_LEAST: Final = 2 * PATIENCE
+"""Of `takeover`: two sides of a cut notice it up to three seconds apart, for silence is counted in whole ones and asked for every other one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Cluster:
     mirror_wait: float = 5.0
     """Seconds that an acknowledgement waits for a mirror of this one, in streams that ask for that."""
     takeover: float = 2 * PATIENCE
-    """Seconds after which the mirror of a node that is gone hands out of its channels. The same at all nodes."""
+    """Seconds after which the mirror of a node that is gone hands out of its channels, six or more. The same at all nodes."""
     discover: bool | Sequence[str] = False
     """Whether nodes of the local network are found by multicast DNS (needs `busway[mdns]`); or the addresses of the interfaces on which."""
 
@@ -60,6 +62,11 @@ class Cluster:
             raise ValueError("mirror_of is the name, guid or address of a node, and is empty")
         check_timeout("mirror_wait", self.mirror_wait, forever=False)
         check_seconds("takeover", self.takeover, zero=False)
+        if self.takeover < _LEAST:
+            raise ValueError(
+                f"takeover is at least {_LEAST:g} seconds, not {self.takeover:g}: a link counts as lost when nothing was heard for {SILENCE} s, and a node"
+                " that is cut off has to notice that and to stop handing out before its mirror begins, or both would hand out the same"
+            )
         check_type("discover", self.discover, (bool, list, tuple), "True, False or a list of addresses of interfaces")
         if self.discover:
             available()

@@ -15,6 +15,7 @@ from busway.cluster.copies import Copies, Copy, found
 from busway.cluster.mirror import Mirror, wanted
 from busway.cluster.mirror_words import Heard, Noted, Offer, Part, ToMirror, Trouble, Word
 from busway.cluster.node import Node
+from busway.cluster.troubles import Troubles
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -70,6 +71,7 @@ class Copying:
         self.conn: int | None = None
         self.node: Node | None = None
         self.troubles = 0
+        self._wrong: Troubles[str] = Troubles()
         self.missing: Callable[[str], object] = lambda _: None
         """Hears of whom this is to be a mirror, if nobody like that was seen for long."""
         self._auditing = Auditing(hub, self._holed)
@@ -111,6 +113,7 @@ class Copying:
             log.warning("the link to %s is gone, of which this is a mirror", self.node)
             self.conn = self._retry = None
             self._begun.clear()
+            self._wrong.forget(lambda _: True)
 
     def heard(self, conn: int, word: ToMirror) -> None:
         if conn != self.conn or self._mirror is None or self._stopped:
@@ -163,8 +166,15 @@ class Copying:
             self.troubles += 1
             failed = {} if self._mirror is None else self._mirror.failed
             # The word has the number that the node gave the stream, which counts no more.
-            names = " and ".join(repr(name) for name, why in failed.items() if why.startswith(word.text))
-            log.warning("stream %s of %s can't be copied: %s; tried again in %g s", names, self.node, word.text, RETRY)
+            those = [name for name, why in failed.items() if why.startswith(word.text)]
+            if new := [name for name in those if self._wrong.is_new(name, word.text)]:
+                log.warning(
+                    "stream %s of %s can't be copied: %s; tried again every %g s",
+                    " and ".join(map(repr, new)),
+                    self.node,
+                    word.text,
+                    RETRY,
+                )
             if self._retry is None:
                 self._retry = self._hub.loop.time() + RETRY
                 self._hub.pulse.arm()
@@ -201,6 +211,8 @@ class Copying:
             return
         if (got := self._mirror.written(name)) is not None:
             self._answer(got)
+        if self.behind(name) == 0 and name not in self._mirror.failed and self._wrong.over(name):
+            log.info("stream %r of %s can be copied again", name, self.node)
         if name in self._begun and self.behind(name) == 0:
             seconds = self._hub.loop.time() - self._begun.pop(name)
             size = self._rates[name].bytes if name in self._rates else 0
@@ -253,7 +265,6 @@ class Copying:
         if self.node is None or self._shelf is None or self._stopped:
             return None
         now = self._hub.loop.time()
-        failed = self._mirror.failed if self._mirror is not None else {}
         streams = {
             name: {
                 "first": copy.first,
@@ -262,7 +273,7 @@ class Copying:
                 "copied_bytes": self._rates[name].bytes if name in self._rates else 0,
                 "bytes_per_second": self._rates[name].per_second(now) if name in self._rates else 0,
                 "channels": len(copy.channels),
-                "trouble": failed.get(name),
+                "trouble": self._wrong.get(name),
             }
             for name, copy in self._shelf.streams.items()
         }

@@ -3,6 +3,9 @@
 A mirror that hands out for its node must know all that was acknowledged. So an acknowledgement is answered when every mirror that may do so has
 written it: each that has heard everything so far, until it is known that it does not take over any more. A mirror that was lost may do so for
 a time; one that has said that it stops does not.
+
+That time is longer than a node without the others hands out, so that what waits is refused before it would be answered; and longer than a
+mirror without its node believes to know everything. Either may notice only after a while that it is cut off.
 """
 
 import asyncio
@@ -10,10 +13,11 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
+from busway.cluster.takeover import SILENCE
 from busway.errors import BusError
 
-TIMES: Final = 3
-"""So many times the patience of a cluster a mirror that is not heard is waited for: it knows after two that it must not take over."""
+_NOTICED: Final = SILENCE + 1
+"""Seconds in which one that is cut off has noticed that."""
 
 
 class _Waits:
@@ -29,7 +33,8 @@ class Hearing:
     """The acknowledgements of one stream. Mirrors are known by their guids, what they were told by serials, which grow."""
 
     def __init__(self, patience: float) -> None:
-        self._patience = TIMES * patience
+        self.wait = _NOTICED + 2 * patience
+        """Seconds that a mirror of which nothing is heard is waited for."""
         self._mirrors: dict[str, float | None] = {}
         """Those that may take over; since when one is not here."""
         self._waiting: dict[int, _Waits] = {}
@@ -89,11 +94,11 @@ class Hearing:
     def deadline(self) -> float | None:
         since = [one for one in self._mirrors.values() if one is not None]
         since += [one.since for one in self._waiting.values()][:1]
-        return min(since) + self._patience if since else None
+        return min(since) + self.wait if since else None
 
     def _over(self, since: float, now: float) -> bool:
         """By the same sum as deadline(), or the last bit of a difference would have it called again and again."""
-        return now >= since + self._patience
+        return now >= since + self.wait
 
     def _drop(self, mirror: str) -> None:
         self._mirrors.pop(mirror, None)

@@ -3,25 +3,19 @@
 A driver over the copies. It is told when by `turns`.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from busway.broker.progress import Entry, States, rebuild
-from busway.cluster.copies import FOLDER, Copy
+from busway.broker.progress import Entry, rebuild
+from busway.cluster.copies import Copy
 from busway.cluster.copying import Copying
+from busway.cluster.marks import Mark, Marks
 from busway.cluster.mirror_words import Back, Word
 from busway.cluster.noting import split
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
-
-log = logging.getLogger("busway.cluster")
-
-_MARK: Final = ".stood-in"
-"""A file beside the copies of a node: what happened to its channels here is not given back yet."""
 
 
 class Heir:
@@ -31,8 +25,9 @@ class Heir:
         self._hub = hub
         self._copying = copying
         self._send = send
-        self._before: dict[str, dict[str, States]] = {}
-        """What the channels were when it began: by node and stream."""
+        self.marks = Marks(hub.folder)
+        self._begun: dict[str, object] = {}
+        """By the nodes for which it hands out: a new one each time."""
 
     def ready(self, guid: str) -> bool:
         """Whether all that the channels of that node did is known here."""
@@ -42,22 +37,21 @@ class Heir:
     def guids(self) -> set[str]:
         return set() if self._copying is None else {guid for guid, _ in self._copying.copies}
 
-    def begin(self, guid: str) -> None:
-        """Hand out for that node."""
-        before = self._before[guid] = {}
-        self._mark(guid, yes=True)
-        for copy in self._copies(guid):
-            if copy.fresh:
-                copy.journal.look(partial(self._adopt, guid, copy, before))
+    def begin(self, guid: str, nodes: Collection[str]) -> None:
+        """Hand out for that node; these count."""
+        begun = self._begun[guid] = object()
+        fresh = [copy for copy in self._copies(guid) if copy.fresh]
+        self.marks.begin(guid, {copy.name: sorted(copy.channels) for copy in fresh}, nodes)
+        for copy in fresh:
+            copy.journal.look(partial(self._adopt, guid, copy, begun))
 
-    def _adopt(self, guid: str, copy: Copy, before: dict[str, States], entries: list[Entry]) -> None:
-        if self._before.get(guid) is before:  # it is still so
-            before[copy.name] = rebuild(entries)
+    def _adopt(self, guid: str, copy: Copy, begun: object, entries: list[Entry]) -> None:
+        if self._begun.get(guid) is begun:  # it is still so
             self._hub.delivering.standing.adopt(guid, copy, copy.journal, rebuild(entries))
 
     def end(self, guid: str) -> None:
         """Hand out for that node no longer. Who hands out meanwhile isn't known, so nothing here is for sure."""
-        self._hub.delivering.standing.release(guid)
+        self._release(guid)
         self.spoil(guid)
 
     def spoil(self, guid: str) -> None:
@@ -65,18 +59,39 @@ class Heir:
         for copy in self._copies(guid):
             copy.fresh = False
 
+    def resume(self, guid: str) -> None:
+        """Nobody has handed out since this one did, or somebody has said that it is to do so with what it knows."""
+        mark = self.marks.get(guid)
+        for copy in self._copies(guid):
+            if mark.gone or copy.name in mark.channels:
+                copy.fresh = True
+
+    def left(self, guid: str) -> dict[str, int]:
+        """How many messages of the channels of that node are not done, by stream, as far as that is known here."""
+        found: dict[str, int] = {}
+
+        def shown(copy: Copy, entries: list[Entry]) -> None:
+            floors = [max(state.floor, copy.first) for state in rebuild(entries).values()]
+            if floors and (count := copy.safe - min(floors)) > 0:
+                found[copy.name] = count
+
+        for copy in self._copies(guid):
+            copy.journal.look(partial(shown, copy))
+        return found
+
     def give_back(self, guid: str, conn: int, then: Callable[[], None]) -> None:
         """The node is here again: it hears what became of its channels, before anything else."""
-        self._hub.delivering.standing.release(guid)
-        before = self._before.pop(guid, {})
-        left = self._copies(guid) if self._marked(guid) else []
+        self._release(guid)
+        mark = self.marks.get(guid)
+        left = self._copies(guid) if guid in self.marks else []
+        self.marks.back(guid)
         if not left:
             then()
             return
 
         def shown(copy: Copy, entries: list[Entry]) -> None:
             left.remove(copy)
-            self._tell(conn, copy, before.get(copy.name), entries, last=not left)
+            self._tell(conn, copy, mark, entries, last=not left)
             if not left:
                 then()
 
@@ -85,13 +100,14 @@ class Heir:
 
     def given(self, guid: str) -> None:
         """It has noted that."""
-        self._mark(guid, yes=False)
+        self.marks.remove(guid)
 
-    def _tell(self, conn: int, copy: Copy, before: States | None, entries: list[Entry], *, last: bool) -> None:
-        after = rebuild(entries)
+    def _tell(self, conn: int, copy: Copy, mark: Mark, entries: list[Entry], *, last: bool) -> None:
+        before, after = mark.channels.get(copy.name), rebuild(entries)
         copy.channels = set(after)
         made = tuple(name for name in after if before is not None and name not in before)
-        gone = tuple(name for name in before or () if name not in after)
+        # What was removed is said once: the node may have made it anew since.
+        gone = tuple(name for name in before or () if name not in after) if mark.last else ()
         parts = list(split(entries))
         for at, part in enumerate(parts):
             end = at == len(parts) - 1
@@ -99,23 +115,9 @@ class Heir:
 
     # Inside.
 
+    def _release(self, guid: str) -> None:
+        self._begun.pop(guid, None)
+        self._hub.delivering.standing.release(guid)
+
     def _copies(self, guid: str) -> list[Copy]:
         return [] if self._copying is None else self._copying.of(guid)
-
-    def _file(self, guid: str) -> Path | None:
-        return None if self._hub.folder is None else self._hub.folder / FOLDER / guid / _MARK
-
-    def _marked(self, guid: str) -> bool:
-        file = self._file(guid)
-        return file is not None and file.exists()
-
-    def _mark(self, guid: str, *, yes: bool) -> None:
-        if (file := self._file(guid)) is None:
-            return
-        try:
-            if yes:
-                file.touch()
-            else:
-                file.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("%s can't be written: %s; a node may hand out again what was done here", file, error.strerror)

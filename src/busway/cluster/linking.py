@@ -25,6 +25,7 @@ from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node
 from busway.cluster.peer import Outgoing, Peer, new_nonce
 from busway.cluster.proof import NONCE, holds
 from busway.cluster.servers import listed
+from busway.cluster.takeover import SILENCE
 from busway.cluster.talk import MEMBERS, PROOF, Talk
 from busway.errors import BusError, Code
 from busway.transport import dial, parse
@@ -36,8 +37,6 @@ log = logging.getLogger("busway.cluster")
 
 _PROBE: Final = 1
 """The token of a PING that sees whether a link lives."""
-_SILENT: Final = 5
-"""Seconds after which a link of which nothing is heard is dead."""
 
 
 class Linking:
@@ -163,10 +162,10 @@ class Linking:
             peer = self._peers.get(conn)
             if peer is not None and peer.linked:
                 engine.ping(conn, 0)
-        for conn in engine.idle(_SILENT):
+        for conn in engine.idle(SILENCE):
             peer = self._peers.get(conn)
             if peer is not None and peer.linked and not peer.session.paused:
-                self._failed(conn, Code.IDLE, f"nothing heard for {_SILENT} s")
+                self._failed(conn, Code.IDLE, f"nothing heard for {SILENCE} s")
 
     def synced(self, conn: int) -> None:
         """A link has told all that its clients want."""

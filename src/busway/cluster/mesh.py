@@ -35,12 +35,15 @@ from busway.cluster.services import Services
 from busway.cluster.surveying import Surveying
 from busway.cluster.turns import Turns
 from busway.cluster.words import Place
+from busway.errors import Rejected
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.cluster")
 
+_SHORTEST: Final = 4
+"""Digits of a guid that are enough to mean a node."""
 _LOUD: Final = {"up": logging.INFO, "down": logging.WARNING, "forgotten": logging.INFO}
 
 
@@ -66,6 +69,8 @@ class Mesh(Linking):
         parts.hander = self.turns.hander
         self.mirroring.leaving = self._leaving
         self._surveying = Surveying(hub, lambda: self.mirroring.copies)
+        self._surveying.elsewhere = parts.guids
+        self._surveying.why = self.turns.waiting.why
         self.say(
             self._keeping,
             self._agreeing,
@@ -120,6 +125,23 @@ class Mesh(Linking):
     def _name_of(self, guid: str) -> str:
         nodes = (self.members.me, *self.members.known)
         return next((node.name for node in nodes if node.guid == guid), "")
+
+    def inherit(self, node: str) -> dict[str, Any]:
+        """Hand out for a node that never comes again; it is given by its name or guid, or how that begins."""
+        named = {one.guid for one in self.members.known if one.name == node}
+        found = [
+            guid for guid in self.turns.copied if guid in named or (len(node) >= _SHORTEST and guid.startswith(node))
+        ]
+        found = [guid for guid in found if guid not in self.members.linked] or found
+        if len(found) != 1:
+            which = ", ".join(guid[:8] for guid in found or self.turns.copied) or "none"
+            raise Rejected(
+                f"{'no' if not found else 'more than one'} node {node!r} has copies here; there are those of: {which}"
+            )
+        if found[0] in self.members.linked:
+            raise Rejected(f"node {node!r} is here, and hands out itself")
+        self.turns.declare(found[0])
+        return {"guid": found[0]}
 
     async def figures(self) -> dict[str, Any]:
         return {"cluster": None} if self._members is None else await self.seeing.figures()

@@ -28,6 +28,7 @@ from busway.cluster.mirror_words import (
     Want,
     Word,
 )
+from busway.cluster.servers import ServersError, address_of
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
 
@@ -457,4 +458,14 @@ class Mirror:
 
 def wanted(target: str, guid: str, name: str, addresses: Iterable[str]) -> bool:
     """Whether a node is the one that is to be mirrored, which is given by its guid, its name or an address."""
-    return target in (guid, name, *addresses)
+    if target in (guid, name, *addresses):
+        return True
+    return ":" in target and (meant := _address(target)) is not None and meant in map(_address, addresses)
+
+
+def _address(text: str) -> str | None:
+    """The same for all ways to write it; None: it is no address of another process."""
+    try:
+        return address_of(text)
+    except ServersError:
+        return None

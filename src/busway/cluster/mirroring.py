@@ -33,6 +33,7 @@ from busway.cluster.noting import Noting
 from busway.cluster.promise import Promise, furthest
 from busway.cluster.remembered import Remembered
 from busway.cluster.talk import MIRROR, Talk
+from busway.cluster.troubles import Troubles
 from busway.errors import BusError
 from busway.settings import MiB
 
@@ -62,12 +63,14 @@ class Mirroring(Talk):
         self._promises: dict[str, Promise] = {}
         self._resting: dict[str, float] = {}
         """Streams that take nothing new before a mirror was heard, and until when."""
+        self._wrong: Troubles[tuple[int, str]] = Troubles()
+        """Streams that a mirror can't copy, by its link."""
         self._commits: set[Stream] = set()
         self._next_look: float | None = None
         self.alone = 0
         """How often a stream went on without its mirror."""
         self.notice: Callable[[str, dict[str, Any]], object] = _nobody
-        """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirrored`, `unmirrored`, `mirror_missing`, and about what."""
+        """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirror_copies`, `mirrored`, `unmirrored`, `mirror_missing`, and about what."""
         self.known = Remembered(hub.folder)
         self.noting = Noting(hub, self.send, cluster.patience)
         self.leaving: Callable[[str], bool] = lambda _: False
@@ -147,6 +150,7 @@ class Mirroring(Talk):
         self._promises.pop(name, None)
         self._resting.pop(name, None)
         self.noting.ended(name)
+        self._wrong.forget(lambda key: key[1] == name)
         self._hub.watched.discard(stream.number)
         stream.watcher = None
         for conn, origin in self._origins.items():
@@ -168,6 +172,7 @@ class Mirroring(Talk):
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002, by the hub's clock
         node = self._linked.pop(conn, None)
+        self._wrong.forget(lambda key: key[0] == conn)
         if self.copying is not None:
             self.copying.closed(conn)
         if self._origins.pop(conn, None) is not None and node is not None:
@@ -252,10 +257,7 @@ class Mirroring(Talk):
             return
         if isinstance(word, Tail) and stream is not None:
             self._hub.engine.recovered(stream.number, stream.log.next, whole=False)
-        if isinstance(word, Trouble):
-            node, name = self._linked[conn], sending.config.name
-            log.warning("%s can't copy stream %r: %s", node, name, word.text)
-            self.notice("mirror_trouble", {"name": node.name, "guid": node.guid, "stream": name, "text": word.text})
+        self._tell_trouble(conn, sending, word)
         if answer is not None:
             self.send(conn, answer)
         if sending.stalled:
@@ -270,6 +272,18 @@ class Mirroring(Talk):
         if stream is not None:
             self._look(stream)
         self._pump(conn)
+
+    def _tell_trouble(self, conn: int, sending: Sending, word: Word) -> None:
+        """Tell when a mirror can't copy a stream, and when it can again."""
+        node, name = self._linked[conn], sending.config.name
+        about = {"name": node.name, "guid": node.guid, "stream": name}
+        if isinstance(word, Trouble):
+            if self._wrong.is_new((conn, name), word.text):
+                log.warning("%s can't copy stream %r: %s", node, name, word.text)
+                self.notice("mirror_trouble", about | {"text": word.text})
+        elif sending.open and sending.have >= sending.log.written and self._wrong.over((conn, name)):
+            log.info("%s can copy stream %r again", node, name)
+            self.notice("mirror_copies", about)
 
     # What it sends.
 
@@ -426,20 +440,21 @@ class Mirroring(Talk):
     def figures(self) -> dict[str, Any]:
         """The mirrors of this node, and what it mirrors itself."""
         return {
-            "mirrors": [self._shown(self._linked[conn], origin) for conn, origin in self._origins.items()],
+            "mirrors": [self._shown(conn, origin) for conn, origin in self._origins.items()],
             "mirrored": {name: promise.kept for name, promise in self._promises.items()},
             "alone": self.alone,
             "to_mirror": None if self.copying is None else self.copying.target,
             "mirror_of": None if self.copying is None else self.copying.figures(),
         }
 
-    def _shown(self, node: Node, origin: Origin) -> dict[str, Any]:
+    def _shown(self, conn: int, origin: Origin) -> dict[str, Any]:
+        node = self._linked[conn]
         streams = {
             name: {
                 "state": one.state,
                 "have": one.have,
                 "behind": max(one.log.written - one.have, 0),
-                "trouble": one.why or None,
+                "trouble": self._wrong.get((conn, name)) or one.why or None,
             }
             for name, one in origin.streams.items()
         }

@@ -152,6 +152,10 @@ class FarParts(Talk):
         """The part that a node has of a stream."""
         return self._parts.get((guid, name))
 
+    def guids(self, name: str) -> set[str]:
+        """The nodes of which somebody has a stream of that name, or of any."""
+        return {part.guid for part in self._parts.values() if part.holders and name in {"", part.name}}
+
     def __iter__(self) -> Iterator[FarPart]:
         return iter(self._parts.values())
 

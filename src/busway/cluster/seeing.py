@@ -23,6 +23,7 @@ _MIRROR: Final = {
     "mirror": "{node} is a mirror of this node",
     "mirror_gone": "{node} is gone, which was a mirror of this node",
     "mirror_trouble": "{node} can't copy the stream {stream!r}: {text}",
+    "mirror_copies": "{node} can copy the stream {stream!r} again",
     "mirrored": "acknowledgements of the stream {stream!r} wait for its mirror",
     "unmirrored": "acknowledgements of the stream {stream!r} don't wait for a mirror of this node",
     "mirror_missing": "this node is to be a mirror of {text!r}, and no such node was seen yet",

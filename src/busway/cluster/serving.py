@@ -12,6 +12,7 @@ from busway.broker.server import Server
 from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.mesh import Mesh
+from busway.cluster.mirror import wanted
 from busway.cluster.node import check_plain
 from busway.cluster.servers import Listed, listed
 from busway.fields import Fields
@@ -39,13 +40,14 @@ def serve(
             check_plain("address of a node", address)
     if place is not None and place.mirror_of is not None and data is None:
         raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
-    if place is not None and place.mirror_of in {name or None, *addresses, *place.advertise} - {None}:
+    own = [*addresses, *(() if place is None else place.advertise)]
+    if place is not None and place.mirror_of is not None and wanted(place.mirror_of, "", name, own):
         raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
     if place is not None and place.tls is None:
         place = replace(place, tls=tls)  # who shows and asks for certificates does so at links, too
     nodes = None if place is None else partial(Mesh, cluster=place)
-    if place is not None and (own := _own_fields(place, name or socket.gethostname())):
-        fields = {**own, **(fields or {})}
+    if place is not None and (added := _own_fields(place, name or socket.gethostname())):
+        fields = {**added, **(fields or {})}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, nodes=nodes, doors=doors)
 
 

@@ -5,7 +5,7 @@ channels meanwhile is asked, and of streams whoever has copies.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -49,6 +49,10 @@ class Surveying(Talk):
     def __init__(self, hub: "Hub", copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
         self._hub = hub
         self._copies = copies
+        self.elsewhere: Callable[[str], Iterable[str]] = lambda _: ()
+        """The guids of the nodes of which somebody has a part of a stream, or of any; also of those that were forgotten."""
+        self.why: Callable[[str, str], str | None] = lambda *_: None
+        """Why nothing of a part is handed out that is only here, of a node and a stream."""
         self._links: dict[int, Node] = {}
         self._waiting: dict[int, tuple[int, asyncio.Future[_Said | None]]] = {}
         """Questions to others: the link, and who waits. None: the link has ended."""
@@ -78,6 +82,11 @@ class Surveying(Talk):
         answers = await asyncio.gather(*(self._ask(conn, node, question) for conn, node in wanted.values()))
         away = [node for node in members.known if node.guid not in linked and guid in {None, node.guid}]
         answers += await asyncio.gather(*(self._ask_for(node, question) for node in away))
+        known = {self._hub.guid, *linked, *(node.guid for node in away)}
+        forgotten = [one for one in self.elsewhere(question[1]) if one not in known and guid in {None, one}]
+        for answer in await asyncio.gather(*(self._ask_for(_forgotten(one, members), question) for one in forgotten)):
+            if answer.code != Code.OK or not answer.error:  # else nobody has anything to say of it
+                answers.append(answer)
         if guid is None:  # who was never seen may have a part all the same
             answers += [
                 Answer("", one.name or one.addresses[0], error=one.why or "it was not seen yet")
@@ -95,7 +104,7 @@ class Surveying(Talk):
             return Answer(node.guid, _named(node), tuple(here), offset, streams=tuple(copies))
         except BusError as error:
             if error.code != Code.NO_STREAM:
-                return Answer(node.guid, _named(node), code=error.code, error=error.reason)
+                return Answer(node.guid, _named(node), code=error.code or Code.STORE_FAILED, error=error.reason)
         links = list(self._links.items())
         for answer in await asyncio.gather(*(self._ask(conn, other, question) for conn, other in links)):
             if not answer.error or answer.code not in {Code.OK, Code.NO_STREAM}:
@@ -192,6 +201,8 @@ class Surveying(Talk):
         if guid in {"", self._hub.guid}:
             found = delivering.found(stream, channel)
         else:
+            if (why := self.why(guid, stream)) is not None:
+                raise StoreFailed(why)
             found, start = delivering.standing.found(guid, stream, channel), _there(start)
             if what == _SEEK and not delivering.standing.is_sure(guid):
                 raise StoreFailed("whose turn it is to hand out of it is not sure now")
@@ -220,6 +231,10 @@ def _there(start: tuple[str, Any]) -> tuple[str, Any]:
         place = msgspec.convert(value, OneMessage)
         return kind, (place.offset, place.id)
     return start
+
+
+def _forgotten(guid: str, members: "Membership") -> Node:
+    return Node(guid, 1, members.me.cluster)
 
 
 def _named(node: Node) -> str:

@@ -2,15 +2,17 @@
 
 A machine, without a clock. Each side has one `Turn` for the part. A node keeps its turn while it is linked to half of the cluster, with itself;
 its mirror takes the turn when more than half, with itself, miss the node and want the mirror, for twice as long as a node without the others keeps
-it. So no two have it at a time, as long as all hear within `patience` of a link that is gone or of what others say, and their clocks run about
-as fast. Else the turn is only handed over. Of two nodes alone the mirror never takes over: nobody can tell a node that is gone from a link that is.
+it. So no two have it at a time, as long as nobody hears of a link that is gone, or of what others say, more than `patience` later than somebody
+else, and their clocks run about as fast. Else the turn is only handed over. Of two nodes alone the mirror never takes over: nobody can tell a node that is gone from a link that is.
 Who counts as one of the cluster is the matter of `counting`.
 """
 
 from typing import Final
 
 PATIENCE: Final = 3.0
-"""Seconds that a node without the others keeps its turn."""
+"""Seconds that a node without the others keeps its turn; at least."""
+SILENCE: Final = 5
+"""Seconds after which a link of which nothing is heard is dead."""
 
 
 class Turn:
@@ -35,14 +37,14 @@ class Turn:
         """
         before = self.has
         if self.has and not self.sure(now):
-            self.has = False  # this process has slept, and nobody knows what the others did
+            self.has, self._given, self._free = False, False, None  # it has slept, and nobody knows what the others did
         self._seen = now
         here = self.enough(linked, known)
         self._lonely = None if here else now if self._lonely is None else self._lonely
         gone = here and not other and (2 * denied >= known if self._owner else 2 * denied > known)
         self._free = None if not gone else now if self._free is None else self._free
         if self.has and self._lonely is not None and now >= self._lonely + self._patience:
-            self.has = False
+            self.has = self._given = False
         elif not self.has and self._free is not None and (self._given or now >= self._free + 2 * self._patience):
             self.has = True
         return self.has is not before

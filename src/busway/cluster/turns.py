@@ -3,53 +3,33 @@
 A driver over takeover.py. Each node says for whom it hands out, for whom it could, and which mirror it wants for each node that it misses.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from busway.broker.progress import Entry, rebuild
 from busway.cluster.config import Cluster
 from busway.cluster.counting import Counting
 from busway.cluster.heir import Heir
 from busway.cluster.mirror_words import Back, Took
 from busway.cluster.mirroring import Mirroring
-from busway.cluster.node import MOST_NODES, Node, Stranger
+from busway.cluster.node import MOST_NODES, Node
+from busway.cluster.returning import Returning
 from busway.cluster.takeover import Turn
 from busway.cluster.talk import SELF, TURN, Talk
+from busway.cluster.turn_words import Said, pack, read
+from busway.cluster.waiting import DISPUTED, STARTED, Waiting
+from busway.cluster.witness import Witness, undisputed
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.cluster")
 
-_Guid: TypeAlias = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
-_Guids: TypeAlias = Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=MOST_NODES)]
 _STALE: Final = 2
 """So many times its patience after it has lost its node, a mirror that most do not want knows nothing for sure any more."""
-
-
-class Said(msgspec.Struct, frozen=True, array_like=True):
-    """What a node says."""
-
-    hands: _Guids = ()
-    """Whose channels it hands out of."""
-    ready: _Guids = ()
-    """Whose it could."""
-    wants: Annotated[tuple[tuple[_Guid, _Guid], ...], msgspec.Meta(max_length=MOST_NODES)] = ()
-    """Nodes that it misses, and the mirror that it wants for each."""
-    stops: bool = False
-    """It hands out no more, since it stops: it does not count any more."""
-    anew: bool = False
-    """It had stopped before it was started, so that others may not count it."""
-    counts: _Guids = ()
-    """Who counts for it; said where somebody has a mirror."""
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(Said)
+_LATE: Final = 4
+"""So many times its patience after a node has gone it is told that messages wait in its copy."""
 
 
 class Turns(Talk):
@@ -59,10 +39,15 @@ class Turns(Talk):
 
     def __init__(self, hub: "Hub", cluster: Cluster, mirroring: Mirroring, send: Callable[..., None]) -> None:
         self._hub = hub
-        self._patience = cluster.patience
+        self._takeover, self._patience = cluster.takeover, cluster.patience
         self._mirroring = mirroring
         self._send = send
         self._heir = Heir(hub, mirroring.copying, send)
+        self._witness = Witness()
+        self._resumed: set[str] = set()
+        """Nodes for which this one is about to go on, as long as nobody knows of another one that did."""
+        told = partial(self._tell_people, logging.WARNING, "copy_waits")
+        self.waiting = Waiting(self._heir, told, _LATE * self._patience)
         self._links: dict[int, str] = {}
         self._incarnations: dict[int, int] = {}
         self._heard: dict[int, Said] = {}
@@ -70,20 +55,19 @@ class Turns(Talk):
         """Nodes for which this one counts, by what they said last."""
         self._anew = mirroring.known.left
         mirroring.known.leave(yes=False)
-        self._said = Said((hub.guid,), anew=self._anew)
+        self._said = Said((hub.guid,), anew=self._anew, takeover=self._takeover)
         self._wants: dict[str, str] = {}
         self._count = Counting(hub.guid, mirroring.known.nodes, most=False)
         """By which this node judges whether it has its turn,"""
-        self._votes = Counting(hub.guid, mirroring.known.nodes, most=True)
+        self._votes = Counting(hub.guid, {*mirroring.known.nodes, *self._heir.marks.nodes}, most=True)
         """and whether it has that of another."""
         self._own: Turn | None = None
         """None: nobody could take it over."""
         self._others: dict[str, Turn] = {}
         self._lost: dict[str, float] = {}
         """When this one lost the nodes that it mirrors."""
-        self._back: dict[tuple[int, str], list[Entry]] = {}
-        """What comes back of the channels of a stream, until all of it is here."""
-        self._absorbing: list[asyncio.Future[None]] = []
+        self._returning = Returning(hub, send)
+        self._differed: set[str] = set()
         self._giving: set[str] = set()
         """Nodes that are back, and don't know yet what became of their channels."""
         self._stopped = False
@@ -99,7 +83,7 @@ class Turns(Talk):
         if mirroring.known.heirs:
             self._own = Turn(owner=True, has=False, patience=self._patience)
             hub.delivering.standing.rest()
-            self._said = Said(anew=self._anew)
+            self._said = Said(anew=self._anew, takeover=self._takeover)
 
     # What is asked.
 
@@ -118,11 +102,27 @@ class Turns(Talk):
         return turn is None or (turn.has and turn.sure(self._now))
 
     def figures(self) -> dict[str, Any]:
+        self.waiting.look(self._now, self._idle())
         return {
             "hands_out": self._own is None or self._own.has,
             "stands_in_for": [guid for guid, turn in self._others.items() if turn.has],
             "takeovers": self.takeovers,
+            "waits": self.waiting.figures(),
+            "takeover": self._takeover,
+            "takeover_differs": self._differs(),
         }
+
+    @property
+    def copied(self) -> list[str]:
+        """The nodes of which there are copies here."""
+        return sorted(self._heir.guids)
+
+    def declare(self, guid: str) -> None:
+        """Somebody says that this node never comes again: this one hands out for it, with what it knows."""
+        self._heir.marks.declare(guid)
+        text = f"somebody has said that node {guid[:8]} never comes again: this node hands out of its channels"
+        self._tell_people(logging.WARNING, "declared", guid, text)
+        self._look()
 
     # Links.
 
@@ -130,6 +130,8 @@ class Turns(Talk):
         self._links[conn] = guid = node.guid
         self._incarnations[conn] = node.incarnation
         self._lost.pop(guid, None)
+        self._resumed.discard(guid)
+        self._witness.came(guid)
         self._know()
         self._look(quiet=True)
         self._say(conn)
@@ -157,21 +159,18 @@ class Turns(Talk):
         self._giving.discard(guid)
         self._incarnations.pop(conn, None)
         self._heard.pop(conn, None)
-        for key in [key for key in self._back if key[0] == conn]:
-            del self._back[key]
+        self._returning.closed(conn)
         if guid in self._heir.guids:
             self._lost[guid] = now
         self._look()
         self.turned(guid)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind, no numbers
-        try:
-            said = _decoder.decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise Stranger(f"turns: {error}") from error
+        said = read(body)
         first, before = conn not in self._heard, self._heard.get(conn, Said())
         self._heard[conn] = said
         guid = self._links[conn]
+        self._witness.saw(guid, said.hands, self._links.values())
         if said.stops and (turn := self._turn(guid)) is not None:
             turn.given()
         self._counts(conn, guid, said, first=first)
@@ -182,6 +181,7 @@ class Turns(Talk):
     def _counts(self, conn: int, guid: str, said: Said, *, first: bool) -> None:
         """What that says of who counts."""
         if said.stops:
+            self._heir.marks.left(guid)
             self._drop(guid)
             return
         for count in (self._count, self._votes):
@@ -201,6 +201,7 @@ class Turns(Talk):
     def left(self, guid: str) -> None:
         """A node has said that it stops, to this one or to another."""
         if guid not in self._links.values():
+            self._heir.marks.left(guid)
             self._drop(guid)
             self._look()
 
@@ -218,40 +219,26 @@ class Turns(Talk):
 
     def _know(self) -> None:
         self._mirroring.known.knows(self._count.known)
+        self._heir.marks.counts(self._votes.known)
 
     def _given_back(self, conn: int, back: Back | Took) -> None:
         """A mirror has handed out for this node; or this one has, and the other knows what came of it."""
         if isinstance(back, Took):
             self._heir.given(self._links.get(conn, ""))
-            return
-        if self._links.get(conn) not in self._mirroring.known.heirs:
-            return
-        entries = self._back.setdefault((conn, back.name), [])
-        entries += back.entries
-        if back.more:
-            return
-        del self._back[conn, back.name]
-        stream = self._hub.streaming.streams.get(back.name)
-        if stream is not None and stream.config.store != "db":
-            told = self._hub.delivering.standing.absorb(stream, rebuild(entries), back.made, back.gone)
-            self._absorbing += [one for one in told if not one.done()]
-        if back.last:
-            self._took(conn)
-
-    def _took(self, conn: int) -> None:
-        """Tell the mirror when everything is written."""
-        self._absorbing = [one for one in self._absorbing if not one.done()]
-        if self._absorbing:
-            self._absorbing[0].add_done_callback(lambda _: self._took(conn))
-        elif conn in self._links:
-            self._send(conn, Took())
-            self._hub.loop.call_soon(self._hub.flush)
+        elif self._links.get(conn) in self._mirroring.known.heirs:
+            self._returning.heard(conn, back)
 
     # Time.
 
     def beat(self) -> None:
         """A second has passed, about."""
         self._look()
+        self.waiting.look(self._now, self._idle())
+        differs = self._differs()
+        for guid in differs.keys() - self._differed:
+            text = f"node {guid[:8]} has a takeover of {differs[guid]:g} s, this one of {self._takeover:g} s: both may hand out the same; give all nodes the same"
+            self._tell_people(logging.WARNING, "takeover_differs", guid, text)
+        self._differed = set(differs)
 
     def expire(self, now: float) -> None:  # noqa: ARG002 - it looks at all
         self._look()
@@ -293,6 +280,7 @@ class Turns(Talk):
             return
         now = self._now
         self._stale(now)
+        self._resume(now)
         self._choose()
         self._look_own(now)
         for guid in self._heir.guids:
@@ -307,6 +295,8 @@ class Turns(Talk):
             tuple(sorted(self._wants.items())),
             anew=self._anew,
             counts=self._counting(),
+            stood=self._witness.stood,
+            takeover=self._takeover,
         )
         if said != self._said:
             before, self._said = self._said, said
@@ -323,9 +313,17 @@ class Turns(Talk):
 
     def _counting(self) -> tuple[str, ...]:
         """Who counts, for others; nobody asks in a cluster without mirrors."""
-        if self._own is None and not self._heir.guids and not any(said.ready for said in self._heard.values()):
-            return ()
-        return tuple(sorted(self._count.met | self._votes.met))[:MOST_NODES]
+        return tuple(sorted(self._count.met | self._votes.met))[:MOST_NODES] if self._concerned else ()
+
+    @property
+    def _concerned(self) -> bool:
+        """Whether somebody has a mirror."""
+        return self._own is not None or bool(self._heir.guids) or any(said.ready for said in self._heard.values())
+
+    def _differs(self) -> dict[str, float]:
+        """Nodes that have another time after which mirrors take over."""
+        told = {self._links[conn]: said.takeover for conn, said in self._heard.items() if said.takeover}
+        return {guid: time for guid, time in told.items() if time != self._takeover and self._concerned}
 
     def _choose(self) -> None:
         """Which mirror this node wants for each that it misses: the same one, as long as it is there and can."""
@@ -378,12 +376,16 @@ class Turns(Talk):
         if guid not in self._counted_by:
             votes = 0  # others need not have counted this one, either
         known, linked = len(self._votes.nodes), guid in self._links.values()
+        if self._heir.marks.get(guid).gone:  # nobody else has to be asked, but who does so already
+            votes = 0 if any(guid in said.hands for said in self._heard.values()) else known
         turn.look(now, linked=votes - 1, denied=votes, known=known, other=linked)
         if turn.has and not before:
             self.takeovers += 1
             text = f"this node hands out of the channels of node {guid[:8]} now, which is gone"
             self._tell_people(logging.WARNING, "takeover", guid, text)
-            self._heir.begin(guid)
+            self._resumed.discard(guid)
+            self._witness.saw(me, [guid], ())
+            self._heir.begin(guid, self._votes.known)
         elif before and not turn.has:
             text = f"this node misses the others: it hands out of the channels of node {guid[:8]} no longer"
             self._tell_people(logging.WARNING, "resting", guid, text)
@@ -396,6 +398,29 @@ class Turns(Talk):
                 self._heir.spoil(guid)
                 del self._lost[guid]
 
+    def _resume(self, now: float) -> None:
+        """Go on for nodes for which this one was the last to hand out; until it begins that has to stay so."""
+        told = {self._links[conn]: dict(said.stood) for conn, said in self._heard.items()}
+        marks, here = self._heir.marks, self._links.values()
+        for guid in self._heir.guids.intersection(marks).difference(here):
+            ready, mark = self._heir.ready(guid), marks.get(guid)
+            count = {guid, *mark.nodes, *self._votes.nodes}
+            sure = mark.gone or (mark.last and undisputed(guid, self._hub.guid, told, count))
+            if sure and not ready:
+                self._heir.resume(guid)
+                self._resumed.add(guid)
+                self._counted_by.add(guid)
+                self._lost[guid] = now
+            elif not sure and guid in self._resumed:
+                self._resumed.discard(guid)
+                self._heir.spoil(guid)
+
+    def _idle(self) -> dict[str, str]:
+        """Nodes that are gone and for which nobody hands out, though there are copies here; and why this one does not."""
+        away = self._heir.guids.difference(self._links.values())
+        alone = [guid for guid in away if not self._heir.ready(guid) and self.hander(guid) is None]
+        return {guid: DISPUTED if self._heir.marks.get(guid).last else STARTED for guid in alone}
+
     def _spoils(self, guid: str) -> float | None:
         """When that time is over for a node that is lost; None: this node has its turn, or waits for it."""
         turn = self._others.get(guid)
@@ -404,10 +429,10 @@ class Turns(Talk):
         return self._lost[guid] + _STALE * self._patience
 
     def _say(self, conn: int) -> None:
-        self._hub.engine.node(conn, TURN, 0, _encode(self._said))
+        self._hub.engine.node(conn, TURN, 0, pack(self._said))
 
     def _tell(self, said: Said, *, leave_out: bool = False) -> None:
-        packed = _encode(said)
+        packed = pack(said)
         last = next(reversed(self._links), None) if leave_out else None  # hears it as its first
         for conn in self._links:
             if conn != last:

@@ -1,0 +1,48 @@
+"""What nodes say to each other of who hands out of whose channels. Values only: what comes from another node is checked here."""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from busway.cluster.node import MOST_NODES, Stranger
+
+_Guid: TypeAlias = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+_Guids: TypeAlias = Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=MOST_NODES)]
+_Pairs: TypeAlias = Annotated[tuple[tuple[_Guid, _Guid], ...], msgspec.Meta(max_length=MOST_NODES)]
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    """What a node says. What was added later stands behind, so that those who don't know it hear the rest."""
+
+    hands: _Guids = ()
+    """Whose channels it hands out of."""
+    ready: _Guids = ()
+    """Whose it could."""
+    wants: _Pairs = ()
+    """Nodes that it misses, and the mirror that it wants for each."""
+    stops: bool = False
+    """It hands out no more, since it stops: it does not count any more."""
+    anew: bool = False
+    """It had stopped before it was started, so that others may not count it."""
+    counts: _Guids = ()
+    """Who counts for it; said where somebody has a mirror."""
+    stood: _Pairs = ()
+    """Nodes that it misses, and the mirror that was the last to hand out for each, as far as it has seen; that node was not here since."""
+    takeover: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Its own time for that; 0: it doesn't say."""
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(Said)
+
+
+def pack(said: Said) -> bytes:
+    return _encode(said)
+
+
+def read(packed: bytes) -> Said:
+    """What a node says. Raises Stranger."""
+    try:
+        return _decoder.decode(packed)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Stranger(f"turns: {error}") from error
