@@ -11,18 +11,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import busway
 from busway.cli import flags, terminal
 from busway.cli.advice import advice
-from busway.cli.cluster import unmirrored
+from busway.cli.cluster import lacks, unmirrored
 from busway.cli.link import Link, linked
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
 _FILES = 4096
 _SKEW = 2.0
+_FEW = 3
 _MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
@@ -212,9 +213,16 @@ async def _cluster(bus: busway.Bus) -> Finding:
             else []
         ),
         *([f"no mirror has the streams {', '.join(alone)}"] if alone else []),
+        *_lacks(found["lacking"]),
         *([] if others or len(found["nodes"]) == 1 + stopped else ["none of the others can be reached from here"]),
     ]
     return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))
+
+
+def _lacks(lacking: list[dict[str, Any]]) -> list[str]:
+    """What the broker does not have as the other nodes do."""
+    told = [f"{lacks(one)}: {one['error']}" for one in lacking[:_FEW]]
+    return told + ([f"and {len(lacking) - _FEW} more like that"] if len(lacking) > _FEW else [])
 
 
 async def _self(bus: busway.Bus) -> Finding:
