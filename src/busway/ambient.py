@@ -24,5 +24,7 @@ randbits: Callable[[int], int] = secrets.randbits
 """So many bits that nobody can guess."""
 open_log: Callable[..., Log] = Log.open
 """Open the log in a folder, or in memory."""
+open_front: Callable[..., Log] = Log.front
+"""The front of a log that somebody else stores."""
 drop_log: Callable[[Path], object] = lambda folder: None  # noqa: E731, ARG005
 """The folder of a log, which is closed, is gone from its place: nothing is to be done where the log lies in the folder itself."""

@@ -239,3 +239,23 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
             assert (done.code, done.out) == (0, b"")
             await until(lambda: east._hub.nodes.turns.takeovers == 1)
             assert "hands out for west" in await summary(shell, east)
+
+
+async def test_what_a_node_lacks(shell):
+    few = busway.Settings(streams=1)
+    async with (
+        busway.serve("tcp://127.0.0.1:0", name="west", cluster="shop") as west,
+        busway.serve("tcp://127.0.0.1:0", name="east", cluster="shop", servers=west.addresses, settings=few) as east,
+        west.connect() as bus,
+    ):
+        await until(lambda: west.stats()["links"] == east.stats()["links"] == 1)
+        await bus.create_stream("late", ["late/**"])
+        await bus.create_channel("late", "billing")
+        assert (await findings(shell, west))["cluster"]["state"] == "ok"
+        told = (await findings(shell, east))["cluster"]
+        assert told["state"] == "warn"
+        assert "the stream 'late' can't be made: there are 1 streams already (setting streams)" in told["text"]
+        assert "the channel 'billing' of the stream 'late' can't be made: there is no stream 'late'" in told["text"]
+        lines = await summary(shell, east)
+        assert any(line.startswith("the stream 'late' can't be made there are 1 streams already") for line in lines)
+        assert not any("late" in line for line in await summary(shell, west))

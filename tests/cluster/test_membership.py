@@ -293,3 +293,25 @@ def test_a_server_of_the_list_that_is_not_there_is_told_once():
     (told,) = of(a, "missing")
     assert (told.guid, told.name) == ("tcp://dead:1", "")
     assert "in the list" in told.text
+
+
+def test_a_link_that_never_lasts_is_not_dialled_all_the_time():
+    """As one over which something is said that the other side does not take."""
+    world = World(3)
+    a, b = world.start("a", ""), world.start("b", "a:1")
+    for _ in range(600):
+        world.move_on(0.1)
+        for machine in (a, b):
+            for conn in list(machine.members.linked.values()):
+                world.close(machine, conn)
+    assert world.dials < 60, "every five seconds from each side, after the first few"
+    dials = world.dials
+    world.move_on(30)
+    world.assert_whole()
+    world.move_on(600)
+    # It has lasted now: the schedule begins anew.
+    world.kill(b)
+    world.start("b", "a:1", guid=b.node.guid)
+    world.move_on(3)
+    world.assert_whole()
+    assert world.dials > dials

@@ -87,6 +87,12 @@ class World:
                 self._close(end, code)
             end.open = False
 
+    def close(self, machine: Machine, conn: int) -> None:
+        """This one ends a link."""
+        self._close(machine.ends[conn], Code.PROTOCOL)
+        machine.members.lost(conn, self.now, "closed", Code.PROTOCOL)
+        self._act(machine)
+
     def move_on(self, seconds: float) -> None:
         until = self.now + seconds
         while True:

@@ -169,6 +169,8 @@ class Delivering:
             reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit"
             raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
         config = frames.configured(ChannelConfig(), settings, stream, channel)
+        if self._hub.nodes is not None and not config.delete_on_leave and not found.copied:
+            self._hub.nodes.check_room(f"{stream}/{channel}")
         floor = await self.place(found, start)
         if self.channels.get(found.number) is not channels:
             raise Rejected(f"the stream {stream!r} was removed", code=Code.NO_STREAM)

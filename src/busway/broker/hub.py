@@ -120,6 +120,9 @@ class Nodes(Protocol):
     def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
         """A channel was made or changed, or it is gone; and where one begins that has to be made elsewhere, if that is new."""
 
+    def check_room(self, key: str) -> None:
+        """Refuse a stream, or `stream/channel`, that is to be made, if the cluster has as many as it may."""
+
     async def settled(self, key: str) -> None:
         """Return when a stream, or `stream/channel`, is on the other nodes as it is here."""
 

@@ -8,6 +8,7 @@ import asyncio
 import heapq
 import logging
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -149,7 +150,7 @@ class Streaming:
                 raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
             self._refuse_damaged(config.name)
             self._check(config)
-            self._check_room()
+            self._check_room(config.name)
             stream = await self._add(config, new=True)
             # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
             self._hub.replaying.added(stream)
@@ -181,11 +182,13 @@ class Streaming:
             self._hub.pulse.arm()
             return stream
 
-    async def remove(self, name: str) -> None:
-        """Remove a stream and all that is stored in it."""
+    async def remove(self, name: str, still: Callable[[], bool] = lambda: True) -> None:
+        """Remove a stream and all that is stored in it; if that is still wanted when nobody else changes one."""
         if name == DEFAULT:
             raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         async with self._changing:
+            if not still():
+                return
             stream = self.get(name)
             # First: from now on nothing is stored in it, so it is known where it ends.
             self._hub.engine.remove_stream(stream.number)
@@ -233,7 +236,9 @@ class Streaming:
         if (reason := self.damaged.get(name)) is not None:
             raise DataFailed(f"{reason}; mend or remove it, and start the broker again")
 
-    def _check_room(self) -> None:
+    def _check_room(self, name: str) -> None:
+        if self._hub.nodes is not None:
+            self._hub.nodes.check_room(name)
         if len(self.streams) >= (most := self._hub.settings.streams):
             raise LimitExceeded(f"there are {most} streams already (setting streams)", code=Code.TOO_MANY_STREAMS)
         used, most = handles()

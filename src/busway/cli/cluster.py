@@ -95,8 +95,17 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
     summary |= _mirroring(found["mirroring"], {one["guid"]: one["name"] for one in nodes})
     terminal.out.print(pairs("", summary))
     terminal.out.print(rows("nodes", [_row(one) for one in nodes]))
+    if found["lacking"]:
+        lacking = [{"what": lacks(one), "why": one["error"], "tried": one["tries"]} for one in found["lacking"]]
+        terminal.out.print(rows("not as at the other nodes", lacking))
     if found["missing"]:
         terminal.out.print(rows("listed, and not linked", found["missing"]))
+
+
+def lacks(one: dict[str, Any]) -> str:
+    """What a node does not have as the other nodes do."""
+    channel = f"the channel {one['channel']!r} of " if one["channel"] else ""
+    return f"{channel}the stream {one['stream']!r} can't be {'removed' if one['removed'] else 'made'}"
 
 
 def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

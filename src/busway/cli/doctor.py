@@ -11,19 +11,20 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import busway
 from busway.cli import flags, terminal
 from busway.cli.advice import advice
-from busway.cli.cluster import differing, unmirrored, waits_of
+from busway.cli.cluster import differing, lacks, unmirrored, waits_of
 from busway.cli.link import Link, linked
 from busway.cli.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
 _FILES = 4096
 _SKEW = 2.0
+_FEW = 3
 _MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
@@ -218,9 +219,16 @@ async def _cluster(bus: busway.Bus) -> Finding:
         *([f"no mirror has the streams {', '.join(alone)}"] if alone else []),
         *(f"wait in a copy here: {one}" for one in waits_of(mirroring, names)),
         *(f"takeover is {mirroring['takeover']:g} s here and {one}" for one in differing(mirroring, names)),
+        *_lacks(found["lacking"]),
         *([] if others or len(found["nodes"]) == 1 + stopped else ["none of the others can be reached from here"]),
     ]
     return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))
+
+
+def _lacks(lacking: list[dict[str, Any]]) -> list[str]:
+    """What the broker does not have as the other nodes do."""
+    told = [f"{lacks(one)}: {one['error']}" for one in lacking[:_FEW]]
+    return told + ([f"and {len(lacking) - _FEW} more like that"] if len(lacking) > _FEW else [])
 
 
 async def _self(bus: busway.Bus) -> Finding:

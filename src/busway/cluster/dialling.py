@@ -19,6 +19,8 @@ HINTS: Final = 64
 """Addresses that may be there by hearsay alone: who makes up more of them costs no more."""
 HOPELESS: Final = 30.0
 """Seconds between attempts at somebody who said no."""
+STEADY: Final = 1.0
+"""Seconds that a link must have lived for the schedule to begin anew, so that a node with which no link lasts is not dialled all the time."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class Target:
     tries: int = 0
     due: float | None = None
     attempt: int | None = None
+    since: float | None = None
+    """Since when there is a link to it."""
     seen: float = 0.0
     """When it was there last, by what this node saw or others told."""
     stopped: bool = False
@@ -169,12 +173,17 @@ class Dialling:
             self.learn(node, target, now)
         self.learn(node, None, now)
         target = self.targets[node.guid]
-        target.node, target.tries, target.due, target.stopped = node, 0, None, False
+        target.node, target.since, target.due, target.stopped = node, now, None, False
 
     def lost(self, guid: str, now: float, *, hopeless: bool = False) -> None:
         """Its link has ended, or did not come to be."""
         for target in self.targets.values():
-            if target.attempt is None and guid in {target.key, target.leads}:
+            if guid not in {target.key, target.leads}:
+                continue
+            since, target.since = target.since, None
+            if since is not None and now >= since + STEADY:
+                target.tries = 0
+            if target.attempt is None:
                 self.later(target, now, hopeless=hopeless)
                 if target.due is not None and self._me.guid > guid:
                     target.due += SECOND

@@ -54,7 +54,7 @@ class Mesh(Linking):
         super().__init__(hub, cluster)
         self._keeping = Keeping(hub)
         self._rounds = Rounds(hub.engine.ping)
-        self._agreeing = Agreeing(hub)
+        self.agreeing = Agreeing(hub)
         self.mirroring = Mirroring(hub, cluster)
         parts = FarParts(hub)
         self._borrowing = Borrowing(hub, parts)
@@ -73,7 +73,7 @@ class Mesh(Linking):
         self._surveying.why = self.turns.waiting.why
         self.say(
             self._keeping,
-            self._agreeing,
+            self.agreeing,
             self._seats,
             parts,
             self._lending,
@@ -87,6 +87,7 @@ class Mesh(Linking):
         )
         self.seeing = Seeing(hub, self, cluster.name)
         self.mirroring.notice = self.seeing.mirror
+        self.agreeing.notice = self.seeing.definition
         self.turns.notice = lambda kind, guid, text: self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
         self.refused = 0
         self.conflicts = 0
@@ -114,12 +115,13 @@ class Mesh(Linking):
     async def end(self) -> None:
         """The links have ended."""
         self.turns.stop()
-        await self._agreeing.stop()
+        await self.agreeing.stop()
         await self._surveying.stop()
         await self.mirroring.stop()
 
     def kill(self) -> None:
         """Let go of files, without writing."""
+        self.agreeing.kill()
         self.mirroring.kill()
 
     def _name_of(self, guid: str) -> str:
@@ -187,14 +189,17 @@ class Mesh(Linking):
 
     def stream(self, stream: Stream, *, there: bool) -> None:
         self._lending.changed(stream, there=there)
-        self._agreeing.stream(stream, there=there)
+        self.agreeing.stream(stream, there=there)
         self.mirroring.stream(stream, there=there)
 
     def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
-        self._agreeing.channel(stream, name, settings, start)
+        self.agreeing.channel(stream, name, settings, start)
+
+    def check_room(self, key: str) -> None:
+        self.agreeing.check_room(key)
 
     async def settled(self, key: str) -> None:
-        await self._agreeing.settled(key)
+        await self.agreeing.settled(key)
 
     async def placed(
         self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float

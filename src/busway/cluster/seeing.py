@@ -65,6 +65,13 @@ class Seeing:
         said = _MIRROR[kind].format(node=about.get("name") or about.get("guid", "")[:8], stream=stream, text=text)
         self.tell(kind, said, node=about.get("name", ""), guid=about.get("guid", ""), **more)
 
+    def definition(self, kind: str, key: str, text: str, node: Node | None) -> None:
+        """A stream or channel is not at a node (None: this one) as it should be, or it is so at last."""
+        stream, _, channel = key.partition("/")
+        who = node or self._mesh.members.me
+        more = {"stream": stream} | ({"channel": channel} if channel else {})
+        self.tell(kind, text, node=who.name, guid=who.guid, **more)
+
     def pong(self, conn: int) -> None:
         if (asked := self._asked.pop(conn, None)) is not None:
             self._trips[conn] = ambient.perf_counter() - asked
@@ -108,6 +115,7 @@ class Seeing:
                 }
                 for one in members.missing
             ],
+            "lacking": self._mesh.agreeing.figures(),
             "mirroring": mirroring,
             "interest": stats["interest"],
             "kept": len(hub.keeping.box),

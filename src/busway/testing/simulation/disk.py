@@ -30,6 +30,7 @@ class Disk:
         self._chance = chance
         self._files: dict[str, SimulatedFiles] = {}
         self._logs: dict[str, Log] = {}
+        self._fronts: list[Log] = []
         self._busy: set[str] = set()
         self._life = 0
 
@@ -50,6 +51,14 @@ class Disk:
         self._busy.discard(place)
         return log
 
+    def open_front(self, **settings: Any) -> Log:
+        """As Log.front(). Whoever stores it hears at once of what waits."""
+        log = Log.front(**settings)
+        if (handle := log.fileno()) is not None:
+            self._loop.bells.add(handle)
+        self._fronts.append(log)
+        return log
+
     def drop_log(self, folder: str | os.PathLike[str]) -> None:
         """What was in a folder is not there any more."""
         self._files.pop(os.fspath(folder), None)
@@ -67,6 +76,14 @@ class Disk:
             if waiting:
                 self._busy.add(place)
                 self._loop.call_later(self.pause(), self._write, place, log, self._life)
+        for log in list(self._fronts):
+            try:
+                handle = log.fileno() if log.unwritten else None
+            except DataFailed:
+                self._fronts.remove(log)
+                continue
+            if handle is not None:
+                self._loop.ring(handle)
 
     def _write(self, place: str, log: Log, life: int) -> None:
         if life != self._life or self._logs.get(place) is not log:
@@ -97,12 +114,13 @@ class Disk:
         self._life += 1
         self._busy.clear()
         logs, self._logs = self._logs, {}
+        fronts, self._fronts = self._fronts, []
         for place, files in list(self._files.items()):
             left = files.survivor()
             if power:
                 left.power_cut(self._chance.getrandbits(63))
             self._files[place] = left
-        for log in logs.values():
+        for log in (*logs.values(), *fronts):
             if (handle := log.fileno()) is not None:
                 self._loop.bells.discard(handle)
                 self._loop.remove_reader(handle)

@@ -123,6 +123,7 @@ class World:
         self._replace("chance", _chance)
         self._replace("randbits", _randbits)
         self._replace("open_log", lambda *where, **how: _disk().open_log(*where, **how))
+        self._replace("open_front", lambda **how: _disk().open_front(**how))
         self._replace("drop_log", lambda where: _disk().drop_log(where))
         for name in ("busway", "asyncio"):
             logger = logging.getLogger(name)
