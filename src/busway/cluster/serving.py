@@ -43,7 +43,7 @@ def serve(
     own = [*addresses, *(() if place is None else place.advertise)]
     if place is not None and place.mirror_of is not None and wanted(place.mirror_of, "", name, own):
         raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
-    if place is not None and place.tls is None:
+    if place is not None and place.tls is None and tls is not None:
         place = replace(place, tls=tls)  # who shows and asks for certificates does so at links, too
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (added := _own_fields(place, name or socket.gethostname())):
