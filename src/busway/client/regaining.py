@@ -73,11 +73,14 @@ class Regaining:
                 return  # closed meanwhile, or another connection deals with it
             try:
                 hopeless = isinstance(error, ServiceTaken) and await self._forgotten()
-                await core.result(part.announce())
-            except (ServiceTaken, StoreFailed) as still:
-                error = still
-                if hopeless and isinstance(still, ServiceTaken):
-                    break
+                try:
+                    await core.result(part.announce())
+                except (ServiceTaken, StoreFailed) as still:
+                    error = still
+                    # Asked again, for a link may have come between the two.
+                    if hopeless and isinstance(still, ServiceTaken) and await self._forgotten():
+                        break
+                    continue
             except Disconnected:
                 return
             except BusError as other:
