@@ -230,82 +230,28 @@ impl Default for Outgoing {
 /// What a frame of the broker says.
 #[derive(Debug)]
 pub enum Incoming<'a> {
-    Welcome {
-        version: u16,
-        map: &'a [u8],
-    },
-    Close {
-        code: u16,
-        text: &'a str,
-    },
+    Welcome { version: u16, map: &'a [u8] },
+    Close { code: u16, text: &'a str },
     Ping(u64),
     Pong(u64),
     Away,
-    /// Whether the node was cut off from another one, and the list.
-    Servers(bool, &'a [u8]),
-    Flow {
-        stop: bool,
-    },
-    Topic {
-        slot: u32,
-        text: &'a str,
-    },
-    Sender {
-        slot: u32,
-        session: u64,
-        name: &'a str,
-    },
+    Servers { apart: bool, list: &'a [u8] },
+    Flow { stop: bool },
+    Topic { slot: u32, text: &'a str },
+    Sender { slot: u32, session: u64, name: &'a str },
     Deliver(Delivery<'a>),
     Offer(Delivery<'a>),
     Call(Delivery<'a>),
     Ask(Delivery<'a>),
-    Reply {
-        code: u16,
-        flags: u8,
-        number: u64,
-        fields: &'a [u8],
-        payload: &'a [u8],
-    },
-    Missed {
-        sub: u32,
-        count: u64,
-    },
-    Stream {
-        stream: u32,
-        guid: &'a [u8],
-        name: &'a str,
-    },
-    Stored {
-        stream: u32,
-        number: u64,
-        count: u32,
-        offset: u64,
-        sequence: u64,
-        again: bool,
-    },
+    Reply { code: u16, flags: u8, number: u64, fields: &'a [u8], payload: &'a [u8] },
+    Missed { sub: u32, count: u64 },
+    Stream { stream: u32, guid: &'a [u8], name: &'a str },
+    Stored { stream: u32, number: u64, count: u32, offset: u64, sequence: u64, again: bool },
     Record(Box<Stored<'a>>),
-    Gap {
-        sub: u32,
-        stream: u32,
-        from: u64,
-        to: u64,
-    },
-    Ended {
-        id: u32,
-        code: u16,
-        text: &'a str,
-    },
-    Withdraw {
-        sub: u32,
-        session: u64,
-        number: u64,
-    },
-    Result {
-        code: u16,
-        number: u64,
-        value: u64,
-        text: &'a str,
-    },
+    Gap { sub: u32, stream: u32, from: u64, to: u64 },
+    Ended { id: u32, code: u16, text: &'a str },
+    Withdraw { sub: u32, session: u64, number: u64 },
+    Result { code: u16, number: u64, value: u64, text: &'a str },
 }
 
 /// A stored message.
@@ -497,7 +443,7 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::AWAY => Incoming::Away,
         kind::SERVERS => {
             parts.u16()?;
-            Incoming::Servers(flags & flag::APART != 0, parts.rest())
+            Incoming::Servers { apart: flags & flag::APART != 0, list: parts.rest() }
         }
         kind::FLOW => {
             parts.u16()?;

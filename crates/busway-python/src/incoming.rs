@@ -450,7 +450,7 @@ impl Arrivals {
             Incoming::Ping(token) => out.beat(kind::PONG, token),
             Incoming::Pong(token) => self.events.push(Event::Pong(token)),
             Incoming::Away => self.events.push(Event::Away),
-            Incoming::Servers(apart, list) => self.events.push(Event::Servers(list.into(), apart)),
+            Incoming::Servers { apart, list } => self.events.push(Event::Servers(list.into(), apart)),
             Incoming::Flow { stop } => self.events.push(Event::Flow(stop)),
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));
