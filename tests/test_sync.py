@@ -54,6 +54,7 @@ INTERNAL = {
     "live",
     "noun",
     "patience",
+    "apart",
     "restored",
     "start",
     "taken",
