@@ -281,6 +281,7 @@ def feed(made: _core.Session, name: str) -> list[tuple[Any, ...]]:
     return made.feed(data, len(data)) or []
 
 
+TOLD = msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]])
 READS: dict[str, tuple[Any, ...]] = {
     "welcome-alice": (_core.EVENT_WELCOME, 1),
     "result-1": (_core.EVENT_RESULT, 1, 0, 0, ""),
@@ -289,16 +290,8 @@ READS: dict[str, tuple[Any, ...]] = {
     "pong": (_core.EVENT_PONG, 0x1122334455667788),
     "missed": (_core.EVENT_MISSED, 2, 1000),
     "away": (_core.EVENT_AWAY,),
-    "servers": (
-        _core.EVENT_SERVERS,
-        msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]]),
-        False,
-    ),
-    "servers-apart": (
-        _core.EVENT_SERVERS,
-        msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]]),
-        True,
-    ),
+    "servers": (_core.EVENT_SERVERS, TOLD, False),
+    "servers-apart": (_core.EVENT_SERVERS, TOLD, True),
     "flow-stop": (_core.EVENT_FLOW, True),
     "flow-go": (_core.EVENT_FLOW, False),
     "close-down": (_core.EVENT_CLOSE, 9, "stopping"),
