@@ -2,7 +2,8 @@
 //! (`whole`), the indexes behind that, of the others only the heads of their indexes.
 //!
 //! A torn tail is cut. Anything else that is not as it was written is told and left as a hole; what lies behind stays. A hole
-//! is told from a torn tail by a record behind it that begins a write, since all before it was safe then.
+//! is told from a torn tail by a record behind it that begins a write, and says that all that is missing was safe then. Otherwise
+//! some of it may be sent again, and is not to be stored behind what its publisher sent later.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -123,7 +124,7 @@ impl Scan {
             let mut told =
                 Damage { file: file.clone(), position: start + at as u64, from: expected, to: self.limit, what: TORN };
             match next {
-                Some((to, offset)) if self.limit.is_some() || was_safe(bytes, to, expected) => {
+                Some((to, offset)) if self.limit.is_some() || was_safe(bytes, to, offset) => {
                     (told.to, told.what) = (Some(offset), "a bad record");
                     damage.push(told);
                     self.topics.skip(offset - expected);
@@ -144,13 +145,13 @@ impl Scan {
     }
 }
 
-/// Whether some record from here on begins a write.
-fn was_safe(bytes: &[u8], mut at: usize, expected: u64) -> bool {
+/// Whether some record from here on says that all before this offset was safe.
+fn was_safe(bytes: &[u8], mut at: usize, offset: u64) -> bool {
     while at < bytes.len() {
         match Record::sound(&bytes[at..]) {
-            Some(record) if record.begins_group() => return true,
+            Some(record) if record.sure().is_some_and(|sure| sure >= offset) => return true,
             Some(record) => at += record.bytes.len(),
-            None => match behind(bytes, at, expected, u64::MAX) {
+            None => match behind(bytes, at, offset, u64::MAX) {
                 Some((to, _)) => at = to,
                 None => return false,
             },

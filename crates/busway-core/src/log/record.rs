@@ -17,11 +17,11 @@
 //! 72      4     fields    u32   bytes of the fields
 //! 76      2     topic     u16   bytes of the topic
 //! 78      1     sender    u8    bytes of the sender's name
-//! 79      1     flags     u8    FIELDS 1, GROUP 2
+//! 79      1     flags     u8    FIELDS 1, GROUP 2; the upper six bits: UNSURE
 //! 80      …     topic, sender, fields (a MessagePack map), payload (the rest)
 //! ```
 //! Times are UTC, nanoseconds since 1970. GROUP marks the first record of a write: all before it was as safe as the stream
-//! promises when it was written.
+//! promises when it was written, but for the last 2^UNSURE - 1 at most, for which somebody else was still waited.
 
 use crc32c::crc32c;
 
@@ -34,6 +34,9 @@ pub mod flag {
     pub const FIELDS: u8 = 1;
     pub const GROUP: u8 = 2;
 }
+
+/// Where UNSURE begins among the flags.
+const UNSURE: u32 = 2;
 
 /// A message that is to be stored.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,10 +94,12 @@ fn close(record: &mut [u8]) {
     record[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Marks the first record of a block as the first of a write.
-pub fn mark_group(block: &mut [u8]) {
+/// Marks the first record of a block as the first of a write, with `unsure` records before it that are not as safe as promised yet.
+pub fn mark_group(block: &mut [u8], unsure: u64) {
     if let Some(size) = size(block) {
-        block[79] |= flag::GROUP;
+        let digits = (u64::BITS - unsure.leading_zeros()).min(63) as u8;
+        // One that could not be written before is marked again.
+        block[79] = block[79] & flag::FIELDS | flag::GROUP | digits << UNSURE;
         close(&mut block[..size]);
     }
 }
@@ -217,9 +222,11 @@ impl<'a> Record<'a> {
         self.is_parked() || (expires != 0 && expires <= now)
     }
 
-    /// Whether it begins a write.
-    pub fn begins_group(&self) -> bool {
-        self.bytes[79] & flag::GROUP != 0
+    /// Of one that begins a write: everything before this offset was as safe as promised then.
+    pub fn sure(&self) -> Option<u64> {
+        let flags = self.bytes[79];
+        let unsure = (1_u64 << (flags >> UNSURE)) - 1;
+        (flags & flag::GROUP != 0).then(|| self.offset().saturating_sub(unsure))
     }
 
     /// What was to be stored.

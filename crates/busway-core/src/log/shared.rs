@@ -222,7 +222,8 @@ impl Writer {
             Some(Piece::Data(data)) => data,
         };
         if !data.verbatim {
-            mark_group(Arc::make_mut(&mut data.bytes).as_mut_slice());
+            let unsure = data.from.saturating_sub(shared.cap.load(SeqCst));
+            mark_group(Arc::make_mut(&mut data.bytes).as_mut_slice(), unsure);
         }
         state.writing = Some(data.clone());
         let sync = state.settings.safety == Safety::Synced;
