@@ -102,9 +102,8 @@ class Asking:
         In a cluster services of the same node come first, then those of the others; `scope` is for "local" or "remote" ones
         alone.
         """
-        check_timeout("timeout", timeout)
         aux, most = limits(timeout, each)
-        flags = scope_flags(scope)
+        flags = 0 if scope == "global" else scope_flags(scope)
         packed = self._core.pack(fields)
         if type(payload) is bytes or type(payload) is str:
             return await self._sender.ask(
@@ -227,7 +226,6 @@ class Asking:
 
         A reply with `last` is known to be the last one. Leaving the loop cancels the request.
         """
-        check_timeout("timeout", timeout)
         kind = None if type(payload) is bytes or type(payload) is str else kind_of(payload)
         read: Callable[[Message], object] = _itself
         if kind is not None:

@@ -1,7 +1,7 @@
 """One physical connection of a client: bytes between its transport and the native session, and its heartbeat.
 
-Output is written once per turn of the loop. Reading never pauses: a subscription without room says so to the broker (see
-holding.py). When the connection is over it stays over; the next one is a new object.
+Output is written once per turn of the loop, or earlier if somebody waits for it. Reading never pauses: a subscription
+without room says so to the broker (see holding.py). When the connection is over it stays over; the next one is a new object.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from busway.errors import BusError, Code, Disconnected, RemoteProtocolError
 from busway.settings import KiB
-from busway.transport import client_buffer, tune
+from busway.transport import client_buffer, tune, write_now
 
 if TYPE_CHECKING:
     from busway.client.core import Core
@@ -19,6 +19,8 @@ log = logging.getLogger("busway.client")
 
 _BEATS: Final = 3
 """Beats in one heartbeat."""
+_AHEAD: Final = 24
+"""Requests or replies that are written together, at most. Each of them costs a program microseconds, for which the other side would wait."""
 _EARLY: Final = 64 * KiB
 """Bytes that a server may say before it is greeted: why it does not want to be."""
 
@@ -45,6 +47,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = client_buffer()
         self._inside = False
         self._scheduled = False
+        self._ahead = 0
         self._heard = False
         self._news = False
         self._said = False
@@ -128,10 +131,36 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write what waits, now."""
         self._scheduled = False
+        self._ahead = 0
         if not self.over and (view := self._session.take()) is not None:
             self._said = True
             self.transport.write(view)
             self.unwritten = self.transport.get_write_buffer_size()
+
+    def _flush_now(self) -> None:
+        """Write what waits in the midst of a turn; at its end more may be there."""
+        self._ahead = 0
+        if not self.over and (view := self._session.take()) is not None:
+            self._said = True
+            write_now(self.transport, view)
+            self.unwritten = self.transport.get_write_buffer_size()
+
+    def hold_back(self) -> None:
+        """Output that begins to wait now is written by made(), or by flush() if that can't be."""
+        self._scheduled = not self._inside
+
+    def made(self, *, alone: bool) -> None:
+        """A frame waits to be written that somebody waits for.
+
+        One that is `alone` gains nothing by waiting for the end of the turn, and of many some are written before the last is made, so that the
+        other side has something to do meanwhile.
+        """
+        if alone and not self._inside:
+            self.flush()
+            return
+        self._ahead += 1
+        if self._ahead >= _AHEAD:
+            self._flush_now()
 
     def stop(self, *, stop: bool) -> None:
         """Publish no more, or go on."""

@@ -120,7 +120,8 @@ class Part(ABC):
 
     def _others(self, tasks: "set[asyncio.Task[None]]") -> "set[asyncio.Task[None]]":
         """Those of the handler's tasks that don't themselves wait for the end."""
-        return tasks - {asyncio.current_task()} - self._core.closers
+        left = {task for task in tasks if not task.done()}
+        return left - {asyncio.current_task()} - self._core.closers
 
     def _wake(self) -> None:
         """Consumers look again."""

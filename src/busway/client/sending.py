@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Any, Final
 
-from busway.checks import check_seconds
+from busway.checks import check_seconds, check_timeout
 from busway.client.core import Core
 from busway.client.typed import outgoing
 from busway.errors import Code, Forbidden
@@ -23,6 +23,8 @@ GATHER: Final = 0x02
 _EACH: Final = 0.01
 """The unit in which a REQUEST tells how long each service may take."""
 _LONGEST: Final = 0xFFFF * _EACH
+_USUAL: Final = 1e6
+"""A limit in seconds from which on it has to be looked at whether it can be told."""
 
 
 class Sender:
@@ -100,11 +102,16 @@ class Sender:
         if connection.paused or (connection.stopped and kind == PUBLISH):
             await connection.room(publish=kind == PUBLISH)
             connection = core.usable()
-        number = core.session.send(kind, topic, data, flags=flags, aux=aux, each=each, fields=fields)
         pending = core.pending
+        if alone := not pending:
+            connection.hold_back()
+        try:
+            number = core.session.send(kind, topic, data, flags=flags, aux=aux, each=each, fields=fields)
+        except BaseException:
+            connection.flush()
+            raise
         future = pending.add(number, timeout, topic)
-        if len(pending) == 1:
-            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
+        connection.made(alone=alone)
         try:
             return await future
         except asyncio.CancelledError:
@@ -121,7 +128,13 @@ def scope_flags(scope: Scope) -> int:
 
 def limits(timeout: float | None, each: float | None) -> tuple[int, int]:
     """What a REQUEST says of time: `aux`, the whole limit in milliseconds, and `each`, that of every single service."""
-    aux = 0 if timeout is None else max(1, min(int(timeout * 1000), 0xFFFFFFFF))
+    if timeout is None:
+        aux = 0
+    elif (type(timeout) is float or type(timeout) is int) and 0.001 <= timeout < _USUAL:
+        aux = int(timeout * 1000)
+    else:
+        check_timeout("timeout", timeout)
+        aux = max(1, min(int(timeout * 1000), 0xFFFFFFFF))
     if each is None:
         return aux, 0
     check_seconds("each", each, zero=False)

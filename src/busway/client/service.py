@@ -142,7 +142,14 @@ class Service(Part):
             if core.state == "closed" or core.forked:
                 raise core.why_not()
             raise Disconnected("the connection this request came by is gone")
-        core.session.reply(call, payload, code=code, flags=flags)
+        if alone := self._running <= 1 and not self._queue:
+            connection.hold_back()
+        try:
+            core.session.reply(call, payload, code=code, flags=flags)
+        except BaseException:
+            connection.flush()
+            raise
+        connection.made(alone=alone)
 
     async def room(self, connection: Connection) -> None:
         """After a part of a reply: wait if much waits to be written."""
@@ -167,7 +174,6 @@ class Service(Part):
         task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     async def _await(self, connection: Connection, call: int, result: Any) -> None:
         try:
@@ -184,6 +190,7 @@ class Service(Part):
             self._reply(connection, call, result)
         finally:
             self._running -= 1
+            self._tasks.discard(asyncio.current_task())  # not by a callback, which would be a turn of the loop
             if self._queue and not self._starting:
                 self._run_queued()
 

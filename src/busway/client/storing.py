@@ -188,8 +188,7 @@ class Unstored:
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         self._ones[number] = placing = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
-        if len(self._ones) == 1:
-            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
+        connection.made(alone=len(self._ones) == 1)
         return placing
 
     async def many(

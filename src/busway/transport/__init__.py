@@ -2,6 +2,6 @@
 
 from busway.transport.address import Address, parse
 from busway.transport.driver import Listener, dial, listen
-from busway.transport.flow import broker_buffer, client_buffer, tune
+from busway.transport.flow import broker_buffer, client_buffer, tune, write_now
 
-__all__ = ["Address", "Listener", "broker_buffer", "client_buffer", "dial", "listen", "parse", "tune"]
+__all__ = ["Address", "Listener", "broker_buffer", "client_buffer", "dial", "listen", "parse", "tune", "write_now"]

@@ -45,3 +45,13 @@ def tune(transport: Transport) -> None:
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family == getattr(socket, "AF_UNIX", None):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
+
+
+def write_now(transport: Transport, data: memoryview) -> None:
+    """Write in the midst of a turn of the loop.
+
+    uvloop gives what is written to the system when a turn is over, unless it is more than the transport may hold.
+    """
+    transport.set_write_buffer_limits(high=0)
+    transport.write(data)
+    transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
