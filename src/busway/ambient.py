@@ -8,6 +8,7 @@ import random as _random
 import secrets
 import time as _time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from busway._core import Log
@@ -16,6 +17,10 @@ time_ns: Callable[[], int] = _time.time_ns
 """Nanoseconds since 1970."""
 monotonic: Callable[[], float] = _time.monotonic
 """Seconds of a clock that nobody sets."""
+boottime: Callable[[], float] = (
+    partial(_time.clock_gettime, _time.CLOCK_BOOTTIME) if hasattr(_time, "CLOCK_BOOTTIME") else _time.monotonic
+)
+"""The same, but it also runs while the host sleeps, where there is such a clock."""
 perf_counter: Callable[[], float] = _time.perf_counter
 """Seconds of the finest clock, for measuring."""
 chance: Callable[[], float] = _random.random

@@ -97,6 +97,21 @@ def test_a_mirror_that_has_slept_begins_to_wait_anew() -> None:
     assert turn.look(70.0, linked=1, denied=2, known=3, other=False)
 
 
+def test_a_mirror_that_has_slept_while_it_waited_waits_anew() -> None:
+    """Whoever missed the node before may see it since."""
+    turn = Turn(owner=False, has=False, patience=5.0)
+    turn.look(0.0, linked=1, denied=2, known=3, other=False)
+    turn.slept()
+    assert not turn.look(60.0, linked=1, denied=2, known=3, other=False), "by what it heard before"
+    assert turn.deadline() == 70.0
+    turn.given()
+    turn.slept()
+    assert not turn.look(61.0, linked=1, denied=2, known=3, other=False), "the node that stopped may be back"
+    assert turn.look(71.0, linked=1, denied=2, known=3, other=False)
+    turn.slept()
+    assert turn.has, "what it has is judged by how long it slept"
+
+
 class Side:
     """A node or its mirror: what it sees of links is late, and what it hears of others later."""
 

@@ -53,8 +53,9 @@ class Standing:
         for name, state in states.items():
             if (handing := channels.get(name)) is not None:
                 if name in made:
-                    # It was made here, too, by who did not know of that: one channel, which is done with what either is done with.
-                    state.epoch = min(state.epoch, handing.machine.epoch)
+                    # It was made here, too, by who did not know of that: one channel, which is done with what either is done with. Their epochs
+                    # are those of two clocks, and tell nothing.
+                    state.epoch = handing.machine.epoch
                 told.append(handing.do(handing.machine.absorb(state, handing.now)))
             elif name in made:
                 state.config = state.config or ChannelConfig()

@@ -35,11 +35,12 @@ Tell: TypeAlias = Callable[[str, str, str, Node | None], object]
 """Kind, key and text of what has happened, and the node if it was another one."""
 
 _PATIENCE: Final = 5.0
-"""Seconds that who makes something waits for other nodes."""
+"""Seconds that who makes something waits for other nodes, and a start for what is to be made."""
 _TURN: Final = 0.005
 """Seconds after which others have their turn."""
 _AHEAD: Final = 256 * KiB
 """Bytes that may wait for a link before it is told more of what was there when it came."""
+_GONE: Final = "it was not here when this node was started"
 _NEWS: Final = 1
 """The number of a frame with what was made just now: it is answered."""
 
@@ -80,10 +81,26 @@ class Agreeing(Talk):
         self._waiting: dict[tuple[str, int], tuple[set[int], asyncio.Future[None]]] = {}
         self._stopped = False
         self.notice: Tell = lambda *_: None
-        for each in noted:
-            if each.lacks and self._definitions.get(each.one.key) is not None:
-                self._lacking.found(each.one, each.lacks, hub.loop.time())
+        self._miss({each.one.key: each.lacks for each in noted if each.lacks})
         self._refuse()
+
+    def _miss(self, lacks: dict[str, str]) -> None:
+        """What was not here before the start (and why), and what is not here any more: streams in memory, and those that somebody has lost.
+
+        The other nodes have them, and do not tell again what is known here.
+        """
+        there, now = self._hub.streaming.streams, self._hub.loop.time()
+        for one in self._definitions:
+            stream = self._definitions.get(one.stream)
+            gone = one.spec is not None and stream is not None and stream.spec is not None and one.stream not in there
+            if why := lacks.get(one.key) or _GONE * gone:
+                self._lacking.found(one, why, now)
+
+    async def prepare(self) -> None:
+        """Make what is not here and should be, before clients come; what takes too long is made while they are here."""
+        self._try_again()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=_PATIENCE)
 
     # Links.
 

@@ -63,6 +63,11 @@ class Turn:
         """Whether so many links are enough to have the turn."""
         return 2 * (linked + 1) >= known if self._owner else 2 * (linked + 1) > known
 
+    def slept(self) -> None:
+        """It has not looked for long: what it heard of the others is old, so it begins to wait anew. What it has is judged by look()."""
+        if not self.has:
+            self._free, self._given = None, False
+
     def given(self) -> None:
         """The other side has said that it stops: nobody has to wait until it must have noticed something."""
         self._given = True

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from busway import ambient
 from busway.cluster.config import Cluster
 from busway.cluster.counting import Counting
 from busway.cluster.heir import Heir
@@ -19,6 +20,7 @@ from busway.cluster.takeover import Turn
 from busway.cluster.talk import SELF, TURN, Talk
 from busway.cluster.turn_words import Said, pack, read
 from busway.cluster.waiting import DISPUTED, STARTED, Waiting
+from busway.cluster.waking import Waking
 from busway.cluster.witness import Witness, undisputed
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Turns(Talk):
         self._others: dict[str, Turn] = {}
         self._lost: dict[str, float] = {}
         """When this one lost the nodes that it mirrors."""
+        self._waking = Waking(hub.engine.ping)
         self._returning = Returning(hub, send)
         self._differed: set[str] = set()
         self._giving: set[str] = set()
@@ -152,6 +155,7 @@ class Turns(Talk):
         self._heir.give_back(guid, conn, done)
 
     def closed(self, conn: int, now: float) -> None:
+        self._wake(now)
         guid = self._links.pop(conn, "")
         if guid not in self._links.values():
             for one in (self._count, self._votes):
@@ -160,10 +164,14 @@ class Turns(Talk):
         self._incarnations.pop(conn, None)
         self._heard.pop(conn, None)
         self._returning.closed(conn)
+        since = self._waking.closed(conn, now)
         if guid in self._heir.guids:
-            self._lost[guid] = now
+            self._lost[guid] = since
         self._look()
         self.turned(guid)
+
+    def pong(self, conn: int, token: int) -> None:
+        self._waking.pong(conn, token)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind, no numbers
         said = read(body)
@@ -279,6 +287,7 @@ class Turns(Talk):
         if self._stopped:
             return
         now = self._now
+        self._wake(now)
         self._stale(now)
         self._resume(now)
         self._choose()
@@ -390,6 +399,21 @@ class Turns(Talk):
             text = f"this node misses the others: it hands out of the channels of node {guid[:8]} no longer"
             self._tell_people(logging.WARNING, "resting", guid, text)
             self._heir.end(guid)
+
+    def _wake(self, now: float) -> None:
+        """If this one has slept, others may have gone on without it: it gives links and votes time to show what is so now."""
+        mirrored = self._heir.guids
+        links = [conn for conn, guid in self._links.items() if guid in mirrored]
+        if not self._waking.look(now, ambient.boottime(), links):
+            return
+        for turn in (self._own, *self._others.values()):
+            if turn is not None:
+                turn.slept()
+        # Nobody was awake here to see that most miss a node; so it may have handed out.
+        for guid in [guid for guid, since in self._lost.items() if now >= since + _STALE * self._patience]:
+            if (turn := self._others.get(guid)) is None or not turn.has:
+                self._heir.spoil(guid)
+                del self._lost[guid]
 
     def _stale(self, now: float) -> None:
         """A node that most others see goes on without its mirror after a time, which it then does not know of."""
