@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from busway.client.regaining import Regaining
 from busway.client.storing import Unstored
 from busway.client.subscription import Subscription
 from busway.cluster.dialling import Dialling
+from busway.cluster.heir import Heir
 from busway.cluster.keepsakes import Keepsakes
 from busway.cluster.lending import Lending
 from busway.cluster.membership import Membership
@@ -268,6 +270,13 @@ def take_for_sent(self: Origin) -> None:
         sending.sent = sending.have = sending.log.written
 
 
+def keep_back(self: Heir, guid: str, _conn: int, then: Callable[[], None]) -> None:
+    """A node that is back does not hear what became of its channels."""
+    self._release(guid)
+    self.marks.back(guid)
+    then()
+
+
 WITH_MIRRORS: dict[str, tuple[Any, str, Any, list[str], str]] = {
     "what is acknowledged is not at the mirror": (
         Origin,
@@ -283,6 +292,13 @@ WITH_MIRRORS: dict[str, tuple[Any, str, Any, list[str], str]] = {
         forget_end,
         ["mirrored node without power"],
         "acknowledged and lost",
+    ),
+    "what was done at a mirror is not given back": (
+        Heir,
+        "give_back",
+        keep_back,
+        ["mirror restarted while standing in"],
+        "had acknowledged it",
     ),
     "copies stay behind": (Origin, "part", nothing, ["link reset"], "of which 0 are the same"),
 }

@@ -10,7 +10,7 @@ from busway.settings import Settings
 from busway.testing.simulation.agreement import Circumstances, agree
 from busway.testing.simulation.audit import until
 from busway.testing.simulation.cast import Cast
-from busway.testing.simulation.faults import DISK, KINDS, MIRROR
+from busway.testing.simulation.faults import DISK, KINDS, LOSSES, MIRROR
 from busway.testing.simulation.members import Member, roles
 from busway.testing.simulation.mirrors import Mirrors, draw, unlike
 from busway.testing.simulation.play import GAPS, HOUR, Play
@@ -92,6 +92,7 @@ async def run(play: Play, count: int) -> list[str]:
         longest=settings.heartbeat * 4,
         possible=possible,
         victim=mirrors.victim,
+        heir=mirrors.heir,
     )
     lost, nodes = [node for node in nodes if node.lost], world.living()
     if not await play.worked(cast):
@@ -113,7 +114,7 @@ async def run(play: Play, count: int) -> list[str]:
     for node in nodes:
         problems += _counted(node)
     await play.end(cast, nodes)
-    victims = sum(play.happened[kind] for kind in MIRROR)
+    victims = sum(play.happened[kind] for kind in LOSSES)
     how = Circumstances(
         living=[member.name for member in members],
         readers=[member.name for member in members if "read" in member.roles],

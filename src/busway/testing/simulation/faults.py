@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from busway.testing.simulation.ends import End
 from busway.testing.simulation.network import Way
 from busway.testing.simulation.process import Process
+from busway.testing.simulation.succession import restarted
 from busway.testing.simulation.world import Node, World
 
 NETWORK: Final = (
@@ -32,8 +33,10 @@ SINGLE: Final = (*NETWORK, *BROKER, POWER, CLIENT, *DISK)
 LINKS: Final = ("link cut", "link reset", "link half-open", "link one-way", "link blocked", "link slow")
 UNPOWERED: Final = "mirrored node without power"
 LOST: Final = "mirrored node lost"
-MIRROR: Final = (UNPOWERED, LOST)
-"""What can go wrong with a node of which there is a copy of all that it has acknowledged."""
+LOSSES: Final = (UNPOWERED, LOST)
+RESTARTED: Final = "mirror restarted while standing in"
+MIRROR: Final = (*LOSSES, RESTARTED)
+"""What can go wrong with a node of which there is a copy of all that it has acknowledged: it loses that, or is away while its mirror has trouble, too."""
 CLUSTER: Final = (
     *LINKS,
     "node cut off",
@@ -100,13 +103,15 @@ class Cast(Protocol):
 class Hand:
     """Carries out plans in one world."""
 
-    def __init__(self, world: World, cast: Cast, victim: str | None = None) -> None:
+    def __init__(self, world: World, cast: Cast, victim: str | None = None, heir: str | None = None) -> None:
         self.happened: Counter[str] = Counter()
         """Faults that really had something to go wrong with."""
         self._world = world
         self._cast = cast
         self._victim = victim
-        """The node that can bear what is in MIRROR."""
+        """The node that can bear what is in MIRROR,"""
+        self._heir = heir
+        """and its mirror."""
         self._network = world.network
 
     async def carry_out(self, faults: list[Fault]) -> None:
@@ -118,9 +123,9 @@ class Hand:
     async def _one(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at)
         if fault.kind in MIRROR:
-            if self._victim is None:
+            if self._victim is None or self._heir is None:
                 return
-            fault = replace(fault, node=self._victim)
+            fault = replace(fault, node=self._victim, other=self._heir)
         node = self._world.nodes[fault.node]
         self._world.trace.add(f"fault: {fault.kind}, {fault.client} and {fault.node}, {fault.lasts:.3f} s")
         if await self._act(fault, node):
@@ -193,6 +198,8 @@ class Hand:
                 return await self._killed(fault, node, power=True)
             case "mirrored node lost":
                 return self._world.lose(node)
+            case "mirror restarted while standing in":
+                return await restarted(self._world, node, self._world.nodes[there], fault.lasts)
             case _:
                 ways = [way for name in names if name != here for way in ((here, name), (name, here))]
                 async with asyncio.TaskGroup() as running:

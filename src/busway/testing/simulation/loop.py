@@ -167,15 +167,25 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if process is None:
             self._switch(0)
             handle._run()
+        elif process.held is not None:
+            process.held.append(handle)
         elif process.alive:
             self._switch(process.skew)
             handle._run()
             if process.disk is not None:
                 process.disk.look()
 
+    def go_on(self, process: Process) -> None:
+        """A process that slept does now what was due meanwhile, in its order."""
+        held, process.held = process.held, None
+        self._ready.extend(held or ())
+
     def enter(self, process: Process, function: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> None:
-        """Call this at once as that process, unless it is dead."""
+        """Call this at once as that process, unless it is dead; or when it wakes."""
         if not process.alive:
+            return
+        if process.held is not None:
+            process.held.append(asyncio.Handle(function, arguments, self, process.context))
             return
         before = CURRENT.get()
         if before is process:

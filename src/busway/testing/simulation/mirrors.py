@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from busway.cluster.mesh import Mesh
 from busway.cluster.mirror import Records, mark_at
-from busway.testing.simulation.faults import MIRROR, UNPOWERED
+from busway.testing.simulation.faults import LOST, MIRROR
 from busway.testing.simulation.play import Safety
 from busway.testing.simulation.world import Node
 
@@ -32,7 +32,12 @@ class Mirrors:
     victim: str | None = None
     """A node that may lose what it has: all that it has acknowledged is at its mirror, too."""
     bears: tuple[str, ...] = ()
-    """How it may lose that."""
+    """What may happen to it."""
+
+    @property
+    def heir(self) -> str | None:
+        """The mirror of that one."""
+        return next((mirror for mirror, origin in self.of.items() if origin == self.victim), None)
 
     def origins(self) -> list[str]:
         return list(dict.fromkeys(self.of.values()))
@@ -52,7 +57,7 @@ def draw(chance: Random, names: Sequence[str], store: Safety, *, sure: bool) -> 
     if chance.random() < 0.3 and not sure:
         return Mirrors(of, "mirrored", _HASTY)
     # Who has a copy of another one is waited for, so it must come back.
-    return Mirrors(of, "mirrored", _PATIENT, two, (UNPOWERED,) if two in of else MIRROR)
+    return Mirrors(of, "mirrored", _PATIENT, two, tuple(kind for kind in MIRROR if kind != LOST or two not in of))
 
 
 def unlike(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> Iterator[str]:

@@ -50,13 +50,20 @@ class Play:
         return [f"c{number + 1}" for number in range(self.clients)]
 
     async def go_wrong(
-        self, cast: Cast, *, within: float, longest: float, possible: Iterable[str], victim: str | None = None
+        self,
+        cast: Cast,
+        *,
+        within: float,
+        longest: float,
+        possible: Iterable[str],
+        victim: str | None = None,
+        heir: str | None = None,
     ) -> None:
-        """Let faults happen, then heal everything; brokers are up again, unless one is lost. `victim` is the one that may be."""
+        """Let faults happen, then heal everything; brokers are up again, unless one is lost. `victim` is the one that may be, `heir` its mirror."""
         world, chance = self.world, self.chance
         kinds = tuple(kind for kind in possible if kind in self.kinds and self._bearable(kind))
         count = chance.choice((0, 1, 2, 4, 8)) if self.faults is None else self.faults
-        hand = Hand(world, cast, victim)
+        hand = Hand(world, cast, victim, heir)
         if kinds:
             await hand.carry_out(
                 plan(

@@ -3,6 +3,7 @@
 What a process starts belongs to it. Once it is dead the loop runs nothing of it any more, not even what would tidy up.
 """
 
+from asyncio import Handle
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from random import Random
@@ -22,6 +23,8 @@ class Process:
         self.skew = skew
         """Nanoseconds that the clock of its host is ahead."""
         self.alive = True
+        self.held: list[Handle] | None = None
+        """What it will do when it wakes; None: it is awake."""
         self.mourners: list[Callable[[], object]] = []
         """Called when it has died."""
         self.disk: Disk | None = None

@@ -119,6 +119,7 @@ class World:
         carriers[SCHEME] = self.network
         self._replace("time_ns", self.loop.time_ns)
         self._replace("monotonic", self.loop.time)
+        self._replace("boottime", self.loop.time)
         self._replace("perf_counter", self.loop.time)
         self._replace("chance", _chance)
         self._replace("randbits", _randbits)
@@ -220,6 +221,21 @@ class World:
         node.disk.died(power=power)
         node.server = None
         return True
+
+    def suspend(self, node: Node) -> bool:
+        """The broker sleeps from now on, as a process that is stopped does; whether one ran."""
+        process = node.process
+        if process is None or not process.alive or process.held is not None:
+            return False
+        self.trace.add(f"{process.name} sleeps")
+        process.held = []
+        return True
+
+    def wake(self, node: Node) -> None:
+        """It goes on with what came meanwhile."""
+        if node.process is not None and node.process.held is not None:
+            self.trace.add(f"{node.process.name} wakes")
+            self.loop.go_on(node.process)
 
     def lose(self, node: Node) -> bool:
         """The host of a broker is gone for good, with its disk; whether one ran there."""
