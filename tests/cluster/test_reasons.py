@@ -150,5 +150,5 @@ async def test_a_server_that_is_something_else(cluster):
         address = f"tcp://127.0.0.1:{web.sockets[0].getsockname()[1]}"
         node = busway.serve("tcp://127.0.0.1:0", cluster=busway.Cluster(name="test", servers=[address]))
         await cluster.stack.enter_async_context(node)
-        await until(lambda: "frame" in why(node, address)[1])
+        await until(lambda: "does not speak as a broker, is it the right port?" in why(node, address)[1])
         await node.stop()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import busway
-from busway.cluster.actions import Dial, Notice
+from busway.cluster.actions import Admit, Dial, Notice
 from busway.cluster.discovery import addresses_of
 from busway.cluster.membership import Membership
 from busway.cluster.node import Node, Sighting, Stranger, plain, read_node, read_sightings
@@ -210,3 +210,40 @@ async def test_a_link_outlives_the_time_of_the_handshake(cluster):
         assert b"no HELLO within 0.5 s" in await reader.read()
     writer.close()
     assert server._hub.nodes.members.linked == linked == {other.guid: linked[other.guid]}
+
+
+@pytest.mark.parametrize("holds", [0.0, 5.0])
+def test_who_comes_under_the_guid_of_a_node_does_not_keep_that_from_being_dialled(holds):
+    """Whether it shows a wrong proof each time, or says nothing for as long as it may."""
+    members = Membership(Node("a" * 32, 1, "test"), listed("there:1"), chance=lambda: 0.5)
+    members.start(0.0)
+    (dial,) = (action for action in members.take() if isinstance(action, Dial))
+    node = Node("b" * 32, 1, "test", "there", ("tcp://there:1",))
+    members.greeted(1, node, 0.0, dial.attempt)
+    members.proved(1, 0.0)
+    members.lost(1, 10.0)
+    dialled, conn, came, now = [], 1, 0.0, 10.0
+    for _ in range(600):
+        now += 0.1
+        if now >= came + holds:
+            members.lost(conn, now, "the key of the cluster is another one", Code.UNAUTHORIZED)
+            conn, came = conn + 1, now
+            members.greeted(conn, Node("b" * 32, conn, "test"), now)
+        members.tick(now)
+        for action in members.take():
+            if isinstance(action, Dial):
+                dialled.append(now)
+                members.failed(action.attempt, now, "nobody is there")
+    assert len(dialled) >= 12, "each five seconds at least"
+
+
+def test_whom_this_node_has_dialled_goes_before_all_who_came_under_its_guid():
+    members = Membership(Node("a" * 32, 1, "test"), listed("there:1"), chance=lambda: 0.5, probe=2.0)
+    members.start(0.0)
+    (dial,) = (action for action in members.take() if isinstance(action, Dial))
+    for number in range(1, 6):
+        members.greeted(number, Node("b" * 32, number, "test"), 0.0)
+    members.greeted(10, Node("b" * 32, 10, "test"), 0.0, dial.attempt)
+    members.take()
+    members.tick(2.0)
+    assert [action.conn for action in members.take() if isinstance(action, Admit)] == [10]

@@ -57,6 +57,9 @@ class Nodes(Protocol):
     def name(self) -> str:
         """The cluster's."""
 
+    async def prepare(self) -> None:
+        """Nobody is here yet: make what the others have."""
+
     def start(self, addresses: tuple[str, ...]) -> None:
         """The broker listens there."""
 
@@ -472,7 +475,7 @@ def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.faults += 1
     if session := hub.sessions.get(conn):
         log.info("client %s (%r, %s) is closed: %s %s", session.client, session.name, session.peer(), code, text)
-        session.why, session.fault = reason(code), text
+        session.why, session.fault = reason(code), session.not_understood(text)
         session.end()
     return None
 

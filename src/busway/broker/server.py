@@ -105,6 +105,7 @@ class Server:
             await hub.streaming.open()
             if self._nodes is not None:
                 hub.nodes = self._nodes(hub)
+                await hub.nodes.prepare()
             else:
                 hub.streaming.without_mirror()
             for address in [Address("memory", path=self.guid), *self._asked]:

@@ -150,6 +150,10 @@ class Session(asyncio.BufferedProtocol):
         self.why, self.fault = reason(code), text
         self.end()
 
+    def not_understood(self, text: str) -> str:
+        """What is wrong with what the other side says, for people."""
+        return text
+
     def end(self) -> None:
         """CLOSE is queued or the client has said it: end once the outbox is empty, or when the time of grace is over."""
         if self.closing or self.conn < 0:

@@ -91,7 +91,8 @@ class Streaming:
                     self.damaged[config.name] = error.reason
         for reason in self.damaged.values():
             log.error(
-                "%s; the broker goes on without it, what is published on its topics goes to other streams", reason
+                "%s; the broker goes on without it: what is published on its topics goes to other streams, or is refused in a cluster that has it",
+                reason,
             )
 
     @property

@@ -166,7 +166,7 @@ def serve(
         float | None,
         typer.Option(
             "--takeover",
-            help="Time after which the mirror of a node that is gone hands out of its channels; the same at all nodes.",
+            help="Time after which the mirror of a node that is gone hands out of its channels; the same at all nodes. At least 6s: a node that is cut off notices that after 5s of silence, and has to stop handing out before its mirror begins.",
             parser=values.duration,
             metavar="TIME",
             show_default="6s",

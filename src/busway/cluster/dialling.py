@@ -40,6 +40,8 @@ class Target:
     tries: int = 0
     due: float | None = None
     attempt: int | None = None
+    put_off: bool = False
+    """Its dial waits for who has come as this node; that is done once."""
     since: float | None = None
     """Since when there is a link to it."""
     seen: float = 0.0
@@ -82,8 +84,8 @@ class Dialling:
         times = (one.due for one in self.targets.values() if one.attempt is None)
         return min((time for time in times if time is not None), default=None)
 
-    def dial(self, now: float, linked: Collection[str]) -> list[Dial]:
-        """Those whose time has come."""
+    def dial(self, now: float, linked: Collection[str], doubtful: Collection[str] = ()) -> list[Dial]:
+        """Those whose time has come. `doubtful`: somebody has come as that node and proved nothing yet, so it may be anybody."""
         dials = []
         for target in self.targets.values():
             if target.attempt is not None or target.due is None or target.due > now:
@@ -91,6 +93,10 @@ class Dialling:
             target.due = None
             if target.key in linked or target.leads in linked or not target.addresses:
                 continue
+            if not target.put_off and (target.key in doubtful or target.leads in doubtful):
+                target.put_off, target.due = True, now + SECOND  # mostly it is that node, and two dials cross
+                continue
+            target.put_off = False
             self._last += 1
             target.attempt = self._last
             self._attempts[self._last] = target
@@ -189,6 +195,12 @@ class Dialling:
                     target.due += SECOND
         if guid in self.targets:
             self.targets[guid].seen = now
+
+    def left_alone(self, guid: str, now: float) -> None:
+        """Somebody came as this node and is gone without a proof: that changes nothing, but that it is dialled if it was not to be."""
+        for target in self.targets.values():
+            if guid in {target.key, target.leads} and target.attempt is None and target.due is None:
+                self.later(target, now)
 
     def again(self, guid: str, now: float) -> None:
         """There is hope for it now."""

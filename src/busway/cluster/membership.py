@@ -139,7 +139,8 @@ class Membership:
         for target in self._dialling.forgotten(now, self._forget, self._links):
             if (node := target.node) is not None:
                 self._notice("forgotten", node, f"not seen for {self._forget:g} s", now)
-        self._actions += self._dialling.dial(now, self._links)
+        doubtful = {guid for guid, link in self._links.items() if not (link.open or link.mine)}
+        self._actions += self._dialling.dial(now, self._links.keys() - doubtful, doubtful)
         self._actions += self._telling.left_out(now)
         if self._begun is not None and now >= self._begun + MISSED:
             self._begun = None
@@ -257,8 +258,8 @@ class Membership:
             self._spread(Sighting(link.node, linked=False, stopped=guid in self.stopped))
             self._notice("down", link.node, text, now)
             self._acquit(link.node, now)
-        if link.rivals:
-            new, *rest = link.rivals
+        if link.rivals:  # whom this side has dialled goes first: whoever comes may be anybody
+            new, *rest = sorted(link.rivals, key=lambda rival: not rival.mine)
             new.rivals = rest
             self._admit(new)
             if rest:
@@ -271,7 +272,10 @@ class Membership:
             for target in self._dialling.targets.values():
                 if guid in {target.key, target.leads}:
                     _note(target, text, refused=hopeless)
-        self._dialling.lost(guid, now, hopeless=hopeless)
+        if link.mine or link.open:
+            self._dialling.lost(guid, now, hopeless=hopeless)
+        else:
+            self._dialling.left_alone(guid, now)
 
     def heard(self, sightings: Sequence[Sighting], now: float) -> None:
         """What the other end of a link tells of other nodes."""

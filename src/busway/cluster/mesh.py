@@ -100,6 +100,9 @@ class Mesh(Linking):
 
     # From start to stop.
 
+    async def prepare(self) -> None:
+        await self.agreeing.prepare()
+
     def start(self, addresses: tuple[str, ...]) -> None:
         self._lending.start()
         super().start(addresses)

@@ -69,6 +69,9 @@ class Outgoing(Session):
             self.fault = f"it has closed the connection without a word: no broker, or one that wants {wants}?"
         super().connection_lost(exc)
 
+    def not_understood(self, text: str) -> str:
+        return text if self.accepted else f"what is there does not speak as a broker, is it the right port? ({text})"
+
     def _enter(self, write: Callable[[memoryview], object]) -> int:
         return self._hub.engine.dial(write, self._hello)
 

@@ -68,9 +68,9 @@ class Seeing:
     def definition(self, kind: str, key: str, text: str, node: Node | None) -> None:
         """A stream or channel is not at a node (None: this one) as it should be, or it is so at last."""
         stream, _, channel = key.partition("/")
-        who = node or self._mesh.members.me
+        name, guid = (self._hub.name, self._hub.guid) if node is None else (node.name, node.guid)
         more = {"stream": stream} | ({"channel": channel} if channel else {})
-        self.tell(kind, text, node=who.name, guid=who.guid, **more)
+        self.tell(kind, text, node=name, guid=guid, **more)
 
     def pong(self, conn: int) -> None:
         if (asked := self._asked.pop(conn, None)) is not None:
