@@ -1,4 +1,4 @@
-"""When a client writes: of many requests or replies some before the last is made, one alone at once, and nothing is left lying."""
+"""When a client writes: of many requests or replies some before the last is made, one alone at once, nothing is left lying or overtaken."""
 
 import asyncio
 
@@ -83,3 +83,30 @@ async def test_large_requests_of_one_turn_arrive_whole_though_the_socket_is_full
                 replies = await asyncio.gather(*(other.request("length", bytes(n), timeout=60) for n in sizes))
         assert [int(reply.text) for reply in replies] == list(sizes)
     assert max(early) > 400_000
+
+
+async def test_what_is_stored_in_one_turn_is_not_held_up_by_a_transport_that_only_holds_it(early: list[int]) -> None:
+    async with busway.serve() as server, server.connect() as bus:
+        connection = bus._core.connection
+        assert connection is not None
+        placing = [bus.publish("t", str(n), durable=True) for n in range(100)]
+        assert not connection.paused
+        assert [(await one).sequence for one in placing] == list(range(1, 101))
+    assert early == []
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("url", [(), (URL,)], ids=["memory", "tcp"])
+async def test_nobody_overtakes_those_who_wait_for_room(url: tuple[str, ...]) -> None:
+    async with busway.serve(*url) as server, busway.connect(server.addresses[0]) if url else server.connect() as bus:
+        connection = bus._core.connection
+        assert connection is not None
+        connection.pause_writing()
+        waiting = [asyncio.ensure_future(bus.publish("t", f"{n}", durable=True)) for n in range(3)]
+        many = asyncio.ensure_future(bus.publish_many("t", ["3", "4"], durable=True))
+        await asyncio.sleep(0)  # they look, and wait
+        connection.resume_writing()
+        late = [asyncio.ensure_future(bus.publish("t", f"{n}", durable=True)) for n in range(5, 8)]
+        assert [(await one).sequence for one in waiting] == [1, 2, 3]
+        assert [place.sequence for place in await many] == [4, 5]
+        assert [(await one).sequence for one in late] == [6, 7, 8]

@@ -53,7 +53,7 @@ class Cluster:
         return self
 
     def _lead(self) -> None:
-        """Start the master; on other ports if somebody else was faster."""
+        """Start the master; on other ports if somebody else was faster, which ends it."""
         for last in (False, False, True):
             self._web, self._port = free_port(), free_port()
             ports = ("--port", str(self._port), "--webui-port", str(self._web))
@@ -77,7 +77,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._web}/json/", timeout=5) as answer:
                 told = json.load(answer)
-        except OSError:
+        except (OSError, ValueError):  # a page for people: somebody else was faster with this port
             return -1
         return sum(worker["state"] == "ALIVE" for worker in told["workers"])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from busway.errors import BusError, Code, Disconnected, RemoteProtocolError
 from busway.settings import KiB
-from busway.transport import client_buffer, tune, write_now
+from busway.transport import client_buffer, is_direct, tune, write_now
 
 if TYPE_CHECKING:
     from busway.client.core import Core
@@ -47,6 +47,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = client_buffer()
         self._inside = False
         self._scheduled = False
+        self._direct = False
         self._ahead = 0
         self._heard = False
         self._news = False
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         tune(self.transport)
+        self._direct = is_direct(self.transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, named by asyncio
         return self._buffer
@@ -159,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
             return
         self._ahead += 1
-        if self._ahead >= _AHEAD:
+        if self._ahead >= _AHEAD and self._direct:
             self._flush_now()
 
     def stop(self, *, stop: bool) -> None:

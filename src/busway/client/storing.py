@@ -98,6 +98,9 @@ class Unstored:
         self._sent: deque[Underway] = deque()
         self._bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()
+        self._line = asyncio.Lock()
+        self._queued = 0
+        """Those who wait for room, one behind the other; nobody passes them."""
         self._tried: dict[str, int] = {}
         """Brokers that got some of these and gave no answer, and the last number that each may have got."""
 
@@ -110,7 +113,7 @@ class Unstored:
         """Send a message, and wait until it is as safe as its stream promises; its place."""
         core = self._core
         connection = core.connection
-        if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
+        if connection is None or self._full(connection):
             return self._one_later(topic, payload, fields, times)
         return self._begin_one(connection, topic, payload, fields, times)
 
@@ -118,7 +121,7 @@ class Unstored:
         """Send a message if that can be done at once, of which those are told; False: nothing is sent."""
         core = self._core
         connection = core.connection
-        if not core.open or connection is None or connection.paused or connection.stopped or self._bytes > _UNSTORED:
+        if connection is None or self._full(connection):
             return False
         now = ambient.time_ns()
         payload = row[1]
@@ -233,18 +236,31 @@ class Unstored:
         if len(self._sent) == 1:
             connection.flush()  # alone: nothing is gained by waiting for the end of the turn
 
+    def _full(self, connection: Connection) -> bool:
+        """Whether who wants to send has to wait."""
+        waits = self._queued or self._bytes > _UNSTORED
+        return bool(waits or connection.paused or connection.stopped or not self._core.open)
+
     async def _ready(self, size: int) -> Connection:
-        """Wait until so many bytes more may wait to be stored, and there is a connection that takes something."""
+        """Wait until so many bytes more may wait to be stored, and there is a connection that takes something.
+
+        Who came first goes first: what is sent next is in the order of the calls.
+        """
         core = self._core
-        while self._bytes and self._bytes + size > _UNSTORED:
-            future = core.loop.create_future()
-            self._room.append(future)
-            await future
-        connection = await core.regained()
-        while connection.paused or connection.stopped:
-            await connection.room(publish=True)
-            connection = await core.regained()
-        return connection
+        self._queued += 1
+        try:
+            async with self._line:
+                while self._bytes and self._bytes + size > _UNSTORED:
+                    future = core.loop.create_future()
+                    self._room.append(future)
+                    await future
+                connection = await core.regained()
+                while connection.paused or connection.stopped:
+                    await connection.room(publish=True)
+                    connection = await core.regained()
+                return connection
+        finally:
+            self._queued -= 1
 
     def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
         """The broker has stored so many, from this number on."""

@@ -2,6 +2,17 @@
 
 from busway.transport.address import Address, parse
 from busway.transport.driver import Listener, dial, listen
-from busway.transport.flow import broker_buffer, client_buffer, tune, write_now
+from busway.transport.flow import broker_buffer, client_buffer, is_direct, tune, write_now
 
-__all__ = ["Address", "Listener", "broker_buffer", "client_buffer", "dial", "listen", "parse", "tune", "write_now"]
+__all__ = [
+    "Address",
+    "Listener",
+    "broker_buffer",
+    "client_buffer",
+    "dial",
+    "is_direct",
+    "listen",
+    "parse",
+    "tune",
+    "write_now",
+]

@@ -47,10 +47,16 @@ def tune(transport: Transport) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
 
 
-def write_now(transport: Transport, data: memoryview) -> None:
-    """Write in the midst of a turn of the loop.
+def is_direct(transport: Transport) -> bool:
+    """Whether nothing stands between the transport and the system, so that write_now() can reach that."""
+    return transport.get_extra_info("socket") is not None and transport.get_extra_info("sslcontext") is None
 
-    uvloop gives what is written to the system when a turn is over, unless it is more than the transport may hold.
+
+def write_now(transport: Transport, data: memoryview) -> None:
+    """Write in the midst of a turn of the loop, by a transport that is direct.
+
+    uvloop gives what is written to the system when a turn is over, unless it is more than the transport may hold. (What holds
+    it in memory would only say that it is full.)
     """
     transport.set_write_buffer_limits(high=0)
     transport.write(data)
