@@ -41,15 +41,19 @@ class Standing:
             handing.wake()
 
     def absorb(
-        self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str]
+        self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str], since: int = 0
     ) -> "list[asyncio.Future[None]]":
-        """What became of the channels of a stream while another broker handed out; some were made there, some removed. What to wait for until that is noted."""
+        """What became of the channels of a stream while another broker handed out; some were made there, some removed. What to wait for until that is noted.
+
+        `since`: when that broker began, as epochs are. What was made here later is none of those that it removed.
+        """
         delivering = self._delivering
         channels = delivering.channels.get(stream.number)
         if channels is None:
             return []
         told: list[asyncio.Future[None] | None]
-        told = [delivering.forget_channel(channels[name]) for name in gone if name in channels]
+        over = [channels[name] for name in gone if name in channels]
+        told = [delivering.forget_channel(one) for one in over if not since or one.machine.epoch < since]
         for name, state in states.items():
             if (handing := channels.get(name)) is not None:
                 if name in made:

@@ -111,7 +111,7 @@ class Heir:
         parts = list(split(entries))
         for at, part in enumerate(parts):
             end = at == len(parts) - 1
-            self._send(conn, Back(copy.name, part, made, gone, more=not end, last=last and end))
+            self._send(conn, Back(copy.name, part, made, gone, more=not end, last=last and end, turn=mark.turn))
 
     # Inside.
 

@@ -143,6 +143,8 @@ class Back(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """This is not all of it."""
     last: bool = False
     """And that was all of all streams."""
+    turn: Number = 0
+    """When the mirror began, by its clock, in microseconds: it may be told twice, and is taken in once. 0: an earlier version."""
 
 
 class Took(msgspec.Struct, frozen=True, array_like=True, tag=14):
