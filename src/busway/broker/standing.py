@@ -56,11 +56,10 @@ class Standing:
         told = [delivering.forget_channel(one) for one in over if not since or one.machine.epoch < since]
         for name, state in states.items():
             if (handing := channels.get(name)) is not None:
-                if name in made:
-                    # It was made here, too, by who did not know of that: one channel, which is done with what either is done with. Their epochs
-                    # are those of two clocks, and tell nothing.
-                    state.epoch = handing.machine.epoch
-                told.append(handing.do(handing.machine.absorb(state, handing.now)))
+                machine = handing.machine
+                # If it was made there it was made here, too, by who did not know of that.
+                take_in = machine.unite if name in made else machine.absorb
+                told.append(handing.do(take_in(state, handing.now)))
             elif name in made:
                 state.config = state.config or ChannelConfig()
                 told.append(delivering.noted[stream.number].write(list(state.entries())))
