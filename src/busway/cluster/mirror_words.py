@@ -172,6 +172,6 @@ def read(packed: bytes) -> Word:
             StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
         elif isinstance(word, Gone | Back):
             check_name("stream", word.name)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise Stranger(f"nothing that a mirror or its node says: {error}") from error
     return word
