@@ -7,6 +7,9 @@ from collections import Counter
 import pytest
 
 import busway
+from busway.broker.channel_frames import join_of
+from busway.broker.replaying import _Since
+from busway.errors import Code
 from tests.support import regular, wire
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until
 from tests.support.process import memory
@@ -308,3 +311,24 @@ async def test_a_call_that_is_accepted_and_an_offer_that_is_replied_to(net: Net)
             assert await payloads(second, 1) == [b"x"]
     assert server.stats()["pending"] == 0
     await alive(net)
+
+
+async def test_a_question_that_is_nested_too_deep_is_refused(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    """Who asks hears why, and goes on."""
+    await net.serve()
+    bus = await net.connect()
+    deep = b'{"name":"default","more":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    for topic in ("$bus/info", "$bus/kept", "$bus/stream/list", "$bus/channel/list", "$bus/stored"):
+        with pytest.raises(busway.ServiceError) as refused:
+            await bus.request(topic, deep)
+        assert refused.value.code == Code.HANDLER_ERROR
+    assert not [record for record in caplog.records if record.exc_info]
+    await alive(net)
+
+
+def test_places_and_channels_that_are_nested_too_deep_are_refused() -> None:
+    deep = b"\x91" * 100_000 + b"\xc0"
+    with pytest.raises(busway.InvalidRule, match="since"):
+        _Since(b"\x92\xa3all" + deep)
+    with pytest.raises(busway.Rejected, match="CHANNEL"):
+        join_of(b"\x81\xa4more" + deep)

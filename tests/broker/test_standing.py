@@ -3,7 +3,7 @@
 import pytest
 
 import busway
-from busway.broker.progress import ChannelState
+from busway.broker.progress import ChannelState, Created, Done, rebuild
 from tests.support.net import gather
 
 
@@ -27,3 +27,22 @@ async def test_a_channel_that_was_made_on_both_sides_is_done_with_what_either_is
             hub.delivering.standing.wake()
         async with bus.channel("orders", "work", window=3) as work:
             assert (await work.recv(timeout=60)).text == "5"
+
+
+@pytest.mark.parametrize(("here", "there"), [("first", 4), (4, 0)])
+async def test_such_a_channel_begins_where_the_earlier_of_both_did(here: str | int, there: int) -> None:
+    """Nobody has acknowledged what lies before the later one."""
+    async with busway.serve() as server, server.connect() as bus:
+        hub = server._running()
+        await bus.create_stream("orders", ["orders/**"], store="memory")
+        for number in range(6):
+            await bus.publish("orders/x", str(number), durable=True)
+        stream = hub.streaming.streams["orders"]
+        await bus.create_channel("orders", "work", start=here)
+        state = rebuild([Created("work", 1, there, None), Done("work", 1, there + 1)])["work"]
+        hub.delivering.standing.rest()
+        hub.delivering.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
+        hub.delivering.standing.wake()
+        async with bus.channel("orders", "work", window=6) as work:
+            left = [number for number in range(6) if number != there]
+            assert [message.offset for message in await gather(work, 5)] == left

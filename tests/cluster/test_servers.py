@@ -78,6 +78,7 @@ def test_servers_json(write):
     ("entries", "said"),
     [
         ("[", "servers.json"),
+        ("[" * 100_000, "servers.json"),
         ({}, "array"),
         ([{"name": "x"}], "connection"),
         ([entry(connection={"port": None})], r"entry 1 \(srv1\): connection: a port"),

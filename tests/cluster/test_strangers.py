@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import busway
+from busway.cluster import definitions, keepsakes, mirror_words, turn_words, words
 from busway.cluster.actions import Admit, Dial, Notice
 from busway.cluster.discovery import addresses_of
 from busway.cluster.membership import Membership
@@ -247,3 +248,42 @@ def test_whom_this_node_has_dialled_goes_before_all_who_came_under_its_guid():
     members.take()
     members.tick(2.0)
     assert [action.conn for action in members.take() if isinstance(action, Admit)] == [10]
+
+
+DEEP = b"\x91" * 100_000 + b"\xc0"
+"""MessagePack: lists in lists."""
+
+
+@pytest.mark.parametrize(
+    ("read", "packed"),
+    [
+        (turn_words.read, b"\x99" + b"\x90\x90\x90\xc2\xc2\x90\x90\x00" + DEEP),
+        (mirror_words.read, b"\x92\x0e" + DEEP),
+        (lambda packed: words.read(words.Located, packed), b"\x93\x00\xa0" + DEEP),
+        (definitions.read, b"\x91\x94\xa1s\x01\xa1g" + DEEP),
+        (keepsakes.read, b"\x91\x92\x01" + DEEP),
+        (read_sightings, b"\x91\x81\xa1x" + DEEP),
+    ],
+)
+def test_what_is_nested_too_deep_is_no_word_of_a_node(read, packed):
+    """What a version to come may add is left out; but it has to be looked through."""
+    with pytest.raises(Stranger):
+        read(packed)
+
+
+async def test_who_comes_with_something_that_is_nested_too_deep_is_refused(cluster, caplog):
+    """Before it has shown that it has the key, if there is one."""
+    server = await cluster.start()
+    host, _, port = server.addresses[0].removeprefix("tcp://").partition(":")
+    said = wire.hello(7, "evil", more=0)
+    assert said.endswith(b"\xa4more\x00")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    content = said[4:-1] + DEEP
+    writer.write(len(content).to_bytes(4, "little") + content)
+    async with asyncio.timeout(60):
+        frames = wire.split(await reader.read())[0]
+    writer.close()
+    assert frames
+    assert not [record for record in caplog.records if record.exc_info]
+    async with server.connect() as bus:
+        await bus.request("$bus/info", b"{}")

@@ -49,7 +49,7 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
         return
     try:
         said = _decoder.decode(map_bytes)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         hub.faults += 1
         session.close(Code.HANDSHAKE, f"HELLO: {error}")
         return

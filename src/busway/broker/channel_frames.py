@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 def join_of(rest: bytes) -> Join:
     try:
         join = msgspec.msgpack.decode(rest, type=Join)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Rejected(f"CHANNEL: {error}", code=Code.INVALID_SETTING) from error
     check_channel(join.channel)
     return join

@@ -61,6 +61,8 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="new"):
     floor: Offset
     config: ChannelConfig | None
     """None if the entry that had it was damaged."""
+    begin: Offset | None = None
+    """Where the channel began, or was put to: of what lies before nobody has said that it is done. None: at the floor."""
 
 
 class Configured(msgspec.Struct, frozen=True, array_like=True, tag="set"):
@@ -113,13 +115,20 @@ class ChannelState:
     """What is done above the floor."""
     deliveries: Runs = field(default_factory=Runs)
     """How often what is not done was handed out, as far as that was noted."""
+    begin: int = -1
+    """Where it began, or was put to; -1 stands for the floor when it is made."""
+
+    def __post_init__(self) -> None:
+        if self.begin < 0:
+            self.begin = self.floor
 
     def copy(self) -> "ChannelState":
-        return ChannelState(self.channel, self.config, self.epoch, self.floor, self.done.copy(), self.deliveries.copy())
+        done, deliveries = self.done.copy(), self.deliveries.copy()
+        return ChannelState(self.channel, self.config, self.epoch, self.floor, done, deliveries, self.begin)
 
     def move(self, epoch: int, floor: int) -> None:
         """Begin anew at an offset."""
-        self.epoch, self.floor = epoch, floor
+        self.epoch, self.floor, self.begin = epoch, floor, floor
         self.done.clear()
         self.deliveries.clear()
 
@@ -130,7 +139,7 @@ class ChannelState:
 
     def entries(self) -> Iterator[Entry]:
         """The fewest entries that make this state."""
-        yield Created(self.channel, self.epoch, self.floor, self.config)
+        yield Created(self.channel, self.epoch, self.floor, self.config, self.begin)
         spans = ((start, end - start) for start, end, _ in self.done)
         while part := tuple(islice(spans, _PART)):
             yield Done(self.channel, self.epoch, self.floor, part)
@@ -151,7 +160,8 @@ def apply(states: States, entry: Entry) -> None:
         states.pop(entry.channel, None)
         return
     if isinstance(entry, Created):
-        states[entry.channel] = ChannelState(entry.channel, entry.config, entry.epoch, entry.floor)
+        begin = entry.floor if entry.begin is None else min(entry.begin, entry.floor)
+        states[entry.channel] = ChannelState(entry.channel, entry.config, entry.epoch, entry.floor, begin=begin)
         return
     state = states.get(entry.channel)
     if state is None:

@@ -284,7 +284,7 @@ class _Since:
                 self._value = msgspec.convert(self._value, _Nanoseconds)
             elif self._kind not in {"all", "new"}:
                 raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidRule(f"since: {error}") from error
         self._begun = ambient.time_ns()
 

@@ -60,13 +60,13 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
         return
     try:
         payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
-    except (msgspec.MsgspecError, BusError) as error:
+    except (msgspec.MsgspecError, RecursionError, BusError) as error:
         hub.engine.reply(conn, number, *refusal(message, error))
         return
     hub.engine.reply(conn, number, Code.OK, payload)
 
 
-def refusal(message: Message, error: BusError | msgspec.MsgspecError) -> tuple[int, bytes]:
+def refusal(message: Message, error: BusError | msgspec.MsgspecError | RecursionError) -> tuple[int, bytes]:
     """Code and text for who asked."""
     if isinstance(error, BusError):
         return error.code or Code.STORE_FAILED, error.reason.encode()  # what has no code is of the broker's disk
@@ -91,7 +91,7 @@ class Answering:
         try:
             made = await service(hub, message)
             code, payload = int(Code.OK), made if isinstance(made, bytes) else msgspec.json.encode(made)
-        except (msgspec.MsgspecError, BusError) as error:
+        except (msgspec.MsgspecError, RecursionError, BusError) as error:
             code, payload = refusal(message, error)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             hub.unexpected(error, session, message.topic)

@@ -41,22 +41,25 @@ class Standing:
             handing.wake()
 
     def absorb(
-        self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str]
+        self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str], since: int = 0
     ) -> "list[asyncio.Future[None]]":
-        """What became of the channels of a stream while another broker handed out; some were made there, some removed. What to wait for until that is noted."""
+        """What became of the channels of a stream while another broker handed out; some were made there, some removed. What to wait for until that is noted.
+
+        `since`: when that broker began, as epochs are. What was made here later is none of those that it removed.
+        """
         delivering = self._delivering
         channels = delivering.channels.get(stream.number)
         if channels is None:
             return []
         told: list[asyncio.Future[None] | None]
-        told = [delivering.forget_channel(channels[name]) for name in gone if name in channels]
+        over = [channels[name] for name in gone if name in channels]
+        told = [delivering.forget_channel(one) for one in over if not since or one.machine.epoch < since]
         for name, state in states.items():
             if (handing := channels.get(name)) is not None:
-                if name in made:
-                    # It was made here, too, by who did not know of that: one channel, which is done with what either is done with. Their epochs
-                    # are those of two clocks, and tell nothing.
-                    state.epoch = handing.machine.epoch
-                told.append(handing.do(handing.machine.absorb(state, handing.now)))
+                machine = handing.machine
+                # If it was made there it was made here, too, by who did not know of that.
+                take_in = machine.unite if name in made else machine.absorb
+                told.append(handing.do(take_in(state, handing.now)))
             elif name in made:
                 state.config = state.config or ChannelConfig()
                 told.append(delivering.noted[stream.number].write(list(state.entries())))

@@ -48,9 +48,10 @@ class Turning(Giving):
         if state.epoch > self._epoch:
             self._begin_anew()
             self._epoch = state.epoch
-            past.move(state.epoch, state.floor)
-            self._ahead.again(state.floor)
-            out.append(Note(Sought(self.name, state.epoch, state.floor)))
+            past.move(state.epoch, state.begin)
+            self._ahead.again(state.begin)
+            self._noted = state.begin
+            out.append(Note(Sought(self.name, state.epoch, state.begin)))
         cut = (self._held.cut_out(start, end) for start, end, _ in state.done)
         for run in chain(self._held.cut_below(state.floor), *cut):
             if run.holder is not None:
@@ -68,6 +69,32 @@ class Turning(Giving):
         out += (Note(one) for one in state.entries() if isinstance(one, Done | Delivered))
         out.append(Note(Done(self.name, state.epoch, state.floor)))
         return self._pump(now, out)
+
+    def unite(self, state: ChannelState, now: float) -> list[Action]:
+        """Another channel was made elsewhere under the same name: they are one, which begins where the earlier of both does and is done with what either is done with.
+
+        Their epochs are those of two clocks, and tell nothing. While it rests.
+        """
+        state, past = state.copy(), self._ahead.past
+        state.done.put(state.begin, state.floor)
+        begin = max(state.begin, self._first)
+        if begin < past.begin:
+            floor, cursor = past.begin, self.cursor
+            for run in self._held:  # what lies between them is done
+                state.done.put(floor, run.start)
+                floor = run.end
+                if run.deliveries > 1:
+                    state.deliveries.put(run.start, run.end, run.deliveries)
+            state.done.put(floor, cursor)
+            for start, end, _ in past.done:
+                state.done.put(max(start, cursor), end)
+            for start, end, times in past.deliveries:
+                state.deliveries.put(max(start, cursor), end, times)
+            state.epoch, state.begin = self._epoch + 1, begin
+        else:
+            state.epoch, state.begin = self._epoch, past.begin
+        state.floor = state.begin
+        return self.absorb(state, now)
 
     def _begin_anew(self) -> None:
         """Nothing is held, and nobody has anything."""

@@ -146,7 +146,7 @@ class Agreeing(Talk):
             return
         try:
             done = msgspec.msgpack.decode(body, type=_Done)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise Stranger(f"done: {error}") from error
         if done.error:
             node = self._links[conn]

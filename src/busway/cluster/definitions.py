@@ -163,6 +163,6 @@ def read(packed: bytes) -> list[Definition]:
     """Raises Stranger."""
     try:
         found: list[Definition] = _decoder.decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"not a list of streams and channels: {error}") from error
     return found

@@ -67,7 +67,7 @@ class Heir:
                 copy.fresh = True
 
     def left(self, guid: str) -> dict[str, int]:
-        """How many messages of the channels of that node are not done, by stream, as far as that is known here."""
+        """How many messages of the channels of that node are not done, by stream, as far as that is known here. What is being written now is added when it is."""
         found: dict[str, int] = {}
 
         def shown(copy: Copy, entries: list[Entry]) -> None:
@@ -111,7 +111,7 @@ class Heir:
         parts = list(split(entries))
         for at, part in enumerate(parts):
             end = at == len(parts) - 1
-            self._send(conn, Back(copy.name, part, made, gone, more=not end, last=last and end))
+            self._send(conn, Back(copy.name, part, made, gone, more=not end, last=last and end, turn=mark.turn))
 
     # Inside.
 

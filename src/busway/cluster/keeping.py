@@ -159,7 +159,7 @@ class Keeping(Talk):
             self._clients[sender] = self._hub.clients
         try:
             new = word.kept(self._clients[sender])
-        except (struct.error, msgspec.MsgspecError, ValueError, TypeError) as error:
+        except (struct.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise Stranger(f"a kept message on {word.topic!r} that is none: {error}") from error
         box = self._hub.keeping.box
         old = box.get(new.key)

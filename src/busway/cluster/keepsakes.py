@@ -84,7 +84,7 @@ def read(packed: bytes) -> list[Word]:
     """What a node says. Raises Stranger."""
     try:
         words = _decoder.decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"not a list of kept messages: {error}") from error
     for word in words:
         if isinstance(word, Put):

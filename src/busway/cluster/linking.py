@@ -126,7 +126,7 @@ class Linking:
         try:
             said = msgspec.msgpack.decode(packed)
             node = said.get("node") if isinstance(said, dict) else None
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             node = None
         if node is None:
             self._failed(conn, Code.HANDSHAKE, "it is a broker that is in no cluster")

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from busway import ambient
 from busway.broker.data import replace, sealed, unsealed
 from busway.cluster.copies import FOLDER, found
 
@@ -30,6 +31,8 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Those that counted when it began, or since; but for those that have said that they stop."""
     gone: bool = False
     """Somebody has said that the node never comes again."""
+    turn: int = 0
+    """When it began last, in microseconds: never the same twice."""
 
 
 class Marks:
@@ -65,7 +68,8 @@ class Marks:
         """This one hands out now. What was not given back since an earlier time counts on."""
         mark = self.get(guid)
         count = {*nodes, *(mark.nodes if mark.last else ())}
-        self._put(guid, Mark(channels | mark.channels, last=True, nodes=sorted(count), gone=mark.gone))
+        turn = max(ambient.time_ns() // 1000, mark.turn + 1)
+        self._put(guid, Mark(channels | mark.channels, last=True, nodes=sorted(count), gone=mark.gone, turn=turn))
 
     def counts(self, nodes: Iterable[str]) -> None:
         """These count now, too."""

@@ -143,6 +143,8 @@ class Back(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """This is not all of it."""
     last: bool = False
     """And that was all of all streams."""
+    turn: Number = 0
+    """When the mirror began, by its clock, in microseconds: it may be told twice, and is taken in once. 0: an earlier version."""
 
 
 class Took(msgspec.Struct, frozen=True, array_like=True, tag=14):
@@ -170,6 +172,6 @@ def read(packed: bytes) -> Word:
             StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
         elif isinstance(word, Gone | Back):
             check_name("stream", word.name)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise Stranger(f"nothing that a mirror or its node says: {error}") from error
     return word

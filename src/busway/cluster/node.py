@@ -102,7 +102,7 @@ def read_sightings(packed: bytes) -> list[Sighting]:
     """What another node tells of those it knows. Raises Stranger."""
     try:
         told: list[Sighting] = _sightings.decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"not a list of nodes: {error}") from error
     for one in told:
         _check_addresses(one.node)

@@ -23,6 +23,8 @@ class _Known(msgspec.Struct, forbid_unknown_fields=True):
     """All of the cluster."""
     left: bool = False
     """This one has told the others that it stops: they do not count it."""
+    taken: dict[str, int] = {}
+    """The last turn of each mirror of which this one has noted what it did."""
 
 
 class Remembered:
@@ -55,6 +57,15 @@ class Remembered:
     def left(self) -> bool:
         return self._known.left
 
+    def taken(self, guid: str) -> int:
+        """The last turn of a mirror of which all is noted here; 0: none."""
+        return self._known.taken.get(guid, 0)
+
+    def take(self, guid: str, turn: int) -> None:
+        """All that this mirror did in its turn is noted here."""
+        if turn:
+            self._write(taken=self._known.taken | {guid: turn})
+
     def leave(self, *, yes: bool) -> None:
         """This node stops, or is there again."""
         self._write(left=yes)
@@ -80,7 +91,7 @@ class Remembered:
             heirs=[one for one in self._known.heirs if one != guid],
         )
 
-    def _write(self, **changes: list[str] | bool) -> None:
+    def _write(self, **changes: list[str] | dict[str, int] | bool) -> None:
         known = msgspec.structs.replace(self._known, **changes)
         if known == self._known:
             return

@@ -124,7 +124,7 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
     try:
         given = json.loads(text)
         entries = msgspec.convert(given, list[_Entry])
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise ServersError(f"{path}: {error}") from error
     _tell_unused(path, given)
     found: dict[str, Listed] = {}

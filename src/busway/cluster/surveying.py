@@ -158,7 +158,7 @@ class Surveying(Talk):
                     told.set_result(_answers.decode(body))
                 return
             question = _questions.decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise error if isinstance(error, Stranger) else Stranger(f"a survey: {error}") from error
         what, stream, channel, _, _ = question
         named = is_name(stream) or (what == _STREAMS and not stream)

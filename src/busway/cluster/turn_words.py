@@ -44,5 +44,5 @@ def read(packed: bytes) -> Said:
     """What a node says. Raises Stranger."""
     try:
         return _decoder.decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"turns: {error}") from error

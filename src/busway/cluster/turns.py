@@ -69,7 +69,7 @@ class Turns(Talk):
         self._lost: dict[str, float] = {}
         """When this one lost the nodes that it mirrors."""
         self._waking = Waking(hub.engine.ping)
-        self._returning = Returning(hub, send)
+        self._returning = Returning(hub, mirroring.known, send)
         self._differed: set[str] = set()
         self._giving: set[str] = set()
         """Nodes that are back, and don't know yet what became of their channels."""
@@ -233,8 +233,8 @@ class Turns(Talk):
         """A mirror has handed out for this node; or this one has, and the other knows what came of it."""
         if isinstance(back, Took):
             self._heir.given(self._links.get(conn, ""))
-        elif self._links.get(conn) in self._mirroring.known.heirs:
-            self._returning.heard(conn, back)
+        elif (guid := self._links.get(conn, "")) in self._mirroring.known.heirs:
+            self._returning.heard(conn, guid, back)
 
     # Time.
 
@@ -262,6 +262,7 @@ class Turns(Talk):
         if self._stopped:
             return
         self._stopped = True
+        self._returning.stop()
         if self._links:
             self._mirroring.known.leave(yes=True)
         if self._own is not None and self._own.hand_over():

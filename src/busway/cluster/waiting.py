@@ -25,7 +25,8 @@ class Waiting:
         """Seconds until it is told, for a node may only be started again."""
         self._since: dict[str, float] = {}
         self._left: dict[str, dict[str, int]] = {}
-        """Messages by node and stream, of those that are told."""
+        """Messages by node and stream, as soon as they are known: a journal that is being written shows them later."""
+        self._told: set[str] = set()
         self._why: Mapping[str, str] = {}
 
     def look(self, now: float, idle: Mapping[str, str]) -> None:
@@ -34,12 +35,14 @@ class Waiting:
         for guid in self._since.keys() - idle.keys():
             del self._since[guid]
             self._left.pop(guid, None)
+            self._told.discard(guid)
         for guid in idle:
             since = self._since.setdefault(guid, now)
             if guid not in self._left and now >= since + self._after:
                 self._left[guid] = self._heir.left(guid)
-                if self._left[guid]:
-                    self._tell(guid, self._text(guid))
+            if self._left.get(guid) and guid not in self._told:
+                self._told.add(guid)
+                self._tell(guid, self._text(guid))
 
     def why(self, guid: str, stream: str) -> str | None:
         """Why nothing of that part is handed out, if something is to be."""

@@ -121,7 +121,7 @@ def read(kind: type[T], packed: bytes) -> T:
     """What was said. Raises Stranger."""
     try:
         said: T = _decoders[kind].decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"{kind.__name__.lower()}: {error}") from error
     if isinstance(said, Place) and sum(count for _, count in said.runs) > MOST_NUMBERS:
         raise Stranger(f"place: more than {MOST_NUMBERS} numbers")

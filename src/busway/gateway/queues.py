@@ -57,7 +57,7 @@ class Queue:
         """Whether it is the whole stream, or that has others."""
         try:
             self.note = msgspec.json.decode(config.note or "{}", type=Note)
-        except msgspec.MsgspecError:  # a note of somebody else
+        except (msgspec.MsgspecError, RecursionError):  # a note of somebody else
             self.note = Note()
         text = encoded(f"OK, PUB (mq={topic})")
         self.acked = b',"status":200,"body":' + text + b"}", b'},"status":200,"body":' + text + b"}"

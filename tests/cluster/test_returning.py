@@ -1,0 +1,180 @@
+"""What a node does with what its mirror tells it, when a disk is full or a link is lost in the midst of it."""
+
+import asyncio
+import errno
+from contextlib import asynccontextmanager
+
+import pytest
+
+import busway
+from busway import ambient
+from busway.broker.journal import decode
+from busway.broker.progress import ChannelConfig, Created, Done, rebuild
+from busway.broker.records import scan
+from busway.cluster import returning
+from busway.cluster.mirror_words import Back, Took
+from busway.cluster.remembered import Remembered
+from busway.cluster.returning import Returning
+from tests.support.net import eventually, gather
+
+MIRROR = "b" * 32
+
+
+class Node:
+    """A broker that has stored ten messages, and is told by its mirror what became of its channels."""
+
+    def __init__(self, hub, bus, folder):
+        self.hub, self.bus, self.folder = hub, bus, folder
+        self.took = []
+        self.turn = ambient.time_ns() // 1000
+        self.restart()
+
+    def restart(self):
+        """What it knew only in memory is gone."""
+        self.known = Remembered(self.folder)
+        self.returning = Returning(self.hub, self.known, lambda conn, word: self.took.append((conn, word)))
+
+    @property
+    def stream(self):
+        return self.hub.streaming.streams["jobs"]
+
+    @property
+    def channels(self):
+        return self.hub.delivering.channels[self.stream.number]
+
+    @property
+    def journal(self):
+        return self.hub.delivering.noted[self.stream.number]
+
+    def tell(self, conn, *entries, **more):
+        self.returning.heard(conn, MIRROR, Back("jobs", entries, last=True, turn=self.turn, **more))
+
+    async def told(self, *conns):
+        async def so():
+            return self.took == [(conn, Took()) for conn in conns]
+
+        await eventually(so)
+
+    async def left(self, name):
+        """What is handed out of a channel."""
+        async with self.bus.channel("jobs", name, create=False, window=20) as jobs:
+            return [message.offset for message in await gather(jobs, self.channels[name].figures()["lag"])]
+
+
+def fill(patch, journal):
+    """Its disk is full."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patch.setattr(journal, "_add", full)
+    patch.setattr(journal, "_replace", full)
+
+
+@asynccontextmanager
+async def started(folder):
+    async with busway.serve(data=folder) as server, server.connect() as bus:
+        await bus.create_stream("jobs", ["jobs/**"])
+        for number in range(10):
+            await bus.publish("jobs/1", str(number), durable=True)
+        yield Node(server._running(), bus, folder)
+
+
+@pytest.fixture
+async def back(tmp_path):
+    async with started(tmp_path) as one:
+        yield one
+
+
+async def test_what_could_not_be_written_is_not_told_as_written(back, monkeypatch):
+    """The mirror would forget it, and a node that is killed then would hand it out again."""
+    await back.bus.create_channel("jobs", "work")
+    monkeypatch.setattr(returning, "RETRY", 0.01)
+    epoch, journal = back.channels["work"].machine.epoch, back.journal
+    with monkeypatch.context() as disk:
+        fill(disk, journal)
+        for conn in (1, 2):  # the link is lost, and made anew
+            back.tell(conn, Created("work", epoch, 0, ChannelConfig()), Done("work", epoch, 4))
+            before = journal.failed
+
+            async def tried(before=before):
+                return journal.failed > before + 2
+
+            await eventually(tried)
+            assert back.took == []
+            back.returning.closed(1)
+    await back.told(2)
+    assert rebuild(found.entry for found in scan(journal.file.read_bytes(), decode))["work"].floor == 4
+
+
+async def test_nobody_waits_for_a_stream_that_was_removed_before_it_could_be_written(back, monkeypatch):
+    await back.bus.create_channel("jobs", "work")
+    fill(monkeypatch, back.journal)
+    monkeypatch.setattr(returning, "RETRY", 0.01)
+    epoch = back.channels["work"].machine.epoch
+    back.tell(1, Created("work", epoch, 0, ChannelConfig()), Done("work", epoch, 4))
+    assert back.took == []
+    await back.bus.remove_stream("jobs")
+    await back.told(1)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("what", ["made anew", "sought", "removed"])
+async def test_what_is_told_again_says_nothing_of_what_was_done_since(back, what, restarted):
+    """The link was lost before the mirror heard that all of it is noted. It made the channel itself, by a clock that is ahead."""
+    said = Created("work", back.turn + 10**9, 0, ChannelConfig()), Done("work", back.turn + 10**9, 7)
+    back.tell(1, *said, made=("work",))
+    await back.told(1)
+    if what == "sought":
+        await back.bus.seek_channel("jobs", "work", "first")
+    else:
+        await back.bus.remove_channel("jobs", "work")
+    if what == "made anew":
+        await back.bus.create_channel("jobs", "work", start="first")
+    back.returning.closed(1)
+    if restarted:
+        back.restart()
+    back.tell(2, *said, made=("work",))
+    await back.told(1, 2)
+    if what == "removed":
+        assert "work" not in back.channels
+    else:
+        assert await back.left("work") == list(range(10))
+
+
+async def test_of_what_was_told_in_part_only_the_rest_is_taken_in_when_it_is_told_again(back):
+    await back.bus.create_stream("more", ["more/**"])
+    said = Created("work", back.turn, 0, ChannelConfig()), Done("work", back.turn, 7)
+    back.returning.heard(1, MIRROR, Back("jobs", said, made=("work",), turn=back.turn))
+    await back.bus.remove_channel("jobs", "work")
+    back.returning.heard(1, MIRROR, Back("more", said[:1], made=("work",), more=True, last=True, turn=back.turn))
+    back.returning.closed(1)
+    back.returning.heard(2, MIRROR, Back("jobs", said, made=("work",), turn=back.turn))
+    back.returning.heard(2, MIRROR, Back("more", said[:1], made=("work",), last=True, turn=back.turn))
+    await back.told(2)
+    assert not back.channels
+    assert list(back.hub.delivering.channels[back.hub.streaming.streams["more"].number]) == ["work"]
+
+
+async def test_what_the_mirror_did_when_it_stood_in_once_more_is_taken_in(back):
+    await back.bus.create_channel("jobs", "work")
+    epoch = back.channels["work"].machine.epoch
+    for done in (3, 6):
+        back.tell(1, Created("work", epoch, 0, ChannelConfig()), Done("work", epoch, done))
+        back.turn += 1
+    await back.told(1, 1)
+    assert await back.left("work") == [6, 7, 8, 9]
+
+
+async def test_a_channel_that_was_made_anew_is_none_that_the_mirror_removed(back):
+    """It removed the old one when it stood in; here it was made anew before anything was heard of that."""
+    await back.bus.create_channel("jobs", "old")
+    await back.bus.create_channel("jobs", "work")
+    back.turn = ambient.time_ns() // 1000 + 1
+    await back.bus.remove_channel("jobs", "work")
+    while ambient.time_ns() // 1000 <= back.turn:
+        await asyncio.sleep(0)
+    await back.bus.create_channel("jobs", "work")
+    back.tell(1, gone=("old", "work"))
+    await back.told(1)
+    assert list(back.channels) == ["work"]
