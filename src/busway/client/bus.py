@@ -210,7 +210,8 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
     ) -> int | Placed:
         """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields and scope; how many.
 
-        With `durable` they are stored, and their positions are returned when all are as safe as their stream promises.
+        With `durable` they are stored, and their positions are returned when all are as safe as their stream promises. They stay in
+        their order, which begins when this is awaited (a publish() begins when it is called).
         """
         if not durable and (expires is not None or delay is not None or deliver_at is not None):
             raise ValueError(_FOR_STORED)
