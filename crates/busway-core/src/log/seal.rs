@@ -2,12 +2,13 @@
 //!
 //! They are synced whatever the stream promises: an index is believed, and a `whole` is there for good, so after a power cut that
 //! took the records, messages would count as stored that are not there. It is done before anything is written to the next bucket, so
-//! only the last one can lose what was written to it. A disk that does not take them is told like one that does not take what was
+//! of those that are left only the last one can lack some of what was written to it. A disk that does not take them is told like one that does not take what was
 //! promised from memory: nothing more is taken, and it is tried again.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 
+use super::ahead::Ahead;
 use super::bucket::{index_name, log_name, Building, Summary, Topics};
 use super::files::{replace, rest, File};
 use super::once::Once;
@@ -20,18 +21,12 @@ impl Writer {
     pub(super) fn seal(&mut self, shared: &Shared, seal: Seal, sync: bool) -> bool {
         let synced = self.sync_all(shared);
         self.current = None;
-        let mut state = shared.state();
         if let Err(error) = synced {
-            let doubtful = |base: &u64| self.unsynced.contains(base);
-            let counts = state.buckets.iter().filter(|one| doubtful(&one.summary.base)).map(|one| one.summary.count);
-            state.unsynced = counts.sum();
-            state.stuck = Some(error.to_string());
-            state.pending.push_front(Piece::Seal(seal));
-            shared.stuck.store(true, SeqCst);
-            drop(state);
-            (shared.bell)();
+            shared.state().pending.push_front(Piece::Seal(seal));
+            self.tell(shared, &error);
             return false;
         }
+        let mut state = shared.state();
         if let Some(bucket) = state.buckets.iter_mut().find(|bucket| bucket.summary.base == seal.base) {
             bucket.sealed = true;
         }
@@ -51,11 +46,32 @@ impl Writer {
         true
     }
 
+    /// The disk does not take what was written.
+    fn tell(&self, shared: &Shared, error: &io::Error) {
+        let mut state = shared.state();
+        let doubtful = |summary: &Summary| self.unsynced.contains(&summary.base);
+        let summaries = state.buckets.iter().map(|bucket| bucket.summary);
+        state.unsynced = summaries.filter(doubtful).map(|summary| summary.count).sum();
+        state.stuck = Some(error.to_string());
+        shared.stuck.store(true, SeqCst);
+        drop(state);
+        (shared.bell)();
+    }
+
+    /// The log is closed.
+    pub(super) fn end_ahead(&mut self, shared: &Shared) {
+        if let Some(Err(error)) = self.ahead.as_mut().map(Ahead::finish) {
+            self.tell(shared, &error);
+        }
+    }
+
     /// Has the disk take all that was written to buckets.
     fn sync_all(&mut self, shared: &Shared) -> io::Result<()> {
         if self.unsynced.is_empty() {
             return Ok(());
         }
+        let ahead = self.ahead.as_mut().map_or(Ok(()), Ahead::finish);
+        ahead.inspect_err(|_| self.doubtful = true)?;
         let current = self.current.take();
         for base in &self.unsynced {
             let is = |bucket: &&Bucket| bucket.summary.base == *base;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::ahead::Ahead;
 use super::bucket::{log_name, Index, Mark, Summary};
 use super::files::{File, Files};
 use super::record::mark_group;
@@ -188,6 +189,8 @@ pub struct Writer {
     pub(super) unsynced: Vec<u64>,
     /// A sync of one of these has failed.
     pub(super) doubtful: bool,
+    /// On a thread of its own.
+    pub(super) ahead: Option<Ahead>,
 }
 
 enum Fault {
@@ -198,11 +201,13 @@ enum Fault {
 impl Writer {
     /// Until the log is closed.
     pub fn run(&mut self, shared: &Shared) {
+        self.ahead = Some(Ahead::default());
         loop {
             while self.step(shared) {}
             let state = shared.state();
             if state.closing && (state.pending.is_empty() || state.stuck.is_some() || state.failure.is_some()) {
-                return;
+                drop(state);
+                return self.end_ahead(shared);
             }
             if state.stuck.is_some() {
                 drop(shared.work.wait_timeout(state, RETRY));
@@ -298,6 +303,8 @@ impl Writer {
             if data.position == 0 {
                 shared.files.sync().map_err(Fault::Sync)?;
             }
+        } else if let Some(ahead) = &mut self.ahead {
+            ahead.wrote(&file, data.bytes.len());
         }
         Ok(())
     }
