@@ -612,7 +612,7 @@ class Log:
     @property
     def stuck(
         self,
-    ) -> tuple[str, int] | None: ...  # why what is told to be safe (with safety memory) is not written; records
+    ) -> tuple[str, int] | None: ...  # why what is told to be safe is not written, or not synced; records
     @property
     def first(self) -> int: ...  # the first offset that is there
     @property

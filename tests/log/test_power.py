@@ -7,7 +7,7 @@ import pytest
 
 from busway import errors
 from busway._core import Log, SimulatedFiles
-from tests.support.stored import Model, Stored, last_sequences, read_all, row
+from tests.support.stored import Model, Stored, last_sequences, read_all, row, stored
 
 ROUNDS = 300
 LIVES = 12
@@ -157,3 +157,85 @@ def test_a_hole_in_what_was_confirmed_stays_one_while_more_waits_to_be() -> None
         found = [one.offset for one in read_all(Log.open(files, by_hand=True))]
         kept += bool(found) and len(found) < found[-1] + 1
     assert kept > 20, "by chance the file is gone, or it was the first record"
+
+
+def read_there(log: Log) -> list[Stored]:
+    """What is there, also behind holes."""
+    return [one for begin in range(log.next) for one in stored(log.read(begin, 1)[2]) if one.offset == begin]
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_no_index_tells_of_records_that_are_gone(mirrored: bool) -> None:
+    """Written to many buckets and never asked to be synced: whoever sends again what was not confirmed finds it stored then, in its order."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        files = SimulatedFiles()
+        log = Log.open(files, by_hand=True, bucket_bytes=600, max_age=0)
+        sent = [row(chance.choice("ab"), bytes(chance.randrange(60)), session=1, number=n) for n in range(1, 80)]
+        left, confirmed = sent[:], 0
+        while left:
+            if mirrored:
+                log.confirm(confirmed)
+            count = chance.randrange(1, 5)
+            log.append(left[:count], 1000)
+            del left[:count]
+            log.flush()
+            log.write()
+            confirmed = chance.choice([confirmed, confirmed, log.safe, chance.randrange(confirmed, log.written + 1)])
+        files = files.survivor()
+        files.power_cut(seed)
+        again = Log.open(files, by_hand=True, bucket_bytes=600, max_age=0)
+        sent = sent[confirmed:] if mirrored else sent
+        places = again.append(sent, 2000)
+        again.flush()
+        again.write()
+        found = read_there(again)
+        known = {one.number: (one.offset, one.sequence) for one in found}
+        assert [known.get(one[5]) for one in sent] == places, seed
+        assert len(known) == len(found)
+        if mirrored:
+            assert [*known] == sorted(known), seed
+
+
+def written(files: SimulatedFiles, count: int) -> Log:
+    log = Log.open(files, by_hand=True, bucket_bytes=600, max_age=0)
+    log.append([row("a", b"some payload", session=1, number=number) for number in range(1, count + 1)], 1000)
+    log.flush()
+    return log
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_full_bucket_that_the_disk_does_not_take_is_told(seed: int) -> None:
+    files = SimulatedFiles()
+    log = written(files, 60)  # enough for a file with all that is known
+    files.fail(sync=True)
+    log.write()
+    assert log.stuck is not None
+    why, count = log.stuck
+    assert why == "the disk did not take it"
+    assert 0 < count == log.safe < 60, "nothing is written behind that bucket"
+    assert not any(name.endswith((".idx", ".all")) for name, _ in files.contents())
+    with pytest.raises(errors.DataFailed, match="did not take it"):
+        log.append([row("a")], 1000)
+    files.fail()
+    log.write()
+    assert (log.stuck, log.settle(), log.safe) == (None, None, 60)
+    # The sync that failed has stored nothing, and the one after it would not have either.
+    files = files.survivor()
+    files.power_cut(seed)
+    again = Log.open(files, by_hand=True)
+    assert (
+        len(again.append([row("a", b"some payload", session=1, number=number) for number in range(1, 61)], 1000)) == 60
+    )
+    again.flush()
+    again.write()
+    assert {one.number for one in read_there(again)} == {*range(1, 61)}
+
+
+def test_closing_tells_of_a_full_bucket_that_the_disk_does_not_take() -> None:
+    files = SimulatedFiles()
+    log = written(files, 20)
+    files.fail(sync=True)
+    log.write()
+    with pytest.raises(errors.DataFailed, match="acknowledged messages may be lost: the disk did not take it"):
+        log.close()

@@ -80,6 +80,7 @@ impl Log {
             && self.front.is_none()
             && state.pending.is_empty()
             && state.writing.is_none()
+            && !state.sealing
             && state.failure.is_none()
     }
 

@@ -2,11 +2,12 @@
 //!
 //! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once`, `waiting` and
 //! `wire` (one file of the log, and what is known of it), `whole` (what is known of all before), `shared` (what the appending
-//! side, the writer thread and readers share, and the writer), `open` (what is found when a log is opened), `append` (the
+//! side, the writer thread and readers share, and the writer), `seal` (a bucket is full) with `ahead`, `open` (what is found when a log is opened), `append` (the
 //! appending side), `trim` (old buckets leave), `copy` (the copy of another log), `mend` (what is lost comes back), `scan` (reading), `view` (reading what somebody else writes), `columns` (blocks
 //! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
 //! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
 
+mod ahead;
 pub mod append;
 pub mod block;
 pub mod bucket;
@@ -19,6 +20,7 @@ pub mod once;
 mod open;
 pub mod record;
 pub mod scan;
+mod seal;
 mod shared;
 pub mod simulated;
 pub mod trim;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bucket::{index_name, log_name, Index, Mark, Summary};
-use super::files::{replace, File, Files};
+use super::ahead::Ahead;
+use super::bucket::{log_name, Index, Mark, Summary};
+use super::files::{File, Files};
 use super::record::mark_group;
-use super::whole::whole_name;
 use super::{Damage, Safety, Settings};
 
 /// How long a log that can't write waits before it tries again.
@@ -97,6 +97,10 @@ pub struct State {
     pub failure: Option<Failure>,
     /// Why what is promised already is not written yet.
     pub stuck: Option<String>,
+    /// Records of full buckets that the disk does not take, if that is why.
+    pub unsynced: u64,
+    /// A bucket is full, and its index is not written yet.
+    pub sealing: bool,
     pub damage: Vec<Damage>,
     pub loaded: Vec<(u64, Arc<Loaded>)>,
     /// Where the last reads ended, by bucket: most readers go on there.
@@ -178,9 +182,15 @@ impl Shared {
 /// Writes pieces: on a thread of its own, or where they are made.
 #[derive(Default)]
 pub struct Writer {
-    current: Option<(u64, Arc<dyn File>)>,
+    pub(super) current: Option<(u64, Arc<dyn File>)>,
     /// Indexes that could not be written yet.
-    seals: Vec<Seal>,
+    pub(super) seals: Vec<Seal>,
+    /// Buckets with records that were written and not synced.
+    pub(super) unsynced: Vec<u64>,
+    /// A sync of one of these has failed.
+    pub(super) doubtful: bool,
+    /// On a thread of its own.
+    pub(super) ahead: Option<Ahead>,
 }
 
 enum Fault {
@@ -191,11 +201,13 @@ enum Fault {
 impl Writer {
     /// Until the log is closed.
     pub fn run(&mut self, shared: &Shared) {
+        self.ahead = Some(Ahead::default());
         loop {
             while self.step(shared) {}
             let state = shared.state();
             if state.closing && (state.pending.is_empty() || state.stuck.is_some() || state.failure.is_some()) {
-                return;
+                drop(state);
+                return self.end_ahead(shared);
             }
             if state.stuck.is_some() {
                 drop(shared.work.wait_timeout(state, RETRY));
@@ -215,9 +227,9 @@ impl Writer {
             None => return false,
             Some(Piece::Seal(seal)) => {
                 let sync = state.settings.safety == Safety::Synced;
+                state.sealing = shared.indexed;
                 drop(state);
-                self.seal(shared, seal, sync);
-                return true;
+                return self.seal(shared, seal, sync);
             }
             Some(Piece::Data(data)) => data,
         };
@@ -282,58 +294,34 @@ impl Writer {
                 self.current.insert((data.base, file.map_err(Fault::Write)?)).1.clone()
             }
         };
+        if shared.indexed && !sync && self.unsynced.last() != Some(&data.base) {
+            self.unsynced.push(data.base);
+        }
         file.write_at(&data.bytes, data.position).map_err(Fault::Write)?;
         if sync {
-            file.sync().map_err(Fault::Sync)?;
+            self.sync(&file, data.base).map_err(Fault::Sync)?;
             if data.position == 0 {
                 shared.files.sync().map_err(Fault::Sync)?;
             }
+        } else if let Some(ahead) = &mut self.ahead {
+            ahead.wrote(&file, data.bytes.len());
         }
         Ok(())
+    }
+
+    /// What else was written there may be lost with it, when it fails.
+    fn sync(&mut self, file: &Arc<dyn File>, base: u64) -> io::Result<()> {
+        file.sync().inspect_err(|_| self.doubtful |= self.unsynced.contains(&base))
     }
 
     /// Takes back a write that failed.
     fn undo(&mut self, shared: &Shared, data: &Data) -> io::Result<()> {
         let file = self.current.take();
         match file {
-            Some((_, file)) if data.position > 0 => file.cut(data.position).and_then(|()| file.sync()),
+            Some((base, file)) if data.position > 0 => file.cut(data.position).and_then(|()| self.sync(&file, base)),
             Some(_) => shared.files.remove(&log_name(data.base)),
             None => Ok(()),
         }
-    }
-
-    /// An index that can't be written is tried again later: without it the bucket is only slower to open.
-    fn seal(&mut self, shared: &Shared, seal: Seal, sync: bool) {
-        let mut state = shared.state();
-        if let Some(bucket) = state.buckets.iter_mut().find(|bucket| bucket.summary.base == seal.base) {
-            bucket.sealed = true;
-        }
-        state.loaded.retain(|known| known.0 != seal.base);
-        drop(state);
-        self.current = None;
-        if !shared.indexed {
-            return;
-        }
-        self.seals.push(seal);
-        self.write_seals(shared, sync);
-        shared.trim_much();
-    }
-
-    fn write_seals(&mut self, shared: &Shared, sync: bool) {
-        let files = &*shared.files;
-        self.seals.retain(|Seal { base, index, whole }| {
-            let written = replace(files, &index_name(*base), index, sync).is_ok();
-            if written {
-                shared.state().indexed(*base, index.len() as u64);
-                // Indexes are removed because of it, so it is there for good. One that can't be written is made up for by the next.
-                if let Some((end, whole)) = whole {
-                    if replace(files, &whole_name(*end), whole, true).is_ok() {
-                        shared.state().wholes.push((*end, whole.len() as u64));
-                    }
-                }
-            }
-            !written
-        });
     }
 }
 
@@ -352,7 +340,7 @@ impl State {
     }
 
     /// The index of a bucket is written, which may be gone meanwhile.
-    fn indexed(&mut self, base: u64, size: u64) {
+    pub(super) fn indexed(&mut self, base: u64, size: u64) {
         if let Some(bucket) = self.buckets.iter_mut().find(|bucket| bucket.summary.base == base) {
             (bucket.marks, bucket.index) = (Vec::new(), size);
         } else {

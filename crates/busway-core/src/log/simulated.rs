@@ -259,13 +259,17 @@ impl File for Handle {
     fn sync(&self) -> io::Result<()> {
         let fails = self.all.step()?.faults.sync;
         let mut content = held(&self.node);
-        content.since.clear();
+        let Content { safe, since, .. } = &mut *content;
+        let since = std::mem::take(since);
         if fails {
             return Err(io::Error::other("the disk did not take it"));
         }
-        if self.all.tracked {
-            let Content { now, safe, .. } = &mut *content;
-            safe.clone_from(now);
+        // Not all that is there now: of what a sync that failed should have taken, a later one knows nothing.
+        for (at, bytes) in since {
+            match bytes {
+                Some(bytes) => put(safe, at, &bytes),
+                None => safe.truncate(at),
+            }
         }
         Ok(())
     }

@@ -110,7 +110,8 @@ impl Log {
         self.wake();
         let ended =
             self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| io::Error::other("the writer ended")));
-        let stuck = self.stuck().map(|(error, count)| format!("{count} acknowledged messages are lost: {error}"));
+        let are = if self.shared.state().unsynced > 0 { "may be" } else { "are" };
+        let stuck = self.stuck().map(|(error, count)| format!("{count} acknowledged messages {are} lost: {error}"));
         let lost =
             stuck.or_else(|| self.settle().map(|lost| lost.error)).map_or(Ok(()), |error| Err(io::Error::other(error)));
         let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };

@@ -109,9 +109,10 @@ impl Log {
         (length > 0).then(|| scan.building.index(&scan.topics, &self.once))
     }
 
-    /// Why what was promised to be stored is not written yet, if that is so, and how many records that are.
+    /// Why what was promised to be stored is not written yet, or not taken by the disk, if that is so, and how many records that are.
     pub fn stuck(&self) -> Option<(String, u64)> {
         let state = self.shared.state();
-        Some((state.stuck.clone()?, self.shared.safe.load(SeqCst).saturating_sub(state.written)))
+        let unwritten = self.shared.safe.load(SeqCst).saturating_sub(state.written);
+        Some((state.stuck.clone()?, unwritten + state.unsynced))
     }
 }
