@@ -130,6 +130,33 @@ async def test_the_mirror_itself_knows_it(nodes: Mirrored):
     assert stored(b) == [0]
 
 
+async def test_what_only_a_mirror_can_tell_of_and_does_not_have_is_stored_again_and_told(nodes: Mirrored):
+    """The node may have stored it before it was gone. What the mirror has keeps its place, in later questions, too."""
+    a, b = await nodes.pair()
+    c = await nodes.node("c")
+    await nodes.whole(a, b, c)
+    bus = await nodes.client(a, timeout=60.0)
+    events = bus.events()
+    with deaf(bus) as connection:
+        (session,) = [one for one in a._hub.sessions.values() if not one.node]
+        early = asyncio.ensure_future(bus.publish_many("t", [str(number) for number in range(1500)], durable=True))
+        await copied(a, b, 1500)
+        session.pause()  # what follows lies in its socket
+        late = begun(bus, 5)
+        await asyncio.sleep(0)
+        await a.stop()
+        cut(bus, connection, c)
+        places = await within(early)
+        others = await within(asyncio.gather(*late))
+    assert [(one.broker, one.offset) for one in places] == [(a.guid, number) for number in range(1500)]
+    assert {one.broker for one in others} == {c.guid}
+    assert (stored(c), c.stats()["doubtful"]) == ([5], 5)
+    async with asyncio.timeout(60):
+        while (event := await anext(events)).kind != "doubtful":
+            pass
+    assert event.count == 5
+
+
 async def test_what_nobody_can_tell_is_stored_again_and_told(cluster: Cluster):
     a, b = await cluster.several(2)
     bus = await cluster.client(a, timeout=60.0)
@@ -233,7 +260,7 @@ async def test_one_can_ask_only_about_oneself(cluster: Cluster):
     publisher, other = await cluster.client(a), await cluster.client(b)
     await publisher.publish("t", "x", durable=True)
     question = json.dumps({"brokers": [a.guid, b.guid], "numbers": [[1, 100]]})
-    assert (await other.request("$bus/stored", question)).json() == {"stored": [], "unknown": []}
+    assert (await other.request("$bus/stored", question)).json() == {"stored": [], "unknown": [], "unsure": []}
     moved = await cluster.client(b, identity=Identity(session=publisher._core.session_id))
     (run,) = (await moved.request("$bus/stored", question)).json()["stored"]
     assert run[:2] + run[3:] == [a.guid, "default", 1, 0, 1]

@@ -231,7 +231,7 @@ def trust(self: FarParts, hub: Any, honest: Any = FarParts.__init__) -> None:
 AMONG_NODES: dict[str, tuple[Any, str, Any, list[str], str]] = {
     "a lost link is not made anew": (Dialling, "lost", nothing, ["link reset"], "has no link to"),
     "nodes believe nobody": (Membership, "heard", nothing, ["broker killed"], "has no link to"),
-    "a dead link is not noticed": (Pulse, "_on_beat", nothing, ["link half-open"], "has no link to"),
+    "a dead link is not noticed": (Pulse, "_on_beat", Pulse.start, ["link half-open"], "has no link to"),
     "posts of a node that is gone stay": (
         Keepsakes,
         "expire",

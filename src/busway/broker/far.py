@@ -1,13 +1,21 @@
 """What a broker asks of a stream that another node of its cluster has."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 Portion: TypeAlias = tuple[int, int, int, bytes, bool]
 """From which offset to which nothing is left, the one to read on from, the records, and whether there are no more for now."""
 
-Placements: TypeAlias = tuple[set[str], list[tuple[str, str, int, int, int, int]]]
-"""The nodes of which it is known, and guid, stream, number, count, offset and sequence of messages that follow each other."""
+
+class Placements(NamedTuple):
+    """Where messages of a client are stored, as far as it is known."""
+
+    known: set[str]
+    """The nodes of which anything is known,"""
+    sure: set[str]
+    """and those of them that have told it themselves. A copy may lack what its node has stored last."""
+    runs: list[tuple[str, str, int, int, int, int]]
+    """Guid, stream, number, count, offset and sequence of messages that follow each other."""
 
 
 class Reader(Protocol):

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from busway import ambient
 from busway.errors import Code
 from busway.transport import broker_buffer, tune
 from busway.transport.tls import explain, peer_name
@@ -85,9 +86,11 @@ class Session(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        hub = self._hub
+        if ambient.boottime() > hub.pulse.waited_for:
+            hub.pulse.look()
         if self.closing:
             return  # what a connection says after its CLOSE is not heard
-        hub = self._hub
         try:
             events = hub.engine.feed(self.conn, self._buffer, nbytes)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()

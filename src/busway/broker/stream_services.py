@@ -243,19 +243,21 @@ async def _read_far(hub: "Hub", far: "Nodes", question: ReadQuestion, selection:
 
 
 async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
-    """`$bus/stored`: where other brokers have stored messages of the client that asks, and for which of them nobody could tell."""
+    """`$bus/stored`: where other brokers have stored messages of the client that asks, for which of them nobody could tell, and for which only a copy."""
     question = msgspec.json.decode(message.payload, type=StoredQuestion)
     count = sum(many for _, many in question.numbers)
     if count > _NUMBERS:
         raise Rejected(f"{count} numbers, the limit is {_NUMBERS}", code=Code.INVALID_SETTING)
     brokers = [guid for guid in question.brokers if guid != hub.guid]
-    known, runs = set[str](), list[Any]()
+    known, sure, runs = set[str](), set[str](), list[Any]()
     if hub.nodes is not None and brokers:
-        known, runs = await hub.nodes.placed(session, brokers, question.numbers, question.within)
-    if unknown := [guid for guid in brokers if guid not in known]:
+        known, sure, runs = await hub.nodes.placed(session, brokers, question.numbers, question.within)
+    unknown = [guid for guid in brokers if guid not in known]
+    unsure = [guid for guid in brokers if guid in known - sure]
+    if unknown or unsure:
         found = {number + more for _, _, number, many, _, _ in runs for more in range(many)}
         hub.doubtful += max(count - len(found), 0)
-    return {"stored": runs, "unknown": unknown}
+    return {"stored": runs, "unknown": unknown, "unsure": unsure}
 
 
 def shown(hub: "Hub", stream: Stream) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Event:
     are gone for good. `rejected`: the broker refused `topic` with
     `error`. `servers`: the broker has told who is there now, see Bus.servers. `apart`: this client's server has a link
     again that it had lost to another one, so that `count` subscriptions may have missed what was published there meanwhile. `doubtful`: `count` messages that are to be stored were sent
-    again at another server, and nobody could tell whether the one before has stored them. `error`: a handler raised, or `count` buffered messages grew too old. `resumed`: after `downtime` seconds
+    again at another server, and the one before could not be asked whether it has stored them; its mirror, if there is one, has not. `error`: a handler raised, or `count` buffered messages grew too old. `resumed`: after `downtime` seconds
     and `attempts` attempts; `unsent` is how many bytes at most had been encoded and not been given to the system when the
     connection was lost, and `count` how many subscriptions without `since` are back, which have missed what was published meanwhile.
     """

@@ -34,10 +34,11 @@ class Stored(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What is known; and brokers of which nobody knows anything."""
+    """What is known; brokers of which nobody knows anything, and those of which only a copy does, which may lack what they have stored last."""
 
     stored: list[Stored]
     unknown: list[str]
+    unsure: list[str] = []
 
 
 async def ask(core: Core, brokers: Sequence[str], numbers: Iterable[int], patience: float) -> Answer:

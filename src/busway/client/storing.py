@@ -347,12 +347,14 @@ class Unstored:
         for begin in range(0, len(numbers), MOST):
             part = numbers[begin : begin + MOST]
             had = {guid for guid, last in others.items() if last >= part[0]}
+            unsure: list[str] = []
             if asked := sorted(had - unknown):
                 answer = await ask(self._core, asked, part, patience)
                 unknown.update(answer.unknown)
+                unsure = answer.unsure
                 for one in answer.stored:
                     self.stored(one.number, one.many, (one.broker, one.stream), one.offset, one.sequence)
-            if had & unknown:
+            if unsure or had & unknown:
                 doubtful += len({*part} & {*self._numbers()})
         if doubtful:
             log.warning("%d messages are sent again, which another broker may have stored", doubtful)

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from busway.broker.channel_frames import Join, Take
 from busway.broker.consumers import Who
 from busway.broker.far import Placements, Portion
@@ -207,8 +205,7 @@ class Mesh(Linking):
     async def placed(
         self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float
     ) -> Placements:
-        found = await self._placing.find(Place(session, tuple(guids), tuple(runs)), within)
-        return set(found.guids), [msgspec.structs.astuple(run) for run in found.runs]
+        return await self._placing.find(Place(session, tuple(guids), tuple(runs)), within)
 
     async def survey(self, stream: str, channel: str | None) -> list[Answer]:
         return [] if self._members is None else await self._surveying.listed(stream, channel, self._members)

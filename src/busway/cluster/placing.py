@@ -1,7 +1,8 @@
 """Where the messages of a client are that came from another node with publishes that were not answered: asked of the nodes.
 
 A driver. A node tells of what it has stored itself, and of what it has copies of. One that is asked about a client of its own lets go of it first: the
-client is elsewhere, and nothing that is still on the way here may be stored after the answer.
+client is elsewhere, and nothing that is still on the way here may be stored after the answer. So what the node itself does not have is nowhere; what its
+mirror does not have the node may have stored all the same, before it died, slept or was cut off.
 """
 
 import asyncio
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from busway.broker.far import Placements
 from busway.broker.stream import Stream
 from busway.cluster.node import Node
 from busway.cluster.talk import PLACE, PLACED, Talk
@@ -35,12 +39,17 @@ class _Asking:
     """Links that have not answered, and to whom they are."""
     over: "asyncio.Future[None]"
     guids: set[str] = field(default_factory=set)
+    sure: set[str] = field(default_factory=set)
+    """Nodes that have told of themselves."""
     runs: list[Run] = field(default_factory=list)
 
     def heard(self, conn: int, said: Placed) -> None:
         self.guids.update(said.guids)
         self.runs += said.runs
-        self.owners.discard(self.left.get(conn, ""))
+        owner = self.left.get(conn, "")
+        if owner in said.guids:
+            self.sure.add(owner)
+        self.owners.discard(owner)
         self.gone(conn)
 
     def gone(self, conn: int) -> None:
@@ -78,7 +87,7 @@ class Placing(Talk):
         if (asking := self._asking.get(number)) is not None and conn in asking.left:
             asking.heard(conn, said)
 
-    async def find(self, question: Place, within: float) -> Placed:
+    async def find(self, question: Place, within: float) -> Placements:
         """What is known of it here and at other nodes, in so many seconds."""
         hub = self._hub
         asking = _Asking(set(question.guids), self._links.copy(), hub.loop.create_future())
@@ -95,7 +104,9 @@ class Placing(Talk):
                 await asyncio.wait([asking.over], timeout=within)
         finally:
             del self._asking[number]
-        return Placed(tuple(sorted(asking.guids.intersection(question.guids))), tuple(asking.runs))
+        asked = question.guids
+        runs = [msgspec.structs.astuple(run) for run in asking.runs]
+        return Placements(asking.guids.intersection(asked), asking.sure.intersection(asked), runs)
 
     def _answer(self, conn: int, number: int, question: Place, until: float) -> None:
         """As soon as all that is stored is safe; too late, and nobody waits any more."""

@@ -140,3 +140,5 @@ def _stored(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
     yield from once(
         "message of who knows one node, at several nodes:", (key for _, key in places if key[0] in how.settled)
     )
+    told = ledger.doubtful | how.settled
+    yield from once("message at several nodes, and it was not told:", (key for _, key in places if key[0] not in told))

@@ -45,10 +45,13 @@ CLUSTER: Final = (
     "two killed",
     "killed while cut off",
     "link flaps",
+    "node sleeps",
     *MIRROR,
 )
 """What can go wrong between nodes, or with several of them."""
 KINDS: Final = (*SINGLE, *CLUSTER)
+_SLEEP: Final = 3
+"""So many times as long as other faults sleeps last, so that clients and links often don't bear them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,8 @@ class Hand:
                 ways = [(one, two) for one in names if one in fault.side for two in names if two not in fault.side]
                 back = [] if fault.kind == "split one-way" else [(two, one) for one, two in ways]
                 return await self._blocked(fault, *ways, *back)
+            case "node sleeps":
+                return await self._sleeps(fault, node)
             case "two killed":
                 both = await asyncio.gather(self._killed(fault, node), self._killed(fault, self._world.nodes[there]))
                 return all(both)
@@ -217,6 +222,16 @@ class Hand:
         await asyncio.sleep(fault.lasts)
         self._world.start(node)
         return crashed
+
+    async def _sleeps(self, fault: Fault, node: Node) -> bool:
+        """As a process that is stopped; it may be killed meanwhile."""
+        if not self._world.suspend(node):
+            return False
+        process = node.process
+        await asyncio.sleep(_SLEEP * fault.lasts)
+        if node.process is process:
+            self._world.wake(node)
+        return True
 
     async def _flaps(self, fault: Fault) -> bool:
         """A link that ends again as soon as it is there."""

@@ -61,6 +61,8 @@ class Ledger:
     pins: dict[str, Said] = field(default_factory=lambda: defaultdict(Said))
     known: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     """What each subscriber of posts and pins believes to be kept, by topic: the last it got, unless it was told of its end."""
+    doubtful: set[str] = field(default_factory=set)
+    """Programs that were told that another node may have stored what they publish again."""
     replies: int = 0
     resumed: int = 0
     problems: list[str] = field(default_factory=list)

@@ -273,6 +273,8 @@ class Program:
         async for event in bus.events():
             if isinstance(event.error, RemoteProtocolError):
                 self._surprised("what the broker said", event.error)
+            if event.kind == "doubtful":
+                self._ledger.doubtful.add(self.name)
             if event.kind == "resumed":
                 self._ledger.resumed += 1
                 self._established = asyncio.get_running_loop().time()
