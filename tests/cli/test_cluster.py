@@ -200,6 +200,15 @@ async def test_why_a_server_of_the_list_is_not_linked(shell, server):
         assert "not linked: south (this broker is in no cluster)" in told["text"]
 
 
+async def test_an_address_where_nobody_is_is_told_once(shell):
+    place = busway.Cluster(name="shop", servers=["127.0.0.1:1"])
+    async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
+        await until(lambda: west._hub.nodes.members.missing[0].why)
+        assert "tcp://127.0.0.1:1 unreached Connection refused" in await summary(shell, west)
+        told = (await findings(shell, west))["cluster"]["text"]
+        assert told == "shop, 1 node; not linked: tcp://127.0.0.1:1 (Connection refused)"
+
+
 @pytest.mark.parametrize("both", [True, False])
 async def test_serve_links_by_tls(shell, certificates, both):
     """With its own authority: both sides show certificates, or only who is dialled."""

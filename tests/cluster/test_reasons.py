@@ -39,14 +39,15 @@ def missed(members):
 def test_why_nobody_was_reached():
     members, (first, second) = dialled("a:1", "b:1")
     members.failed(first, 1.0, "a has no address")
-    members.failed(second, 1.0, "no answer")
+    members.failed(second, 1.0, "tcp://b:1: no answer")
     assert members.missing == [
         Missing("", ("tcp://a:1",), "a has no address", refused=False),
-        Missing("", ("tcp://b:1",), "no answer", refused=False),
+        Missing("", ("tcp://b:1",), "tcp://b:1: no answer", refused=False),
     ]
     told = missed(members)
     assert "not linked after 30 s: a has no address; it is tried" in told["tcp://a:1"]
     assert told.keys() == {"tcp://a:1", "tcp://b:1"}
+    assert "not linked after 30 s: no answer; it is tried" in told["tcp://b:1"], "whose address is told beside it"
 
 
 @pytest.mark.parametrize("code", [Code.CLUSTER, Code.UNAUTHORIZED, Code.DUPLICATE_NODE])

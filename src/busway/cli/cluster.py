@@ -104,7 +104,14 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
         lacking = [{"what": lacks(one), "why": one["error"], "tried": one["tries"]} for one in found["lacking"]]
         terminal.out.print(rows("not as at the other nodes", lacking))
     if found["missing"]:
-        terminal.out.print(rows("listed, and not linked", found["missing"]))
+        missing = [one | {"why": reason(one)} for one in found["missing"]]
+        terminal.out.print(rows("listed, and not linked", missing))
+
+
+def reason(missing: dict[str, Any]) -> str:
+    """Why a server of the list is not linked, beside its address."""
+    why: str = missing.get("why", "")
+    return why.removeprefix(f"{' '.join(missing['addresses'])}: ")
 
 
 def _interest(count: int) -> str:

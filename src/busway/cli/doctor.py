@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import busway
 from busway.cli import flags, terminal
 from busway.cli.advice import advice
-from busway.cli.cluster import differing, lacks, troubles_of, unmirrored, waits_of
+from busway.cli.cluster import differing, lacks, reason, troubles_of, unmirrored, waits_of
 from busway.cli.link import Link, linked
 from busway.cli.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
@@ -201,7 +201,10 @@ async def _cluster(bus: busway.Bus) -> Finding:
     lost = [
         (one["name"] or one["guid"], one["link"].get("why", "")) for one in found["nodes"] if one["state"] == "lost"
     ]
-    lost += [(one["name"] or " ".join(one["addresses"]), one.get("why", "")) for one in found["missing"]]
+    lost += [
+        (one["name"], one.get("why", "")) if one["name"] else (" ".join(one["addresses"]), reason(one))
+        for one in found["missing"]
+    ]
     unlinked = ", ".join(name + f" ({why})" * bool(why) for name, why in lost)
     others = any(one.addresses for one in bus.servers[1:])
     stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that

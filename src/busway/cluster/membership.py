@@ -146,9 +146,10 @@ class Membership:
             self._begun = None
             for one in self.missing:
                 if not one.refused:  # which was told when it happened
-                    why = f": {one.why}" * bool(one.why)
+                    address = ", ".join(one.addresses)
+                    why = f": {one.why.removeprefix(f'{address}: ')}" * bool(one.why)
                     text = f"in the list, and not linked after {MISSED:g} s{why}; it is tried again and again"
-                    self._tell_people("missing", "", one.name, text, now, address=", ".join(one.addresses))
+                    self._tell_people("missing", "", one.name, text, now, address=address)
 
     def hint(self, address: str, now: float) -> None:
         """Somebody may be there; nothing else is known, and nothing believed."""
