@@ -44,6 +44,42 @@ async def test_no_cluster(shell):
     assert "busway serve --cluster" in done.notes
 
 
+async def test_help_tells_how_it_ends_and_who_may_take(shell):
+    done = await shell.run("cluster", "--help")
+    text = " ".join(done.out.decode().split())
+    assert "with 1 if the broker is in no cluster" in text
+    assert "Any client of the mirror may --take" in text
+
+
+async def test_one_of_each(shell):
+    """Words for one thing, which are others than those for several."""
+    async with (
+        busway.serve("tcp://127.0.0.1:0", name="west", cluster="shop") as west,
+        west.connect() as bus,
+        bus.subscribe("t"),
+    ):
+        assert "wanted here 1 subscription or service is told to the others" in await summary(shell, west)
+        assert (await findings(shell, west))["cluster"]["text"] == "shop, 1 node"
+        west._hub.nodes.conflicts = 1
+        assert (await findings(shell, west))["cluster"]["text"] == "shop, 1 node; 1 conflict"
+
+
+async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, caplog, monkeypatch):
+    """It has copies of the node, so that was seen."""
+    monkeypatch.setattr("busway.cluster.copying.UNSEEN", 0.2)
+    async with node(tmp_path, "west") as west:
+        async with node(tmp_path, "east", west, mirror_of="west"), west.connect() as bus:
+            await bus.publish("t", b"1", durable=True)
+            await until(lambda: west._hub.nodes.mirrored)
+            await until(lambda: all(one["behind"] == 0 for one in west._hub.nodes.mirroring.figures()["mirrors"]))
+        guid = west.guid
+    async with node(tmp_path, "east", mirror_of="west") as east:
+        await until(lambda: east._hub.nodes.mirroring.copying._unseen is None)
+        assert f"mirror of {guid[:8]}, not linked, unknown how far behind" in await summary(shell, east)
+        assert (await findings(shell, east))["cluster"]["text"] == "shop, 1 node"
+    assert "no node with that name" not in caplog.text
+
+
 async def test_watching(shell, pair):
     west, east = pair
     watching = await shell.start("cluster", "--watch", "--json", "--url", west.addresses[0])
@@ -126,12 +162,12 @@ async def test_mirrors(shell, tmp_path):
         assert "mirror of west, linked, 0 behind" in await summary(shell, east)
         assert "not mirrored orders: acknowledged without a mirror" in await summary(shell, south)
         told = (await findings(shell, south))["cluster"]
-        assert (told["state"], told["text"]) == ("warn", "shop, 3 nodes; no mirror has the streams orders")
+        assert (told["state"], told["text"]) == ("warn", "shop, 3 nodes; no mirror has the stream orders")
         await until(lambda: east._hub.nodes.turns._heir.ready(west.guid))
         await west.stop()
         await until(lambda: east._hub.nodes.turns.takeovers == 1)
         lines = await summary(shell, east)
-        assert "mirror of west, not linked, 0 behind" in lines
+        assert "mirror of west, not linked, unknown how far behind" in lines
         assert "hands out for west" in lines
         assert "take-overs 1" in lines
 
@@ -162,6 +198,15 @@ async def test_why_a_server_of_the_list_is_not_linked(shell, server):
         told = (await findings(shell, west))["cluster"]
         assert told["state"] == "warn"
         assert "not linked: south (this broker is in no cluster)" in told["text"]
+
+
+async def test_an_address_where_nobody_is_is_told_once(shell):
+    place = busway.Cluster(name="shop", servers=["127.0.0.1:1"])
+    async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
+        await until(lambda: west._hub.nodes.members.missing[0].why)
+        assert "tcp://127.0.0.1:1 unreached Connection refused" in await summary(shell, west)
+        told = (await findings(shell, west))["cluster"]["text"]
+        assert told == "shop, 1 node; not linked: tcp://127.0.0.1:1 (Connection refused)"
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -198,6 +243,10 @@ async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
             async with west.connect() as bus:
                 await bus.publish("t", b"1", durable=True)
             await until(lambda: east._hub.nodes.mirroring.copying.troubles > 0)
+            why = "can't be copied: the disk of the mirror is too full: 0.0 MiB are free, of which 64 MiB are left to others"
+            await until(lambda: west._hub.nodes.mirroring.figures()["mirrors"][0]["streams"]["default"]["trouble"])
+            assert f"its mirror east: default {why}" in (await findings(shell, west))["cluster"]["text"]
+            assert f"as a mirror: default {why}" in (await findings(shell, east))["cluster"]["text"]
             why = "1 behind; default can't be copied: the disk of the mirror is too full"
             assert any(f"mirrored by east, {why}" in line for line in await summary(shell, west))
             assert any(f"mirror of west, linked, {why}" in line for line in await summary(shell, east))

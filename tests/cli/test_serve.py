@@ -189,6 +189,33 @@ async def test_an_empty_key_of_a_cluster_lets_nobody_in(shell, tmp_path, content
         busway.serve(cluster="vault", key=content)
 
 
+@pytest.mark.parametrize(("servers", "told"), [("0", "port 0"), (",,,", "names no server")])
+async def test_a_list_of_servers_that_leads_nowhere(shell, servers, told):
+    done = await shell.run("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--servers", servers)
+    assert (done.code, done.out) == (2, b"")
+    assert told in " ".join(done.notes.split())
+
+
+async def test_it_says_of_which_cluster_it_is_a_node_and_who_is_linked(shell, tmp_path):
+    async with busway.serve("tcp://127.0.0.1:0", name="west", cluster="shop") as west:
+        servers = f"{west.addresses[0]},127.0.0.1:1"
+        serving = await shell.start(
+            *("serve", "--tcp", "127.0.0.1:0", "--json", "--name", "east", "--data", tmp_path / "data"),
+            *("--cluster", "shop", "--servers", servers, "--mirror-of", "west"),
+        )
+        told = json.loads(await serving.line())
+        assert (told["cluster"], told["mirror_of"]) == ("shop", "west")
+        assert told["servers"] == [west.addresses[0], "tcp://127.0.0.1:1"]
+        async with busway.connect(told["addresses"][0]) as bus:
+            while len((await bus.request("$bus/cluster")).json()["nodes"]) < 2:
+                await asyncio.sleep(0.01)
+        done = await serving.end(signal.SIGTERM)
+    assert "as a node of the cluster 'shop', with 2 servers in its list, to be a mirror of 'west'" in done.notes
+    assert f"busway: cluster shop: west ({west.guid[:8]}) is linked\n" in done.notes
+    alone = await shell.run("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--json")
+    assert json.loads(alone.out).keys() == {"addresses", "guid", "name"}
+
+
 async def test_a_misspelt_setting_of_the_list_of_servers_is_told(shell, tmp_path):
     file = tmp_path / "list.json"
     file.write_text('[{"connection": {"port": 1, "tiemout": "1s"}}]')

@@ -291,7 +291,8 @@ def test_a_server_of_the_list_that_is_not_there_is_told_once():
     assert not of(a, "missing")
     world.move_on(600)
     (told,) = of(a, "missing")
-    assert (told.guid, told.name) == ("tcp://dead:1", "")
+    assert (told.guid, told.name, told.address) == ("", "", "tcp://dead:1")
+    assert "dead" not in told.text, "the address is told once"
     assert "in the list" in told.text
 
 

@@ -33,26 +33,29 @@ def dialled(*servers):
 def missed(members):
     """What is told when the time to come is over."""
     members.tick(MISSED)
-    return {one.guid: one.text for one in members.take() if isinstance(one, Notice) and one.kind == "missing"}
+    return {one.address: one.text for one in members.take() if isinstance(one, Notice) and one.kind == "missing"}
 
 
 def test_why_nobody_was_reached():
     members, (first, second) = dialled("a:1", "b:1")
     members.failed(first, 1.0, "a has no address")
-    members.failed(second, 1.0, "no answer")
+    members.failed(second, 1.0, "tcp://b:1: no answer")
     assert members.missing == [
         Missing("", ("tcp://a:1",), "a has no address", refused=False),
-        Missing("", ("tcp://b:1",), "no answer", refused=False),
+        Missing("", ("tcp://b:1",), "tcp://b:1: no answer", refused=False),
     ]
     told = missed(members)
     assert "not linked after 30 s: a has no address; it is tried" in told["tcp://a:1"]
     assert told.keys() == {"tcp://a:1", "tcp://b:1"}
+    assert "not linked after 30 s: no answer; it is tried" in told["tcp://b:1"], "whose address is told beside it"
 
 
 @pytest.mark.parametrize("code", [Code.CLUSTER, Code.UNAUTHORIZED, Code.DUPLICATE_NODE])
 def test_who_says_no_is_there(code):
     members, (attempt,) = dialled("a:1")
     members.failed(attempt, 1.0, "go away", code)
+    (told,) = [one for one in members.take() if isinstance(one, Notice)]
+    assert (told.guid, told.address, told.text) == ("", "tcp://a:1", "go away")
     assert members.missing == [Missing("", ("tcp://a:1",), "go away", refused=True)]
     assert missed(members) == {}
 
@@ -123,6 +126,15 @@ async def test_servers_of_the_list_that_refuse(cluster):
         assert [one["state"] for one in found] == ["refused"] * 3
         assert [one["addresses"] for one in found] == [list(one.addresses) for one in (first, other, alone)]
         assert found[2]["why"] == "this broker is in no cluster"
+
+
+@pytest.mark.parametrize("dialler", ["with", "without"])
+async def test_a_node_without_a_key_is_told_that_it_has_none(cluster, dialler):
+    first = await cluster.start(place={"key": "secret"} if dialler == "without" else {})
+    second = await cluster.start(first, place={"key": "secret"} if dialler == "with" else {})
+    has, lacks = (first, second) if dialler == "without" else (second, first)
+    text = f"{has.name} ({has.guid[:8]}) has a key of the cluster, and {lacks.name} ({lacks.guid[:8]}) has none"
+    await until(lambda: why(second, first.addresses[0]) == ("refused", text))
 
 
 async def test_a_server_that_says_nothing(cluster):

@@ -77,10 +77,21 @@ def test_servers_json(write):
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ("[", "servers.json"),
+        ("", r"servers.json is empty; a file without servers has \[\]"),
+        (" \n", "is empty"),
+        ("[\n{,", "servers.json is no JSON: line 2, column 2: "),
         ("[" * 100_000, "servers.json"),
-        ({}, "array"),
-        ([{"name": "x"}], "connection"),
+        ({}, r"servers.json: a list \[…\] is expected, not an object \{…\}$"),
+        ([{"name": "x"}], r"servers.json, entry 1 \(x\): 'connection' is missing$"),
+        ([entry(), 5], r", entry 2: an object \{…\} is expected, not a whole number$"),
+        (
+            [entry(), entry(name="b", connection={"port": "1"})],
+            r", entry 2 \(b\): connection.port: a whole number is expected, not a text$",
+        ),
+        ([entry(enabled="yes")], r"entry 1 \(srv1\): enabled: true or false is expected, not a text$"),
+        ([entry(name=7)], "entry 1: name: a text is expected, not a whole number$"),
+        ([entry(connection={"port": 0})], "0 is no port"),
+        ([entry(connection={"url": "tcp://host1:0"})], "nobody can be reached at port 0"),
         ([entry(connection={"port": None})], r"entry 1 \(srv1\): connection: a port"),
         ([entry(connection={"port": 70000})], "70000 is no port"),
         ([entry(connection={"reconnectSchedule": "soon"})], "not a time span: 'soon'"),
@@ -114,6 +125,28 @@ def test_settings_that_are_not_known_are_told_once(write, caplog):
     caplog.clear()
     read_file(write([entry()]))
     assert not caplog.messages
+
+
+def test_a_name_that_several_have_is_told_once(write, caplog):
+    path = write([entry(connection={"port": port}) for port in (1, 2, 3)] + [entry(name="", connection={"port": 4})])
+    assert len(read_file(path)) == 4
+    assert caplog.messages == [f"{path}: 3 servers have the name 'srv1'; give each its own"]
+    caplog.clear()
+    read_file(write([entry(), entry(enabled=False)]))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("text", ["0", "host1:0", "1,tcp://host1:0"])
+def test_nobody_can_be_reached_at_port_0(text):
+    with pytest.raises(ServersError, match="at port 0"):
+        listed(text)
+
+
+def test_a_list_that_names_nobody():
+    for text in (",,,", " , "):
+        with pytest.raises(ServersError, match="names no server"):
+            listed(text)
+    assert listed("") == [], "which is no list"
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -42,13 +42,18 @@ def cluster(
 ) -> None:
     """Show the nodes of the broker's cluster, its links to them and what crosses those.
 
+    Ends with 0, with 1 if the broker is in no cluster, can't be reached or does not --take, with 2 if a flag is wrong, and with 130 after Ctrl-C.
+    Any client of the mirror may --take.
+
     busway cluster --watch
     """
 
     async def declare(node: str) -> None:
         async with link.connect(reconnect=False) as bus:
             found = (await bus.request("$bus/cluster/take", node)).json()
-        terminal.note(f"the broker hands out of the channels of node {found['guid'][:8]} from now on")
+        guid = found["guid"][:8]
+        called = f"node {guid}" if found["guid"].startswith(node) else f"{node} ({guid})"
+        terminal.note(f"the broker hands out of the channels of {called} from now on")
 
     async def look() -> None:
         if take is not None:
@@ -87,7 +92,7 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
     summary = {
         "cluster": found["cluster"],
         "nodes": f"{len(nodes)}: this one, {counts['linked']} linked, {stopped}{counts['lost']} lost",
-        "wanted here": f"{found['interest']} subscriptions and services are told to the others",
+        "wanted here": _interest(found["interest"]),
         "kept": found["kept"],
         "refused": found["refused"],
         "conflicts": found["conflicts"],
@@ -99,7 +104,20 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
         lacking = [{"what": lacks(one), "why": one["error"], "tried": one["tries"]} for one in found["lacking"]]
         terminal.out.print(rows("not as at the other nodes", lacking))
     if found["missing"]:
-        terminal.out.print(rows("listed, and not linked", found["missing"]))
+        missing = [one | {"why": reason(one)} for one in found["missing"]]
+        terminal.out.print(rows("listed, and not linked", missing))
+
+
+def reason(missing: dict[str, Any]) -> str:
+    """Why a server of the list is not linked, beside its address."""
+    why: str = missing.get("why", "")
+    return why.removeprefix(f"{' '.join(missing['addresses'])}: ")
+
+
+def _interest(count: int) -> str:
+    if count == 1:
+        return "1 subscription or service is told to the others"
+    return f"{count} subscriptions and services are told to the others"
 
 
 def lacks(one: dict[str, Any]) -> str:
@@ -112,8 +130,8 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Who mirrors whom, and who hands out for whom; nothing where nobody has a mirror."""
     told: dict[str, Any] = {}
     if of := found["mirror_of"]:
-        state = "linked" if of["linked"] else "not linked"
-        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}, {of['behind']} behind{_troubles(of)}"
+        state = f"linked, {of['behind']} behind" if of["linked"] else "not linked, unknown how far behind"
+        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}{_troubles(of)}"
     elif found["to_mirror"] is not None:
         told["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
     if found["mirrors"]:
@@ -143,12 +161,16 @@ def unmirrored(mirroring: dict[str, Any]) -> list[str]:
 
 
 def _troubles(mirror: dict[str, Any]) -> str:
+    return "".join(f"; {one}" for one in troubles_of(mirror))
+
+
+def troubles_of(mirror: dict[str, Any]) -> list[str]:
     """Why streams are not copied, those with the same reason together."""
     streams: dict[str, list[str]] = {}
     for name, one in mirror["streams"].items():
         if one["trouble"]:
             streams.setdefault(one["trouble"], []).append(name)
-    return "".join(f"; {', '.join(names)} can't be copied: {why}" for why, names in streams.items())
+    return [f"{', '.join(names)} can't be copied: {why}" for why, names in streams.items()]
 
 
 def differing(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:

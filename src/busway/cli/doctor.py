@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import busway
 from busway.cli import flags, terminal
 from busway.cli.advice import advice
-from busway.cli.cluster import differing, lacks, unmirrored, waits_of
+from busway.cli.cluster import differing, lacks, reason, troubles_of, unmirrored, waits_of
 from busway.cli.link import Link, linked
 from busway.cli.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
@@ -201,22 +201,33 @@ async def _cluster(bus: busway.Bus) -> Finding:
     lost = [
         (one["name"] or one["guid"], one["link"].get("why", "")) for one in found["nodes"] if one["state"] == "lost"
     ]
-    lost += [(one["name"] or " ".join(one["addresses"]), one.get("why", "")) for one in found["missing"]]
+    lost += [
+        (one["name"], one.get("why", "")) if one["name"] else (" ".join(one["addresses"]), reason(one))
+        for one in found["missing"]
+    ]
     unlinked = ", ".join(name + f" ({why})" * bool(why) for name, why in lost)
     others = any(one.addresses for one in bus.servers[1:])
     stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that
-    told = f"{found['cluster']}, {len(found['nodes'])} nodes" + f", {stopped} stopped" * bool(stopped)
+    count = len(found["nodes"])
+    told = f"{found['cluster']}, {count} node{'s' * (count != 1)}" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
     alone, names = unmirrored(mirroring), {node["guid"]: node["name"] for node in found["nodes"]}
     troubles = [
         *([f"not linked: {unlinked}"] if lost else []),
-        *(f"{found[name]} {name}" for name in ("refused", "conflicts") if found[name]),
+        *([f"{found['refused']} refused"] if found["refused"] else []),
+        *([f"{clashes} conflict{'s' * (clashes != 1)}"] if (clashes := found["conflicts"]) else []),
         *(
             [f"is to mirror {mirroring['to_mirror']!r}, and no such node was seen"]
             if mirroring["to_mirror"] is not None and mirroring["mirror_of"] is None
             else []
         ),
-        *([f"no mirror has the streams {', '.join(alone)}"] if alone else []),
+        *([f"no mirror has the stream{'s' * (len(alone) != 1)} {', '.join(alone)}"] if alone else []),
+        *(
+            f"its mirror {one['name'] or one['guid'][:8]}: {why}"
+            for one in mirroring["mirrors"]
+            for why in troubles_of(one)
+        ),
+        *(f"as a mirror: {why}" for why in (troubles_of(mirroring["mirror_of"]) if mirroring["mirror_of"] else ())),
         *(f"wait in a copy here: {one}" for one in waits_of(mirroring, names)),
         *(f"takeover is {mirroring['takeover']:g} s here and {one}" for one in differing(mirroring, names)),
         *_lacks(found["lacking"]),

@@ -16,7 +16,7 @@ import busway
 from busway.cli import address, flags, terminal, values
 from busway.cli.place import KEY, place
 from busway.cluster.config import DEFAULT
-from busway.cluster.servers import FILE
+from busway.cluster.servers import FILE, listed
 from busway.settings import DEFAULT_URL, Settings
 
 _LIMITS = "Limits and times"
@@ -268,6 +268,10 @@ def serve(
     """
     given = locals()
     logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
+    if not quiet:
+        links = logging.getLogger("busway.cluster.links")
+        links.setLevel(logging.INFO)
+        links.addHandler(terminal.News())
     try:
         addresses = [values.listen_address(kind, one) for kind in ("unix", "tcp", "tls") for one in given[kind] or ()]
         secure = any(one.startswith("tls:") for one in addresses)
@@ -277,6 +281,17 @@ def serve(
             raise typer.BadParameter("--cert, --key and --ca are for TLS: give the address with --tls HOST:PORT")
         names = {one.name for one in dataclasses.fields(Settings)} - {"servers"}  # that is the cluster's
         limits = {one: given[one] for one in names if given.get(one) is not None}
+        member = place(
+            cluster,
+            servers,
+            servers_file,
+            data,
+            cluster_key,
+            advertise,
+            discover=discover,
+            mirror=(mirror_of, mirror_wait, takeover),
+            tls=None if cluster_ca is None else busway.TLS(cert=cert, key=key, ca=cluster_ca),
+        )
         server = busway.serve(
             *(addresses or [DEFAULT_URL]),
             name=name,
@@ -284,22 +299,12 @@ def serve(
             tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
             fields=address.fields(field),
             data=data,
-            cluster=place(
-                cluster,
-                servers,
-                servers_file,
-                data,
-                cluster_key,
-                advertise,
-                discover=discover,
-                mirror=(mirror_of, mirror_wait, takeover),
-                tls=None if cluster_ca is None else busway.TLS(cert=cert, key=key, ca=cluster_ca),
-            ),
+            cluster=member,
             http=_door(http, cors=http_cors, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    terminal.run(lambda: _serve(server, seconds, json=json, quiet=quiet))
+    terminal.run(lambda: _serve(server, member, seconds, json=json, quiet=quiet))
 
 
 def _door(address: str | None, **given: Any) -> busway.Http | None:
@@ -312,7 +317,9 @@ def _door(address: str | None, **given: Any) -> busway.Http | None:
     return busway.Http(address=address, **chosen)
 
 
-async def _serve(server: busway.Server, seconds: float | None, *, json: bool, quiet: bool) -> None:
+async def _serve(
+    server: busway.Server, member: busway.Cluster | None, seconds: float | None, *, json: bool, quiet: bool
+) -> None:
     with terminal.Signals() as signals:
         try:
             await server.start()
@@ -323,10 +330,15 @@ async def _serve(server: busway.Server, seconds: float | None, *, json: bool, qu
         gc.freeze()
         try:
             if not quiet:
-                _announce(server)
+                _announce(server, member)
             if json:
-                told = {"addresses": server.addresses, "guid": server.guid, "name": server.name}
-                terminal.record(told if server.http is None else told | {"http": server.http})
+                told: dict[str, Any] = {"addresses": server.addresses, "guid": server.guid, "name": server.name}
+                if server.http is not None:
+                    told["http"] = server.http
+                if member is not None:
+                    addresses = [one.address for one in listed(member.servers)]
+                    told |= {"cluster": member.name, "servers": addresses, "mirror_of": member.mirror_of}
+                terminal.record(told)
             await _until(signals.first, seconds)
             if not quiet:
                 terminal.note("delivering what waits; once more stops at once")
@@ -350,7 +362,7 @@ async def _until(event: asyncio.Event, seconds: float | None) -> None:
         return
 
 
-def _announce(server: busway.Server) -> None:
+def _announce(server: busway.Server, member: busway.Cluster | None) -> None:
     """A few lines: where it listens, how to publish, watch and look."""
     console = terminal.notes
     named = f" {server.name!r}" if server.name else ""
@@ -359,6 +371,8 @@ def _announce(server: busway.Server) -> None:
         console.print(f"  [cyan]{one}[/]")
     if server.http is not None:
         console.print(f"  [cyan]{server.http}[/] [dim](JSON over HTTP and WebSocket)[/]")
+    if member is not None:
+        console.print(_membership(member), markup=False)
     first = server.addresses[0]
     url = "" if DEFAULT_URL in server.addresses else f" --url {first}"
     if first.startswith("tls:"):
@@ -368,6 +382,14 @@ def _announce(server: busway.Server) -> None:
     console.print(f"[dim]publish  [/]{command} pub{url} hello/world 'Hello'")
     console.print(f"[dim]look     [/]{command} info{url}")
     console.print("[dim]Ctrl-C stops it[/]")
+
+
+def _membership(member: busway.Cluster) -> str:
+    """Its cluster, and what it was told of that."""
+    count = len(listed(member.servers))
+    told = f"as a node of the cluster {member.name!r}, with {count} server{'s' * (count != 1)} in its list"
+    told += ", which also finds others on the local network" * bool(member.discover)
+    return told + (f", to be a mirror of {member.mirror_of!r}" if member.mirror_of is not None else "")
 
 
 def _command() -> str:

@@ -70,6 +70,18 @@ class Warnings(logging.Handler):
         note(f"busway: {record.levelname.lower()}: {self.format(record)}")
 
 
+class News(logging.Handler):
+    """What the broker tells that is no warning, as lines on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(_Lines())
+        self.addFilter(lambda record: record.levelno < logging.WARNING)  # the rest comes as warnings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"busway: {self.format(record)}")
+
+
 def data(payload: bytes) -> None:
     """Bytes to stdout, at once."""
     sys.stdout.buffer.write(payload)

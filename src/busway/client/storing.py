@@ -357,7 +357,8 @@ class Unstored:
             if unsure or had & unknown:
                 doubtful += len({*part} & {*self._numbers()})
         if doubtful:
-            log.warning("%d messages are sent again, which another broker may have stored", doubtful)
+            those = "1 message is" if doubtful == 1 else f"{doubtful} messages are"
+            log.warning("%s sent again, which another broker may have stored", those)
             self._core.events.tell(Event(kind="doubtful", count=doubtful))
 
     def _numbers(self) -> list[int]:

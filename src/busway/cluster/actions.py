@@ -68,11 +68,13 @@ class Notice:
 
     kind: Kind
     guid: str
-    """Of whom; an address if no more is known, and nothing if it is about many."""
+    """Of whom; nothing if only its address is known, or if it is about many."""
     name: str
     text: str = ""
     times: int = 1
     """How often it has happened."""
+    address: str = ""
+    """Of a server of which no more is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ class Copies:
             raise DataFailed(f"{self._root}: {error.strerror}") from error
         if left < size + _RESERVE:
             raise DataFailed(
-                f"the disk of the mirror is too full: {left} bytes are free, and {_RESERVE} are left to others"
+                f"the disk of the mirror is too full: {left / MiB:.1f} MiB are free, of which {_RESERVE / MiB:.0f} MiB are left to others"
             )
 
     # To the end.

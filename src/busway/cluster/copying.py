@@ -5,7 +5,7 @@ A driver over mirror.py. Nothing that is copied goes to anybody here but those w
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,6 +74,8 @@ class Copying:
         self._wrong: Troubles[str] = Troubles()
         self.missing: Callable[[str], object] = lambda _: None
         """Hears of whom this is to be a mirror, if nobody like that was seen for long."""
+        self.known: Callable[[], Iterable[Node]] = lambda: ()
+        """The nodes of which is known, linked or not."""
         self._auditing = Auditing(hub, self._holed)
         for guid in found(folder):
             self._auditing.begin(self._open(guid).streams.values())
@@ -226,10 +228,12 @@ class Copying:
     def expire(self, now: float) -> None:
         if self._unseen is not None and now >= self._unseen and self._target is not None:
             self._unseen = None
-            log.warning(
-                "this is to be a mirror of %r, and no node with that name, guid or address was seen yet", self._target
-            )
-            self.missing(self._target)
+            if self._away() is None:
+                log.warning(
+                    "this is to be a mirror of %r, and no node with that name, guid or address was seen yet",
+                    self._target,
+                )
+                self.missing(self._target)
         if self._retry is not None and now >= self._retry:
             self._retry = None
             if self._mirror is not None and (ask := self._mirror.ask_again()) is not None and self.conn is not None:
@@ -254,6 +258,15 @@ class Copying:
         """The node that is to be followed, as it was given."""
         return self._target
 
+    def _away(self) -> tuple[str, str, Copies] | None:
+        """Guid, name and copies of the node that is to be followed, if it was not here since the start. A copy does not tell its node's name, others may."""
+        known = {node.guid: node for node in self.known()}
+        for guid, shelf in self._shelves.items() if self._target is not None else ():
+            node = known.get(guid)
+            if shelf.streams and (node is None or wanted(self._target or "", guid, node.name, node.addresses)):
+                return guid, "" if node is None else node.name, shelf
+        return None
+
     def behind(self, name: str) -> int:
         """Records of a stream that are not here yet, as far as that is known."""
         log = None if self._shelf is None else self._shelf.find(name)
@@ -261,27 +274,33 @@ class Copying:
         return 0 if log is None else max(ahead - log.written, 0)
 
     def figures(self) -> dict[str, Any] | None:
-        """Of the node that is followed; None: none was yet."""
-        if self.node is None or self._shelf is None or self._stopped:
+        """Of the node that is followed; None: none was yet, and there is no copy of it."""
+        if self._stopped:
             return None
-        now = self._hub.loop.time()
+        if self.node is None or self._shelf is None:
+            if (away := self._away()) is None:
+                return None
+            guid, name, shelf = away
+        else:
+            guid, name, shelf = self.node.guid, self.node.name, self._shelf
+        now, linked = self._hub.loop.time(), self.conn is not None
         streams = {
-            name: {
+            stream: {
                 "first": copy.first,
                 "next": copy.safe,
-                "behind": self.behind(name),
-                "copied_bytes": self._rates[name].bytes if name in self._rates else 0,
-                "bytes_per_second": self._rates[name].per_second(now) if name in self._rates else 0,
+                "behind": self.behind(stream) if linked else None,
+                "copied_bytes": self._rates[stream].bytes if stream in self._rates else 0,
+                "bytes_per_second": self._rates[stream].per_second(now) if stream in self._rates else 0,
                 "channels": len(copy.channels),
-                "trouble": self._wrong.get(name),
+                "trouble": self._wrong.get(stream),
             }
-            for name, copy in self._shelf.streams.items()
+            for stream, copy in shelf.streams.items()
         }
         return {
-            "name": self.node.name,
-            "guid": self.node.guid,
-            "linked": self.conn is not None,
-            "behind": sum(self.behind(name) for name in streams),
+            "name": name,
+            "guid": guid,
+            "linked": linked,
+            "behind": sum(self.behind(stream) for stream in streams) if linked else None,
             "troubles": self.troubles,
             "streams": streams,
         }

@@ -253,7 +253,7 @@ class Linking:
         if peer.early is None or not peer.admitted or peer.linked or peer.node is None:
             return
         if not holds(peer.early, peer.proof(self._cluster.secret, self.members.me.guid, ours=False)):
-            self._failed(conn, Code.UNAUTHORIZED, "the key of the cluster is another one")
+            self._failed(conn, Code.UNAUTHORIZED, self._other_key(peer, peer.early))
             return
         try:
             self._hub.engine.link(conn)
@@ -265,6 +265,15 @@ class Linking:
         for talk in self.talks:
             talk.opened(conn, peer.node)
         self.members.proved(conn, self._now)
+
+    def _other_key(self, peer: Peer, proof: bytes) -> str:
+        """Why a proof is not right, for both sides to read."""
+        me = self.members.me
+        if not self._cluster.secret:
+            return f"{peer.node} has a key of the cluster, and {me} has none"
+        if holds(proof, peer.proof(b"", me.guid, ours=False)):
+            return f"{me} has a key of the cluster, and {peer.node} has none"
+        return "the key of the cluster is another one"
 
     def _limit(self, conn: int, node: Node) -> None:
         """What a node does not take from its clients it is not sent."""

@@ -146,9 +146,10 @@ class Membership:
             self._begun = None
             for one in self.missing:
                 if not one.refused:  # which was told when it happened
-                    why = f": {one.why}" * bool(one.why)
+                    address = ", ".join(one.addresses)
+                    why = f": {one.why.removeprefix(f'{address}: ')}" * bool(one.why)
                     text = f"in the list, and not linked after {MISSED:g} s{why}; it is tried again and again"
-                    self._tell_people("missing", ", ".join(one.addresses), one.name, text, now)
+                    self._tell_people("missing", "", one.name, text, now, address=address)
 
     def hint(self, address: str, now: float) -> None:
         """Somebody may be there; nothing else is known, and nothing believed."""
@@ -160,7 +161,8 @@ class Membership:
         target = self._dialling.failed(attempt, now, hopeless=code in HOPELESS)
         _note(target, text, refused=code in HOPELESS)
         if target is not None and code in HOPELESS:
-            self._tell_people(_kind(code), target.key, target.name, f"{', '.join(target.addresses)}: {text}", now)
+            guid, address = ("", ", ".join(target.addresses)) if target.node is None else (target.key, "")
+            self._tell_people(_kind(code), guid, target.name, text, now, address=address)
 
     def greeted(self, conn: int, node: Node, now: float, attempt: int | None = None) -> None:
         """A connection says who is there: one that this side has dialled by this attempt, or one that came."""
@@ -389,10 +391,12 @@ class Membership:
     def _notice(self, kind: Kind, node: Node, text: str, now: float, *, stranger: bool = False) -> None:
         self._tell_people(kind, node.guid, node.name, text, now, stranger=stranger)
 
-    def _tell_people(self, kind: Kind, guid: str, name: str, text: str, now: float, *, stranger: bool = False) -> None:
+    def _tell_people(
+        self, kind: Kind, guid: str, name: str, text: str, now: float, *, stranger: bool = False, address: str = ""
+    ) -> None:
         """A stranger is who came here and has shown no key; who it is and how often it comes is its own choice."""
-        if self._telling.worth(kind, guid, now, stranger=stranger):
-            self._actions.append(Notice(kind, guid, name, text))
+        if self._telling.worth(kind, guid or address, now, stranger=stranger):
+            self._actions.append(Notice(kind, guid, name, text, address=address))
 
 
 def _note(target: Target | None, why: str, *, refused: bool) -> None:

@@ -39,10 +39,13 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.cluster")
+news = logging.getLogger("busway.cluster.links")
+"""Links that come up, for who wants to hear also that all is well."""
 
 _SHORTEST: Final = 4
 """Digits of a guid that are enough to mean a node."""
-_LOUD: Final = {"up": logging.INFO, "down": logging.WARNING, "forgotten": logging.INFO}
+_LOUD: Final = {"linked": logging.INFO, "forgotten": logging.INFO}
+"""How loudly the log tells what is no warning."""
 
 
 class Mesh(Linking):
@@ -64,8 +67,11 @@ class Mesh(Linking):
         self._seats.host = hosting.heard_here
         self.turns = Turns(hub, cluster, self.mirroring, self.mirroring.send)
         self.turns.turned = parts.turned
+        self.turns.name_of = self._name_of
         parts.hander = self.turns.hander
         self.mirroring.leaving = self._leaving
+        if self.mirroring.copying is not None:
+            self.mirroring.copying.known = lambda: [] if self._members is None else self._members.known
         self._surveying = Surveying(hub, lambda: self.mirroring.copies)
         self._surveying.elsewhere = parts.guids
         self._surveying.why = self.turns.waiting.why
@@ -91,6 +97,10 @@ class Mesh(Linking):
         self.conflicts = 0
         self._apart: set[str] = set()
         """Nodes whose links were lost without a word."""
+        self._down: set[str] = set()
+        """Nodes of which people were told that their links were lost."""
+        self._shared: set[str] = set()
+        """Names of which it was told that two nodes have them."""
 
     @property
     def name(self) -> str:
@@ -307,18 +317,50 @@ class Mesh(Linking):
         self.refused += notice.times * (notice.kind == "refused")
         self.conflicts += notice.times * (notice.kind == "conflict")
         self.seeing.notice(notice)
-        level = logging.DEBUG if self._stopped else _LOUD.get(notice.kind, logging.WARNING)
-        if not notice.guid:
+        state = self._state(notice)
+        level = logging.DEBUG if self._stopped else _LOUD.get(state, logging.WARNING)
+        if not (notice.guid or notice.address):
             log.log(level, "cluster %s: %s", self._cluster.name, notice.text)
             return
-        who = (
-            f"{notice.name or 'a node'} ({notice.guid[:8]})" if len(notice.guid) == len(self._hub.guid) else notice.guid
-        )
-        log.log(
+        if notice.guid:
+            who = f"{notice.name or 'a node'} ({notice.guid[:8]})"
+        else:
+            who = f"{notice.name} ({notice.address})" if notice.name else notice.address
+        (news if notice.kind == "up" else log).log(
             level,
             "cluster %s: %s is %s%s",
             self._cluster.name,
             who,
-            "in conflict" if notice.kind == "conflict" else notice.kind,
+            state,
             f": {notice.text}" * bool(notice.text),
         )
+        if notice.kind == "up" and not self._stopped:
+            self._compare_names(notice)
+
+    def _state(self, notice: Notice) -> str:
+        """How a node is now, in a word. Who was told that it is down is told as loudly that it is there again."""
+        again = notice.guid in self._down
+        if notice.kind == "down":
+            self._down.add(notice.guid)
+        elif notice.kind in {"up", "forgotten"}:
+            self._down.discard(notice.guid)
+        if notice.kind == "up":
+            return "linked again" if again else "linked"
+        return "in conflict" if notice.kind == "conflict" else notice.kind
+
+    def _compare_names(self, notice: Notice) -> None:
+        """Warn, once, of a name that two nodes have: whoever is given by its name may be the one or the other."""
+        members = self.members
+        linked = [node for conn in members.linked.values() if (node := members.node_of(conn)) is not None]
+        other = next(
+            (one for one in (members.me, *linked) if one.name == notice.name and one.guid != notice.guid), None
+        )
+        if other is not None and notice.name and notice.name not in self._shared:
+            self._shared.add(notice.name)
+            log.warning(
+                "cluster %s: two nodes have the name %r, %s and %s: give each its own",
+                self._cluster.name,
+                notice.name,
+                other.guid[:8],
+                notice.guid[:8],
+            )

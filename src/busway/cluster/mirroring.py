@@ -125,9 +125,21 @@ class Mirroring(Talk):
             if hopeful:
                 stream.log.confirm(stream.log.written)
             elif not self._origins:
-                log.warning("stream %r is to be mirrored, and nobody does that: it goes on without", name)
+                self._tell_alone(name)
                 self.notice("unmirrored", {"stream": name})
             self._look(stream)
+
+    def _tell_alone(self, name: str) -> None:
+        """There is no mirror of this node; if it is one itself that may be so on purpose, and is told of the first stream only."""
+        me = self._hub.name or f"node {self._hub.guid[:8]}"
+        if self.copying is None or self.copying.target is None:
+            text = "stream %r is to be mirrored, and nobody mirrors %s: what is published here is acknowledged without"
+            log.warning(text, name, me)
+        elif len(self._promises) == 1:
+            text = (
+                "%s mirrors %r, and nobody mirrors %s: what is published here, as in stream %r, is acknowledged without"
+            )
+            log.warning(text, me, self.copying.target, me, name)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
         """It was made or has other settings, or was removed."""

@@ -131,6 +131,8 @@ class FarParts(Talk):
         self._fetching: dict[int, tuple[int, FarPart, FarReader, Fetch]] = {}
         self._locating: dict[int, tuple[int, FarPart, str, int, Callable[[int], object]]] = {}
         self._last = 0
+        self._asked: dict[int, int] = {}
+        """The last number that was asked on a link."""
         self._watchers: list[Callable[[FarPart], object]] = []
         self._next_look: float | None = None
         self.hander: Callable[[str], int | None] = lambda _: None
@@ -171,6 +173,7 @@ class FarParts(Talk):
         self._links.pop(conn, None)
         for part in self._parts.values():
             self._lost(part, conn)
+        self._asked.pop(conn, None)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
         if kind == PARTS:
@@ -281,15 +284,18 @@ class FarParts(Talk):
             self._say(conn, LOCATE, self._last, Locate(part.guid, part.name, kind, value))
 
     def _say(self, conn: int, kind: int, number: int, question: Fetch | Locate) -> None:
+        self._asked[conn] = number
         if conn == SELF:
             self.ask_here(number, question)
         else:
             self._hub.engine.node(conn, kind, number, question.pack())
 
     def _fetched(self, conn: int, number: int, said: Fetched) -> None:
-        link, part, reader, question = self._fetching.pop(number, (None, None, None, None))
-        if link != conn or part is None or reader is None or question is None:
-            raise Stranger("an answer that nobody has asked for")
+        if (asked := self._fetching.get(number)) is None or asked[0] != conn:
+            self._check_late(conn, number)
+            return
+        del self._fetching[number]
+        _, part, reader, question = asked
         if said.error:
             log.warning("stream %r of node %s can't be read: %s", part.name, part.guid[:8], said.error)
             self._hub.loop.call_later(_RETRY, reader.fail)
@@ -303,14 +309,22 @@ class FarParts(Talk):
         reader.answer(question, said)
 
     def _located(self, conn: int, number: int, said: Located) -> None:
-        link, part, kind, value, found = self._locating.pop(number, (None, None, "", 0, None))
-        if link != conn or part is None or found is None:
-            raise Stranger("an answer that nobody has asked for")
+        if (asked := self._locating.get(number)) is None or asked[0] != conn:
+            self._check_late(conn, number)
+            return
+        del self._locating[number]
+        _, part, kind, value, found = asked
         if said.error:
             log.warning("stream %r of node %s can't be read: %s", part.name, part.guid[:8], said.error)
             self._hub.loop.call_later(_RETRY, part.locate, kind, value, found)
             return
         found(said.offset)
+
+    def _check_late(self, conn: int, number: int) -> None:
+        """Nobody waits for this answer: whoever gave it said meanwhile that it has the stream no longer, or never was asked."""
+        waits = number in self._fetching or number in self._locating  # for somebody else, or for something else
+        if waits or not 0 < number <= self._asked.get(conn, 0):
+            raise Stranger("an answer that nobody has asked for")
 
 
 def _nobody(number: int, question: Fetch | Locate) -> None:

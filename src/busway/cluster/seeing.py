@@ -52,7 +52,8 @@ class Seeing:
             self._since[notice.guid] = ambient.time_ns() / 1e9
         elif notice.kind == "forgotten":
             self._since.pop(notice.guid, None)
-        self.tell(notice.kind, notice.text, node=notice.name, guid=notice.guid)
+        more = {"address": notice.address} if notice.address else {}
+        self.tell(notice.kind, notice.text, node=notice.name, guid=notice.guid, **more)
 
     def tell(self, kind: str, text: str, **fields: Any) -> None:
         """An event, to those of this node's clients who asked for it."""

@@ -6,6 +6,7 @@ Values only. The argument counts before the command line, and that before the fi
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,7 +18,7 @@ import msgspec
 
 from busway.checks import check_type
 from busway.settings import DEFAULT_PORT
-from busway.transport.address import parse
+from busway.transport.address import Address, parse
 
 log = logging.getLogger("busway.cluster")
 
@@ -30,6 +31,21 @@ LEAST: Final = 0.01
 
 _SPAN: Final = re.compile(r"^(?:(\d+)D)?(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?$")
 _SECONDS: Final = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)?$")
+_PLACE: Final = re.compile(r"^`\$\[(\d+)\](.*)`$")
+_LACKING: Final = re.compile(r"^Object missing required field `(.+)`$")
+_EXPECTED: Final = re.compile(r"^Expected `(.+)`, got `(.+)`$")
+_TYPES: Final = {
+    "int": "a whole number",
+    "int | null": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "str | null": "a text",
+    "bool": "true or false",
+    "object": "an object {…}",
+    "array": "a list […]",
+    "null": "null",
+}
+"""Types of a decoder in the words of the file."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
@@ -83,6 +99,8 @@ def listed(servers: str | Sequence[str | Listed] | None, *, port: int = DEFAULT_
         else:
             check_type("a server", one, str, "a text such as HOST:PORT")
             given.extend(part.strip() for part in one.split(",") if part.strip())
+    if isinstance(servers, str) and servers.strip() and not given:
+        raise ServersError(f"a list of servers that names no server: {servers!r}")
     found: dict[str, Listed] = {}
     for one in given:
         server = one if isinstance(one, Listed) else Listed(address_of(one, port=port))
@@ -93,11 +111,19 @@ def listed(servers: str | Sequence[str | Listed] | None, *, port: int = DEFAULT_
 def address_of(text: str, *, port: int = DEFAULT_PORT) -> str:
     """The address that `tcp://HOST:PORT`, `unix:PATH`, `HOST:PORT`, `HOST` or `PORT` mean."""
     try:
-        return str(parse(_whole(text, port)))
+        address = parse(_whole(text, port))
+        _check_port(address)
+        return str(address)
     except ValueError as error:
         raise ServersError(
             f"not a server: {text!r} (write HOST:PORT, PORT, tcp://HOST:PORT or unix:PATH): {error}"
         ) from error
+
+
+def _check_port(address: Address) -> None:
+    """To listen on port 0 is to have any; nobody can be reached there."""
+    if not address.path and not address.port:
+        raise ValueError("nobody can be reached at port 0")
 
 
 def _whole(text: str, port: int) -> str:
@@ -121,12 +147,20 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ServersError(f"{path} can't be read: {error}") from error
+    if not text.strip():
+        raise ServersError(f"{path} is empty; a file without servers has []")
     try:
         given = json.loads(text)
-        entries = msgspec.convert(given, list[_Entry])
-    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+    except json.JSONDecodeError as error:
+        raise ServersError(f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
         raise ServersError(f"{path}: {error}") from error
+    try:
+        entries = msgspec.convert(given, list[_Entry])
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ServersError(f"{path}{_wrong(str(error), given)}") from error
     _tell_unused(path, given)
+    _tell_names(path, entries)
     found: dict[str, Listed] = {}
     for number, entry in enumerate(entries):
         where = f"{path}, entry {number + 1}" + (f" ({entry.name})" if entry.name else "")
@@ -140,6 +174,36 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
             raise ServersError(f"{where}: {server.address} is in the list twice")
         found[server.address] = server
     return list(found.values())
+
+
+def _wrong(said: str, given: Any) -> str:
+    """What a decoder says of a value, in the words of the file."""
+    what, _, where = said.partition(" - at ")
+    found = _PLACE.match(where)
+    if found is None:  # it is not in an entry
+        return f": {_in_words(what)}"
+    entry = given[int(found[1])]
+    name = entry.get("name") if isinstance(entry, dict) else None
+    text = f", entry {int(found[1]) + 1}" + f" ({name})" * isinstance(name, str)
+    place = found[2].strip(".")
+    return f"{text}: {place}: {_in_words(what)}" if place else f"{text}: {_in_words(what)}"
+
+
+def _in_words(said: str) -> str:
+    """With the types as somebody calls them who writes such a file."""
+    if found := _LACKING.match(said):
+        return f"{found[1]!r} is missing"
+    if found := _EXPECTED.match(said):
+        wanted, got = (_TYPES.get(one, one) for one in found.groups())
+        return f"{wanted} is expected, not {got}"
+    return said
+
+
+def _tell_names(path: Path, entries: "Sequence[_Entry]") -> None:
+    """Warn of a name that several servers have: it means a node, as for --mirror-of, and its address fields."""
+    names = Counter(entry.name for entry in entries if entry.enabled and entry.name)
+    for name in [name for name, count in names.items() if count > 1]:
+        log.warning("%s: %d servers have the name %r; give each its own", path, names[name], name)
 
 
 def _tell_unused(path: Path, entries: list[dict[str, Any]]) -> None:
@@ -159,7 +223,9 @@ def _tell_unused(path: Path, entries: list[dict[str, Any]]) -> None:
 def _server(entry: _Entry) -> Listed:
     connection = entry.connection
     if connection.url is not None:
-        address = str(parse(connection.url))
+        found = parse(connection.url)
+        _check_port(found)
+        address = str(found)
     elif connection.port is None:
         raise ValueError("connection: a port (or a url) is needed")
     else:

@@ -152,7 +152,7 @@ class Surveying(Talk):
         try:
             if kind == SURVEYED:
                 link, told = self._waiting.get(number, (conn, None))
-                if link != conn:
+                if link != conn or number > self._last:
                     raise Stranger("an answer that nobody has asked for")
                 if told is not None and not told.done():  # else it came too late
                     told.set_result(_answers.decode(body))

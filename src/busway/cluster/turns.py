@@ -78,6 +78,10 @@ class Turns(Talk):
         """Hears whose channels somebody else hands out of."""
         self.notice: Callable[[str, str, str], object] = lambda *_: None
         """Hears what people want to know: a word, the guid of the node that it is about, and a text."""
+        self.name_of: Callable[[str], str] = lambda _: ""
+        """The name of a node, if it is known."""
+        self._rested = False
+        """People were told that this node does not hand out of its own channels."""
         self.takeovers = 0
         mirroring.back = self._given_back
         mirroring.first = self._hand_back
@@ -123,7 +127,7 @@ class Turns(Talk):
     def declare(self, guid: str) -> None:
         """Somebody says that this node never comes again: this one hands out for it, with what it knows."""
         self._heir.marks.declare(guid)
-        text = f"somebody has said that node {guid[:8]} never comes again: this node hands out of its channels"
+        text = f"somebody has said that {self._called(guid)} never comes again: this node hands out of its channels"
         self._tell_people(logging.WARNING, "declared", guid, text)
         self._look()
 
@@ -144,7 +148,8 @@ class Turns(Talk):
         """A node is here again: it hands out itself, as soon as it knows what became of its channels."""
         guid = node.guid
         if (turn := self._others.get(guid)) is not None and turn.hand_over():
-            self._tell_people(logging.INFO, "handback", guid, f"{node} is back: it hands out of its channels again")
+            text = f"{node} is back: it hands out of its channels itself, this node no longer"
+            self._tell_people(logging.WARNING, "handback", guid, text)
         self._giving.add(guid)
 
         def done() -> None:
@@ -244,7 +249,7 @@ class Turns(Talk):
         self.waiting.look(self._now, self._idle())
         differs = self._differs()
         for guid in differs.keys() - self._differed:
-            text = f"node {guid[:8]} has a takeover of {differs[guid]:g} s, this one of {self._takeover:g} s: both may hand out the same; give all nodes the same"
+            text = f"{self._called(guid)} has a takeover of {differs[guid]:g} s, this one of {self._takeover:g} s: both may hand out the same; give all nodes the same"
             self._tell_people(logging.WARNING, "takeover_differs", guid, text)
         self._differed = set(differs)
 
@@ -363,11 +368,13 @@ class Turns(Talk):
         if not turn.has and told and not claimed and turn.enough(links, known):
             turn.handed_over()
         if turn.has and not before:
-            log.info("this node hands out of its channels")
+            log.log(logging.WARNING if self._rested else logging.INFO, "this node hands out of its own channels again")
+            self._rested = False
             self._hub.delivering.standing.wake()
         elif before and not turn.has:
             text = "this node misses the others, so its mirror may hand out of its channels: it does so no longer"
             self._tell_people(logging.WARNING, "resting", me, text)
+            self._rested = True
             self._rest()
 
     def _rest(self) -> None:
@@ -391,13 +398,13 @@ class Turns(Talk):
         turn.look(now, linked=votes - 1, denied=votes, known=known, other=linked)
         if turn.has and not before:
             self.takeovers += 1
-            text = f"this node hands out of the channels of node {guid[:8]} now, which is gone"
+            text = f"this node hands out of the channels of {self._called(guid)} now, which is gone"
             self._tell_people(logging.WARNING, "takeover", guid, text)
             self._resumed.discard(guid)
             self._witness.saw(me, [guid], ())
             self._heir.begin(guid, self._votes.known)
         elif before and not turn.has:
-            text = f"this node misses the others: it hands out of the channels of node {guid[:8]} no longer"
+            text = f"this node misses the others: it hands out of the channels of {self._called(guid)} no longer"
             self._tell_people(logging.WARNING, "resting", guid, text)
             self._heir.end(guid)
 
@@ -463,6 +470,9 @@ class Turns(Talk):
             if conn != last:
                 self._hub.engine.node(conn, TURN, 0, packed)
         self._hub.loop.call_soon(self._hub.flush)
+
+    def _called(self, guid: str) -> str:
+        return f"{name} ({guid[:8]})" if (name := self.name_of(guid)) else f"node {guid[:8]}"
 
     def _tell_people(self, level: int, kind: str, guid: str, text: str) -> None:
         log.log(level, "%s", text)
