@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from busway.broker.progress import rebuild
+from busway.cli import doctor
 from busway.cluster.copying import Copying
 from tests.cluster.mirrored import Mirrored, follows, mirroring, nodes, streams
 from tests.cluster.test_heir import Three as Nodes, crash, hands_out, numbers, ready, stands_in, take, turns
@@ -282,7 +283,9 @@ async def test_what_is_missing_is_told_and_counted(nodes: Mirrored, caplog):
     for name in ("one", "two", "three", "default"):
         info = await (await bus.stream(name)).info()
         assert info.damage == 1
-    assert (await bus.stream("two")) is not None
+    (finding,) = await doctor._damage(bus)
+    assert finding.state == "warn"
+    assert "default (1), one (1), three (1), two (1)" in finding.text
     assert [one["lag"] for one in a._hub.delivering.figures(streams(a)["two"].number)] == [0]
     await some(bus, "two/1", 5, 6)
     async with bus.channel("two", "work") as jobs:
