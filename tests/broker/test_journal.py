@@ -27,6 +27,7 @@ from busway.broker.progress import (
     Done,
     Entry,
     Sought,
+    Stamp,
     States,
     rebuild,
 )
@@ -216,12 +217,13 @@ class TestFile:
         monkeypatch.setattr(journal_module.os, "fdatasync", lambda fd: (real(fd), sizes.append(os.fstat(fd).st_size)))
         journal = Journal(tmp_path, safety)
         await journal.start()
+        begin = (tmp_path / FILE).read_bytes()
         told = journal.write([Sought("c", 1, 1)])
         assert told.done() is (safety != "synced"), "written is written at once"
         await told
-        assert sizes == [len(encode(Sought("c", 1, 1)))] * synced
+        assert sizes == [len(begin + encode(Sought("c", 1, 1)))] * synced
         await journal.stop()
-        assert (tmp_path / FILE).read_bytes() == encode(Sought("c", 1, 1))
+        assert (tmp_path / FILE).read_bytes() == begin + encode(Sought("c", 1, 1))
 
     async def test_a_slow_disk_is_left_to_the_thread(self, tmp_path: Path, monkeypatch) -> None:
         journal = Journal(tmp_path, "written")
@@ -396,9 +398,12 @@ class TestDamage:
             assert shown(await journal.start()) == shown(rebuild(story()))
             assert "not written to its end" in caplog.text
             caplog.clear()
+            begin = (tmp_path / FILE).read_bytes()
+            assert begin.startswith(good)
+            assert [type(one.entry) for one in scan(begin[len(good) :])] == [Stamp]
             await journal.write([Done("c0", 1, 80)])
             await journal.stop()
-            assert (tmp_path / FILE).read_bytes() == good + encode(Done("c0", 1, 80))
+            assert (tmp_path / FILE).read_bytes() == begin + encode(Done("c0", 1, 80))
         assert [one.name for one in tmp_path.iterdir()] == [FILE]
 
     async def test_random_damage_of_any_kind_starts(self, tmp_path: Path) -> None:
@@ -423,12 +428,13 @@ class TestDisk:
         journal = Journal(tmp_path)
         await journal.start()
         await journal.write([Created("c", 1, 0, CONFIG)])
-        real = os.pwrite
+        before = (tmp_path / FILE).read_bytes()
+        real, room = os.pwrite, len(before) + 7
 
         def full(fd: int, content, at: int) -> int:
-            if at >= 60:
+            if at >= room:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real(fd, content[: 60 - at], at)
+            return real(fd, content[: room - at], at)
 
         monkeypatch.setattr(journal_module.os, "pwrite", full)
         for n in range(3):
@@ -437,7 +443,7 @@ class TestDisk:
         with pytest.raises(StoreFailed):
             await journal.write([])
         assert journal.figures()["failed"] == 4
-        assert scan((tmp_path / FILE).read_bytes()) == scan(encode(Created("c", 1, 0, CONFIG)))
+        assert (tmp_path / FILE).read_bytes() == before
         monkeypatch.undo()
         await journal.write([])  # tells whether all before is safe
         assert (await content(tmp_path))["c"][3] == [(2, 3, 1), (4, 5, 1), (6, 7, 1)]

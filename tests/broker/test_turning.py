@@ -200,3 +200,51 @@ def test_nothing_is_looked_for_where_the_stream_has_nothing_any_more():
     one.unite(ChannelState("c", ChannelConfig(), 1, 5))
     assert one.channel.floor == 20
     assert one.wake() == list(range(20, SIZE))
+
+
+def test_one_that_was_made_anew_since_it_was_lost_is_where_it_was():
+    """Where it began in the meantime says nothing; what was done then is done."""
+    chance = random.Random(10)
+    config = ChannelConfig(lease=0.0, max_deliveries=0)
+    for _ in range(600):
+        begin, other = chance.randint(0, SIZE), chance.randint(0, SIZE)
+        known = Driver(ChannelState("c", config, 5, begin))
+        known.ack(*(done := set(chance.sample(known.given, chance.randint(0, len(known.given))))))
+        here = Driver(ChannelState("c", config, 1000, other), window=chance.randint(1, SIZE))
+        here.ack(*(since := set(chance.sample(here.given, chance.randint(0, len(here.given))))))
+        here.channel.rest()
+        here.do(here.channel.recover(known.journal["c"], 0.0))
+        assert here.channel.epoch == 5, "so another one that knows it, too, adds what it knows"
+        left = sorted(set(range(begin, SIZE)) - done - since)
+        here.do(here.channel.join(ME, SIZE, 0.0))
+        assert here.wake() == left
+        assert Driver(rebuild(here.journal["c"].entries())["c"]).given == left, "after another start"
+
+
+def test_one_that_somebody_has_moved_since_it_was_lost_stays_there():
+    known = after(ChannelState("c", ChannelConfig(), 5, 0), Done("c", 5, 30))
+    here = Driver()
+    here.do(here.channel.seek(10, 0.0))
+    here.channel.rest()
+    here.do(here.channel.recover(known, 0.0))
+    assert here.channel.floor == 10
+
+
+def test_one_that_waited_for_the_end_of_its_stream_goes_back_if_that_does_not_come():
+    chance = random.Random(11)
+    config = ChannelConfig(lease=0.0, max_deliveries=0)
+    for _ in range(600):
+        before = Driver(ChannelState("c", config, 5, 0))
+        before.ack(*(done := set(chance.sample(range(SIZE), chance.randint(0, SIZE)))))
+        end = chance.randint(0, SIZE)
+        here = Driver(size=end, window=1)
+        here.journal, here.given = {"c": before.journal["c"].copy()}, []
+        here.channel = Channel(before.journal["c"])
+        here.do(here.channel.open(0, end, 0.0, copy=True))
+        here.do(here.channel.join(ME, chance.randint(1, SIZE), 0.0))
+        got = [one for one in here.given if one < end]
+        here.ack(*(since := set(chance.sample(got, chance.randint(0, len(got))))))
+        here.do(here.channel.settled(end, 0.0))
+        left = sorted({*range(end)} - done - since | {*range(end, SIZE)})
+        again = Driver(rebuild(here.journal["c"].entries())["c"])
+        assert again.given == left, "other messages come where the old ones were"

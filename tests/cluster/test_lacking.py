@@ -106,11 +106,11 @@ async def test_a_disk_that_fails_for_a_while_is_tried_again(cluster: Cluster, mo
     create, tries = streaming.create, []
     full = True
 
-    async def fails(config):
+    async def fails(config, **how):
         tries.append(config.name)
         if full:
             raise DataFailed("no space left on device")
-        return await create(config)
+        return await create(config, **how)
 
     monkeypatch.setattr(streaming, "create", fails)
     maker, visitor = await cluster.client(a), await cluster.client(b)
@@ -161,10 +161,10 @@ async def test_of_streams_made_at_once_the_later_one_is_everywhere(cluster: Clus
     add, make = streaming._add, definitions.make
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(config, *, new=False):
+    async def slowly(config, **how):
         begun.set()
         await go_on.wait()
-        return await add(config, new=new)
+        return await add(config, **how)
 
     monkeypatch.setattr(streaming, "_add", slowly)
     if last == "there":  # by the clock of b

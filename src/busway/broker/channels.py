@@ -28,6 +28,7 @@ from busway.broker.consumers import Take, Who
 from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Run
 from busway.broker.progress import (
     ChannelConfig,
+    ChannelState,
     Configured,
     Deleted,
     Delivered,
@@ -45,25 +46,49 @@ class Channel(Turning):
 
     def open(self, first: int, safe: int, now: float, *, copy: bool = False) -> list[Action]:
         """What the stream holds when the channel begins. Of a copy, which may lack the end, nothing else is concluded from that."""
-        self._safe = safe
-        out: list[Action] = []
-        past = self._ahead.past
-        last = max(chain((past.floor,), (end for _, end, _ in chain(past.done, past.deliveries))))
-        if last > safe and copy:
-            self._safe = last
-        elif last > safe:
-            floor, done, counts = min(past.floor, safe), list(past.done), list(past.deliveries)
-            self._epoch += 1
-            past.move(self._epoch, floor)
-            for start, end, _ in done:
-                past.done.put(start, min(end, safe))
-            for start, end, count in counts:
-                past.deliveries.put(start, min(end, safe), count)
-            past.raise_floor(past.done.beyond(floor))
-            self._ahead.scanned = self._noted = past.floor
-            out.append(Rewound(last, safe))
-            out += map(Note, past.entries())
+        self._safe = max(safe, self._last) if copy else safe
+        out = [] if copy else self._rewound(safe)
         return out + self.trimmed(first, now)
+
+    def settled(self, end: int, now: float) -> list[Action]:
+        """The stream ends here, and nothing that it has lost comes back there: the same as if the channel was opened now."""
+        if self._last > end:
+            self._safe = end
+        return self._pump(now, self._rewound(end))
+
+    @property
+    def _last(self) -> int:
+        """Behind all that is known of it from before."""
+        past = self._ahead.past
+        return max(chain((past.floor,), (end for _, end, _ in chain(past.done, past.deliveries))))
+
+    def _rewound(self, end: int) -> list[Action]:
+        """Other messages come where the stream was further once."""
+        past, last = self._ahead.past, self._last
+        if last <= end:
+            return []
+        cursor = min(self.cursor, end)
+        state = ChannelState(self.name, self.config, self._epoch + 1, at := min(self.floor, end))
+        for run in self._held:
+            state.done.put(at, run.start)
+            at = run.end
+            if self._counts(run.deliveries):
+                state.deliveries.put(run.start, run.end, run.deliveries)
+        state.done.put(at, cursor)
+        old, counts = list(past.done), list(past.deliveries)
+        self._epoch = state.epoch
+        past.move(self._epoch, cursor)
+        for start, upto, _ in old:
+            past.done.put(max(start, cursor), min(upto, end))
+            state.done.put(max(start, cursor), min(upto, end))
+        for start, upto, count in counts:
+            past.deliveries.put(max(start, cursor), min(upto, end), count)
+            state.deliveries.put(max(start, cursor), min(upto, end), count)
+        past.raise_floor(past.done.beyond(cursor))
+        state.raise_floor(state.done.beyond(state.floor))
+        past.begin = state.begin = self._noted = state.floor
+        self._ahead.again(past.floor)
+        return [Rewound(last, end), *map(Note, state.entries())]
 
     def appended(self, safe: int, now: float) -> list[Action]:
         """The stream has more."""
@@ -300,6 +325,7 @@ class Channel(Turning):
         if not self._first <= offset <= self._safe:
             raise SeekFailed(f"offset {offset} is not in the stream, which has {self._first} to {self._safe}")
         self._begin_anew()
+        self.moved = True
         self._epoch += 1
         self._ahead.past.move(self._epoch, offset)
         self._ahead.again(offset)

@@ -273,8 +273,8 @@ class Delivering:
         """Of the channels of a stream."""
         return [handing.figures() for handing in self.channels.get(number, {}).values()]
 
-    def open(self, stream: Stream, state: ChannelState) -> Handing:
-        """Let a channel begin where it stands."""
+    def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> Handing:
+        """Let a channel begin where it stands. Not whole: the stream may lack its end, so nothing is concluded from where that is."""
         handing = Handing(
             self._hub,
             stream,
@@ -285,9 +285,10 @@ class Delivering:
             alarm=self._set_alarm,
         )
         self.channels[stream.number][state.channel] = handing
-        if self.standing.resting and not stream.copied:
+        if stream.held or (self.standing.resting and not stream.copied):
             handing.machine.rest()
-        handing.do(handing.machine.open(stream.first, stream.safe, handing.now, copy=bool(stream.copied)))
+        lacks = bool(stream.copied) or stream.unsettled or not whole
+        handing.do(handing.machine.open(stream.first, stream.safe, handing.now, copy=lacks))
         return handing
 
     def wait_for_somebody(self, handing: Handing) -> None:

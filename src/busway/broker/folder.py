@@ -11,6 +11,7 @@ import msgspec
 
 from busway.broker.data import replace, sealed, sync, unsealed
 from busway.broker.fronting import FILE
+from busway.broker.journal import FILE as JOURNAL
 from busway.errors import DataFailed
 from busway.streams import SETTINGS, StreamConfig
 
@@ -98,3 +99,13 @@ def _read_one(folder: Path, file: Path) -> StreamConfig | None:
     if config.name != folder.name:
         raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
     return msgspec.structs.replace(made, former=config.former)
+
+
+def missing(folder: Path, *, made: bool, new: bool, lost: bool) -> Path | None:
+    """What is not there of a stream that was here before. `made`: the folder itself is new; `new`: the stream is; `lost`: but there was one."""
+    if made or new:
+        return folder if made and lost else None
+    journal, records = folder / JOURNAL, folder / LOG
+    if journal.exists() is records.exists():  # made by hand, and never opened, if there is neither
+        return None
+    return records if journal.exists() else journal

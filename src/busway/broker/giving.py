@@ -39,6 +39,8 @@ class Giving:
         self._alone = inf
         self.resting = False
         """Somebody else hands out."""
+        self.moved = False
+        """It was put to another place since it was opened."""
         self.redelivered = self.dead = self.late = self.refused = self.lost = 0
 
     @property

@@ -18,7 +18,8 @@ import msgspec
 
 from busway import ambient
 from busway.broker import data, records
-from busway.broker.progress import Entry, States, apply
+from busway.broker.lineage import Lineage
+from busway.broker.progress import Entry, Stamp, States, apply
 from busway.broker.record_file import RecordFile
 from busway.broker.records import Damage
 from busway.errors import StoreFailed
@@ -40,15 +41,15 @@ _QUICK: Final = 0.002
 _RESTING: Final = 5.0
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+_decoder: msgspec.msgpack.Decoder[Entry | Stamp] = msgspec.msgpack.Decoder(Entry | Stamp)
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: Entry | Stamp) -> bytes:
     """One record of the file."""
     return records.frame(_encoder.encode(entry))
 
 
-def decode(body: bytes) -> Entry:
+def decode(body: bytes) -> Entry | Stamp:
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -59,13 +60,22 @@ class Journal(RecordFile):
     """The file of one stream. open() and the methods below it run on its thread, the others on the loop.
 
     append() runs on either: on the loop only while the thread has nothing to do.
+    `new`: it is that of a stream which is made just now. `copy`: it follows that of another broker, and has the stamps of that one.
     """
 
-    def __init__(self, folder: Path, safety: Safety = "written") -> None:
+    def __init__(self, folder: Path, safety: Safety = "written", *, new: bool = False, copy: bool = False) -> None:
         super().__init__(folder / FILE)
         self.safety = safety
+        self.lineage = None if copy else Lineage(new=new)
+        """How far it goes with what was given to be written."""
+        self._stamp: Stamp | None = None
+        """The last one in the file,"""
+        self._since = 0
+        """and how many entries stand behind it."""
+        self.stamp: Stamp | None = None
+        """The last one that was given to be written, of one that follows another."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway journal")
-        self._queue: list[Entry] = []
+        self._queue: list[Entry | Stamp] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: asyncio.Future[OSError | None] | None = None
         self._quiet = asyncio.Event()
@@ -87,16 +97,17 @@ class Journal(RecordFile):
         """Read the file; where each channel stands."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.open)
 
-    def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]":
+    def write(self, entries: Iterable[Entry | Stamp]) -> "asyncio.Future[None]":
         """Write these; done when they and all before them are as safe as promised, StoreFailed if they aren't yet.
 
         Without entries it tells the same of those before. With safety "memory" nobody waits unless the disk is far behind,
         and a failure is only logged.
         """
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entries = list(entries)
-        self._queue += entries
-        elsewhere = self.watcher(entries) if self.watcher is not None and entries else None
+        given = list(entries)
+        self._queue += given
+        plain = self._count(given)
+        elsewhere = self.watcher(plain) if self.watcher is not None and plain else None
         if self.safety == "memory" and len(self._queue) <= _BEHIND:
             told.set_result(None)
         else:
@@ -108,6 +119,21 @@ class Journal(RecordFile):
             self._write_next()
         return told if elsewhere is None else _both(told, elsewhere)
 
+    def _count(self, given: list[Entry | Stamp]) -> list[Entry]:
+        """Those that are entries."""
+        plain = [one for one in given if not isinstance(one, Stamp)]
+        if self.lineage is not None:
+            self.lineage.add(len(plain))
+        elif len(plain) < len(given):
+            self.stamp = next(one for one in reversed(given) if isinstance(one, Stamp))
+        return plain
+
+    def mended(self, known: Stamp) -> None:
+        """What somebody else knew of it up to there is in it now."""
+        if self.lineage is not None:
+            self.lineage.mended(known)
+            self.write([self.lineage.stamp()]).add_done_callback(_heard)
+
     def look(self, then: Callable[[list[Entry]], object]) -> None:
         """Give `then` the entries that make what was given to be written so far, now or soon; the watcher hears of what comes behind."""
         self._looking.append(then)
@@ -117,7 +143,8 @@ class Journal(RecordFile):
     def _show(self) -> None:
         looking, self._looking = self._looking, []
         if looking:
-            entries = [entry for state in self._states.values() for entry in state.entries()] + self._queue
+            entries = [entry for state in self._states.values() for entry in state.entries()]
+            entries += [one for one in self._queue if not isinstance(one, Stamp)]
             for then in looking:
                 then(entries)
 
@@ -202,25 +229,38 @@ class Journal(RecordFile):
                 self._told(found)
                 torn, damage = (found.size, damage) if found.torn else (torn, True)
             else:
-                apply(self._states, found.entry)
+                self._put(found.entry)
+                if self.lineage is not None:
+                    self.lineage.found(found.entry if isinstance(found.entry, Stamp) else None)
         self._end = len(content) - torn
+        self.stamp = self._stamp
+        if self.lineage is not None:
+            self.lineage.begin(damaged=damage)
+            self._put(begun := self.lineage.stamp())
         try:
-            self._mend(torn, damage=damage)
+            self._mend(torn, None if self.lineage is None else begun, damage=damage)
         except OSError as error:
             self._stale = True
             log.warning("%s can't be written: %s", self.file, _reason(error))
         return {name: state.copy() for name, state in self._states.items()}
 
-    def _work(self, entries: list[Entry]) -> OSError | None:
+    def _put(self, entry: Entry | Stamp) -> None:
+        if isinstance(entry, Stamp):
+            self._stamp, self._since = entry, 0
+        else:
+            self._since += 1
+            apply(self._states, entry)
+
+    def _work(self, entries: list[Entry | Stamp]) -> OSError | None:
         error = self.append(entries)
         if error is None:
             self._look()
         return error
 
-    def append(self, entries: list[Entry]) -> OSError | None:
+    def append(self, entries: list[Entry | Stamp]) -> OSError | None:
         """Write a batch. If that fails they are known nevertheless, and the file is behind until it was written anew."""
         for entry in entries:
-            apply(self._states, entry)
+            self._put(entry)
         behind, self._stale = self._stale, True  # whatever happens now, until it went well
         try:
             if behind:
@@ -240,12 +280,14 @@ class Journal(RecordFile):
         self.batches += 1
         return None
 
-    def _mend(self, torn: int, *, damage: bool) -> None:
+    def _mend(self, torn: int, begun: Stamp | None, *, damage: bool) -> None:
         self._cut(torn, damage=damage)
         if damage:
             self._rewrite(self._snapshot())
-        else:
-            self._look()
+            return
+        if begun is not None:
+            self._add(encode(begun), None)
+        self._look()
 
     def _look(self) -> None:
         """Write the file anew if it is worth it. That is no condition for anything, so a failure is only told."""
@@ -262,7 +304,14 @@ class Journal(RecordFile):
         self._next_look = max(_WORTH, len(snapshot) * _TIMES)
 
     def _snapshot(self) -> bytes:
-        return b"".join(encode(entry) for state in self._states.values() for entry in state.entries())
+        """The stamp is the last record: what stands in a new file is not counted, but what follows is."""
+        parts = [encode(entry) for state in self._states.values() for entry in state.entries()]
+        if (stamp := self._stamp) is not None:
+            if self.lineage is not None:
+                stamp = msgspec.structs.replace(stamp, count=stamp.count + self._since)
+                self._stamp, self._since = stamp, 0
+            parts.append(encode(stamp))
+        return b"".join(parts)
 
     def _rewrite(self, content: bytes) -> None:
         """Put a new file with this content in the place of the old one."""
@@ -286,6 +335,12 @@ def _both(one: "asyncio.Future[None]", two: "asyncio.Future[None]") -> "asyncio.
     for told in (one, two):
         told.add_done_callback(look)
     return both
+
+
+def _heard(told: "asyncio.Future[None]") -> None:
+    """A failure is logged, and tried again with the next write."""
+    if not told.cancelled():
+        told.exception()
 
 
 def _reason(error: BaseException) -> str:

@@ -8,7 +8,7 @@ changes whenever a channel goes to another place, so a damaged entry costs a rep
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -103,6 +103,20 @@ class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
 Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Deleted
 
 
+class Stamp(msgspec.Struct, frozen=True, array_like=True, tag="here"):
+    """Which journal it is, and where in it. It says nothing of channels; see `lineage`."""
+
+    journal: Annotated[str, msgspec.Meta(max_length=64)]
+    life: Offset
+    """It has another one each time it is opened."""
+    count: Offset
+    """Entries of this life before the stamp."""
+    ends: Annotated[tuple[tuple[Offset, Offset], ...], msgspec.Meta(max_length=1000)] = ()
+    """Lives before, and how many entries were found of each."""
+    young: bool = False
+    """There may have been another journal in its place, which is lost."""
+
+
 @dataclass(slots=True)
 class ChannelState:
     """Where a channel stands."""
@@ -137,6 +151,16 @@ class ChannelState:
         self.done.forget(self.floor)
         self.deliveries.forget(self.floor)
 
+    def cut(self, end: int) -> None:
+        """Forget what lies behind the end of the stream. Other messages come there, so it is another place then."""
+        last = max(chain((self.floor,), (upto for _, upto, _ in chain(self.done, self.deliveries))))
+        if last <= end:
+            return
+        self.epoch += 1
+        self.floor, self.begin = min(self.floor, end), min(self.begin, end)
+        self.done.put(end, last, 0)
+        self.deliveries.put(end, last, 0)
+
     def entries(self) -> Iterator[Entry]:
         """The fewest entries that make this state."""
         yield Created(self.channel, self.epoch, self.floor, self.config, self.begin)
@@ -154,8 +178,10 @@ class ChannelState:
 States: TypeAlias = dict[str, ChannelState]
 
 
-def apply(states: States, entry: Entry) -> None:
+def apply(states: States, entry: Entry | Stamp) -> None:
     """What the channels are after one more entry. One that is about a place that was left since says nothing."""
+    if isinstance(entry, Stamp):
+        return
     if isinstance(entry, Deleted):
         states.pop(entry.channel, None)
         return
@@ -189,7 +215,7 @@ def apply(states: States, entry: Entry) -> None:
                     state.deliveries.put(at, end, entry.deliveries)
 
 
-def rebuild(entries: Iterable[Entry]) -> States:
+def rebuild(entries: Iterable[Entry | Stamp]) -> States:
     states: States = {}
     for entry in entries:
         apply(states, entry)

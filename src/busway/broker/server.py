@@ -102,7 +102,7 @@ class Server:
                 links=0 if self._nodes is None else self.settings.interest,
             )
             self._hub = hub
-            await hub.streaming.open()
+            await hub.streaming.open(clustered=self._nodes is not None)
             if self._nodes is not None:
                 hub.nodes = self._nodes(hub)
                 await hub.nodes.prepare()

@@ -38,7 +38,49 @@ class Standing:
         """Hand out again."""
         self.resting = False
         for handing in self._own():
-            handing.wake()
+            if not handing.stream.held:
+                handing.wake()
+
+    def hold(self, stream: Stream, *, yes: bool) -> None:
+        """Whether nothing of one stream is handed out, for what its channels did may come back."""
+        if stream.held is yes:
+            return
+        stream.held = yes
+        for handing in list(self._delivering.channels.get(stream.number, {}).values()):
+            if yes:
+                handing.rest()
+            elif not self.resting:
+                handing.wake()
+
+    def settle(self, stream: Stream) -> None:
+        """What the stream has is all that it gets back of its end: channels that were further go there."""
+        if stream.unsettled:
+            stream.unsettled = False
+            for handing in list(self._delivering.channels.get(stream.number, {}).values()):
+                handing.do(handing.machine.settled(stream.log.next, handing.now))
+
+    def recall(self, stream: Stream, states: States, *, lost: bool) -> int:
+        """What another broker knows of the channels of a stream, and this one has lost: `lost`: all of it, or only the last. How many it knows better.
+
+        While nothing is handed out. What lies behind the end of the stream is lost with that.
+        """
+        delivering = self._delivering
+        if (channels := delivering.channels.get(stream.number)) is None:
+            return 0
+        count = 0
+        for name, state in states.items():
+            state.cut(stream.log.next)
+            if (handing := channels.get(name)) is not None:
+                machine = handing.machine
+                before = machine.epoch, machine.cursor, machine.floor
+                handing.do((machine.recover if lost else machine.absorb)(state, handing.now))
+                count += before != (machine.epoch, machine.cursor, machine.floor)
+            else:
+                state.config = state.config or ChannelConfig()
+                delivering.noted[stream.number].write(list(state.entries())).add_done_callback(_heard)
+                delivering.wait_for_somebody(delivering.open(stream, state, whole=False))
+                count += 1
+        return count
 
     def absorb(
         self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str], since: int = 0
@@ -102,3 +144,9 @@ class Standing:
     def _own(self) -> list[Handing]:
         every = (handing for channels in self._delivering.channels.values() for handing in channels.values())
         return [handing for handing in every if not handing.stream.copied]
+
+
+def _heard(told: "asyncio.Future[None]") -> None:
+    """The journal logs what it can't write, and knows it all the same."""
+    if not told.cancelled():
+        told.exception()

@@ -13,7 +13,7 @@ import msgspec
 
 from busway import ambient
 from busway._core import Log, Selection, matches
-from busway.broker.journal import Journal
+from busway.broker.journal import FILE as JOURNAL, Journal
 from busway.errors import BusError
 from busway.streams import DEFAULT, Safety, StreamConfig
 
@@ -49,6 +49,14 @@ class Stream:
         """It may have lost its end, or something in its midst, which may come back from a mirror."""
         self._delayed: dict[Callable[[], object], None] = {}
         """Who is called when nothing more comes back."""
+        self.new = False
+        """It is made just now, and not opened again, or made in the place of one that is lost."""
+        self.lost: list[str] = []
+        """What was here before, and was missing when it was opened, if that has not come back."""
+        self.unsettled = False
+        """Whether its end may come back is not known yet: channels that were further are left there."""
+        self.held = False
+        """What its channels did may come back from a mirror: nothing is handed out of them."""
         self.copied = ""
         """The guid of the broker of whose stream it is a copy."""
         self.mirrored: bool | None = None
@@ -116,6 +124,24 @@ class Stream:
             else:
                 log.error("stream %r: %s: offsets %d to %d", self.config.name, place, begin, end - 1)
         self._told = set(damage)
+
+    def miss(self, gone: Path | None) -> None:
+        """Its folder was here before, or something in it, and is not any more. A log that is elsewhere is not empty then."""
+        journal = None if self.folder is None else self.folder / JOURNAL
+        if gone is None or (gone not in {self.folder, journal} and self.log.next > self.log.first):
+            return
+        begins = f"its messages are lost, and it begins with the offset {self.log.next}"
+        if gone == self.folder:
+            follows = f"it is made again, empty: {begins}, and its channels begin anew"
+        else:
+            follows = "its channels begin anew" if gone == journal else begins
+        self.lost.append(str(gone))
+        log.warning(
+            "stream %r: %s is missing, which was here before: %s, unless a mirror has what is lost",
+            self.name,
+            gone,
+            follows,
+        )
 
     # Reading.
 
@@ -209,7 +235,7 @@ class Stream:
 
     def notes(self) -> "Notes | None":
         """Where its channels are noted; None: they end with the broker."""
-        return None if self.folder is None else Journal(self.folder, native(self.config.safety))
+        return None if self.folder is None else Journal(self.folder, native(self.config.safety), new=self.new)
 
     # Time.
 
@@ -288,7 +314,7 @@ class Stream:
             "held": held,
             "held_bytes": held_bytes,
             "held_since": self._held_since,
-            "damage": len(self.log.damage),
+            "damage": len(self.log.damage) + len(self.lost),
             "stuck": stuck and _stuck(*stuck),
             "mirrored": self.mirrored,
             "topic_count": self.log.topic_count,

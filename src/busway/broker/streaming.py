@@ -18,7 +18,7 @@ import msgspec
 from busway import ambient
 from busway._core import matches
 from busway.broker.ends import Ends
-from busway.broker.folder import CONFIG, COPY, LOG, copy_config, discard, handles, read, write
+from busway.broker.folder import CONFIG, COPY, LOG, copy_config, discard, handles, missing, read, write
 from busway.broker.fronting import Databases, DatabaseStream, Ruined
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
@@ -65,13 +65,16 @@ class Streaming:
         self._databases = Databases()
         self._ends = Ends(self._folder)
         self._changing = asyncio.Lock()
+        self._unsettled = False
         self.changes = Changes()
 
     # From start to stop.
 
-    async def open(self) -> None:
-        """Open what is in the data folder, and the default stream."""
+    async def open(self, *, clustered: bool = False) -> None:
+        """Open what is in the data folder, and the default stream. `clustered`: there may be a mirror, from which something comes back."""
         self._ends.open()
+        self._unsettled = clustered
+        known = self._folder is not None and self._folder.is_dir()
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
             if DEFAULT in self.damaged:  # there is no broker without it
@@ -84,7 +87,7 @@ class Streaming:
                 except Rejected as error:
                     raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
                 try:
-                    await self._add(config)
+                    await self._add(config, lost=known and config.name == DEFAULT)
                 except Ruined as error:
                     if config.name == DEFAULT:
                         raise
@@ -142,8 +145,8 @@ class Streaming:
 
     # Streams come and go, one change at a time.
 
-    async def create(self, config: StreamConfig) -> Stream:
-        """Make a stream. One that is there with the same settings is fine."""
+    async def create(self, config: StreamConfig, *, lost: bool = False) -> Stream:
+        """Make a stream. One that is there with the same settings is fine. `lost`: it was here when the broker ran last."""
         async with self._changing:
             if (old := self.streams.get(config.name)) is not None:
                 if msgspec.structs.replace(old.config, former=()) == config:
@@ -152,7 +155,7 @@ class Streaming:
             self._refuse_damaged(config.name)
             self._check(config)
             self._check_room(config.name)
-            stream = await self._add(config, new=True)
+            stream = await self._add(config, new=True, lost=lost)
             # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
             self._hub.replaying.added(stream)
             self._tell_nodes(stream)
@@ -298,7 +301,8 @@ class Streaming:
                             code=Code.DUPLICATE,
                         )
 
-    async def _add(self, config: StreamConfig, *, new: bool = False) -> Stream:
+    async def _add(self, config: StreamConfig, *, new: bool = False, lost: bool = False) -> Stream:
+        """`lost`: it was here before, so that its folder has to be, too."""
         folder, made = None, False
         if config.store != "memory" and self._folder is not None:
             folder = self._folder / config.name
@@ -311,8 +315,12 @@ class Streaming:
                     copy_config(folder)
             except OSError as error:
                 raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
+        gone = None if folder is None or config.store != "disk" else missing(folder, made=made, new=new, lost=lost)
         try:
             stream = await self._open(config, folder)
+            stream.new = new and not lost
+            stream.unsettled = self._unsettled and not stream.new and config.store == "disk"
+            stream.miss(gone)
             try:
                 await self._hub.delivering.added(stream)
             except BaseException:

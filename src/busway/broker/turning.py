@@ -12,7 +12,7 @@ from busway.broker.channel_actions import Action, Note
 from busway.broker.consumers import Who
 from busway.broker.giving import Giving
 from busway.broker.held import FLIGHT, Held
-from busway.broker.progress import ChannelState, Delivered, Done, Sought, Span
+from busway.broker.progress import ChannelState, Created, Delivered, Done, Sought, Span
 
 
 class Turning(Giving):
@@ -94,6 +94,29 @@ class Turning(Giving):
         else:
             state.epoch, state.begin = self._epoch, past.begin
         state.floor = state.begin
+        return self.absorb(state, now)
+
+    def recover(self, state: ChannelState, now: float) -> list[Action]:
+        """What was known of the channel was lost, and so it was made anew; it is where the other knows it to be. What was done since is done. While it rests."""
+        if self.moved:
+            return []  # somebody wants it to be there
+        past = self._ahead.past
+        if state.epoch != self._epoch:
+            state = state.copy()
+            begin, cursor = past.begin, self.cursor
+            for run in self._held:
+                state.done.put(begin, run.start)
+                begin = run.end
+            state.done.put(begin, cursor)
+            for start, end, _ in past.done:
+                state.done.put(max(start, cursor), end)
+            self._begin_anew()
+            self._epoch = state.epoch
+            past.move(state.epoch, state.begin)
+            self._ahead.again(state.begin)
+            self._noted = state.begin
+            made = Created(self.name, state.epoch, state.begin, self.config)
+            return [Note(made), *self.absorb(state, now)]
         return self.absorb(state, now)
 
     def _begin_anew(self) -> None:

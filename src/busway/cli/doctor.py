@@ -177,6 +177,8 @@ async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
             )
             yield await _clock(bus)
             yield await _cluster(bus)
+            for finding in await _damage(bus):
+                yield finding
             yield await _self(bus)
     except busway.BusError as error:
         hint = advice(error)
@@ -240,6 +242,13 @@ def _lacks(lacking: list[dict[str, Any]]) -> list[str]:
     """What the broker does not have as the other nodes do."""
     told = [f"{lacks(one)}: {one['error']}" for one in lacking[:_FEW]]
     return told + ([f"and {len(lacking) - _FEW} more like that"] if len(lacking) > _FEW else [])
+
+
+async def _damage(bus: busway.Bus) -> list[Finding]:
+    """Streams of which something is damaged or missing at this broker, if there are any."""
+    found = [f"{one.name} ({one.damage})" for one in await bus.streams() if one.damage]
+    told = f"damaged, or files are missing, which the log of the broker tells: {', '.join(found)}"
+    return [Finding("streams", "warn", told)] if found else []
 
 
 async def _self(bus: busway.Bus) -> Finding:

@@ -95,6 +95,8 @@ class Agreeing(Talk):
             gone = one.spec is not None and stream is not None and stream.spec is not None and one.stream not in there
             if why := lacks.get(one.key) or _GONE * gone:
                 self._lacking.found(one, why, now)
+            if gone and not one.channel and one.key not in lacks:
+                self._applying.lost.add(one.key)
 
     async def prepare(self) -> None:
         """Make what is not here and should be, before clients come; what takes too long is made while they are here."""
@@ -270,6 +272,11 @@ class Agreeing(Talk):
             del self._waiting[key, stamp]
             if not told.done():
                 told.set_result(None)
+
+    def removed(self, stream: str, channel: str) -> int:
+        """When a channel was removed, by the clock of who did so, in microseconds; 0: that is not known, or it is there."""
+        one = self._definitions.get(f"{stream}/{channel}")
+        return one.stamp // 1000 if one is not None and one.spec is None else 0
 
     # What others tell, and what could not be done before.
 

@@ -30,6 +30,8 @@ class Applying:
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
+        self.lost: set[str] = set()
+        """Streams that were here when the node ran last, and are not any more."""
 
     async def apply(self, one: Definition, counts: Callable[[], bool]) -> None:
         """Make, change or remove it. `counts`: whether its word still does; it is asked before something is lost.
@@ -49,7 +51,8 @@ class Applying:
         config = self._local(wanted := StreamConfig.make(name, **spec))
         if name not in streaming.streams:
             try:
-                await streaming.create(config)
+                await streaming.create(config, lost=name in self.lost and config.store == "disk")
+                self.lost.discard(name)
             except Rejected:
                 if name not in streaming.streams:
                     raise

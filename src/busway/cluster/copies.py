@@ -16,7 +16,7 @@ from busway._core import Log
 from busway.broker.data import sync
 from busway.broker.folder import LOG, read, write
 from busway.broker.journal import Journal
-from busway.broker.progress import Created, Deleted
+from busway.broker.progress import Created, Deleted, Stamp
 from busway.broker.stream import FOREVER, Stream, settings
 from busway.cluster.mirror_words import Noted
 from busway.errors import BusError, DataFailed
@@ -52,7 +52,7 @@ class Copy(Stream):
         super().__init__(hub, hub.streaming.number(), config, native, folder)
         self._told_of = rung
         self.copied = guid
-        self.journal = Journal(folder)
+        self.journal = Journal(folder, copy=True)
         self.channels: set[str] = set()
         self.fresh = False
         """It has heard all that the channels of its node did."""
@@ -86,7 +86,8 @@ class Copy(Stream):
                 self.channels.discard(entry.channel)
             elif isinstance(entry, Created):
                 self.channels.add(entry.channel)
-        self.noting = self.journal.write([*gone, *noted.entries])
+        stamp = [] if noted.stamp is None else [noted.stamp]
+        self.noting = self.journal.write([*gone, *noted.entries, *stamp])
         self.noting.add_done_callback(_heard)
         if self._filling and not noted.more:
             self.fresh, self._filling = True, False
@@ -188,6 +189,10 @@ class Copies:
             self._hub.loop.run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
         if keep:
             log.warning("the old copy of stream %r of node %s is in %s now", name, self._guid[:8], aside)
+
+    def noted(self, name: str) -> Stamp | None:
+        copy = self.streams.get(name)
+        return None if copy is None else copy.journal.stamp
 
     def note(self, name: str, noted: Noted) -> None:
         self.streams[name].note(noted)

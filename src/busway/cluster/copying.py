@@ -6,15 +6,18 @@ A driver over mirror.py. Nothing that is copied goes to anybody here but those w
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from busway.broker.progress import Entry
 from busway.broker.stream import Stream
 from busway.cluster.auditing import Auditing
 from busway.cluster.copies import Copies, Copy, found
 from busway.cluster.mirror import Mirror, wanted
-from busway.cluster.mirror_words import Heard, Noted, Offer, Part, ToMirror, Trouble, Word
+from busway.cluster.mirror_words import Heard, Noted, Offer, Part, Recall, Recalled, ToMirror, Trouble, Word
 from busway.cluster.node import Node
+from busway.cluster.noting import split
 from busway.cluster.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -128,6 +131,9 @@ class Copying:
         self._answer(self._mirror.heard(word))
         if isinstance(word, Noted) and word.serial:
             self._note(conn, word)
+        elif isinstance(word, Recall) and (copy := self._copy(word.number)) is not None:
+            log.warning("stream %r of %s has lost what its channels did, which is told from here", copy.name, self.node)
+            copy.journal.look(partial(self._recalled, conn, word.number))
         if name and self._shelf is not None and (copy := self._shelf.streams.get(name)) is not None:
             if copy.log.fileno() is None:  # no thread writes it, so it is written
                 self._settle(copy)
@@ -136,9 +142,7 @@ class Copying:
 
     def _note(self, conn: int, word: Noted) -> None:
         """Say when it is written; a copy that can't be written knows nothing for sure any more, and so has not to be waited for."""
-        name = None if self._mirror is None else self._mirror.name(word.number)
-        copy = None if name is None or self._shelf is None else self._shelf.streams.get(name)
-        if copy is None or copy.noting is None:
+        if (copy := self._copy(word.number)) is None or copy.noting is None:
             return
 
         def written(told: "asyncio.Future[None]") -> None:
@@ -152,6 +156,18 @@ class Copying:
             written(copy.noting)
         else:
             copy.noting.add_done_callback(written)
+
+    def _copy(self, number: int) -> Copy | None:
+        name = None if self._mirror is None else self._mirror.name(number)
+        return None if name is None or self._shelf is None else self._shelf.streams.get(name)
+
+    def _recalled(self, conn: int, number: int, entries: list[Entry]) -> None:
+        """What is known here of the channels of a stream; of all that was done, also while this one stood in."""
+        if conn == self.conn:
+            parts = list(split(entries))
+            for at, part in enumerate(parts):
+                self._send(conn, Recalled(number, part, more=at < len(parts) - 1))
+            self._hub.loop.call_soon(self._hub.flush)
 
     def _offered(self, offer: Offer) -> None:
         name, have = offer.config.name, offer.have

@@ -57,6 +57,7 @@ class Mesh(Linking):
         self._rounds = Rounds(hub.engine.ping)
         self.agreeing = Agreeing(hub)
         self.mirroring = Mirroring(hub, cluster)
+        self.mirroring.recalling.removed = self.agreeing.removed
         parts = FarParts(hub)
         self._borrowing = Borrowing(hub, parts)
         self._lending = Lending(hub, lambda: self.mirroring.copies, parts.heard_here)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
+from busway.broker.lineage import Loss
+from busway.broker.progress import Stamp
 from busway.cluster.mending import Mending, shared
 from busway.cluster.mirror_words import (
     MOST_HOLES,
@@ -22,6 +24,7 @@ from busway.cluster.mirror_words import (
     Number,
     Offer,
     Part,
+    Recall,
     Tail,
     ToMirror,
     Trouble,
@@ -134,6 +137,14 @@ class Sending:
     """That was all, and waits to be written."""
     stalled: bool = False
     """What came back could not be written, and is asked for again later."""
+    returned: int = 0
+    """So many messages of its end are back."""
+    recall: Loss = ""
+    """What its channels noted is lost, or the last of it, and the mirror knows more. It is asked for when the records are here."""
+    recalling: bool = False
+    """It is asked for."""
+    noting: bool = False
+    """The mirror hears of its channels."""
     first: int = 0
     flight: deque[tuple[int, int]] = field(default_factory=deque)
     why: str = ""
@@ -227,6 +238,7 @@ class Origin:
         elif sending.whole and sending.log.written >= sending.back:
             sending.state, sending.whole = "copying", False
             sending.sent = sending.have = sending.log.next
+            sending.returned = sending.log.next - sending.offered
 
     def _stall(self, sending: Sending, why: str) -> None:
         sending.stalled, sending.back, sending.whole, sending.why = True, 0, False, why
@@ -271,7 +283,7 @@ class Origin:
     def _checked(self, sending: Sending, *, same: bool) -> Word | None:
         log = sending.log
         if not same:
-            sending.state = "copying"
+            sending.state, sending.recall = "copying", ""  # of other messages than those that are here
             return None
         if log.next > sending.offered:  # something new has come in the place of what was lost
             return self.offer(sending.config, log, None)
@@ -332,6 +344,9 @@ class Shelf(Protocol):
         """It is no copy of anything any more. `keep`: put it aside."""
 
     def note(self, name: str, noted: Noted) -> None: ...
+    def noted(self, name: str) -> Stamp | None:
+        """How far what its channels noted is known."""
+
     def check_room(self, size: int) -> None: ...
 
 
@@ -353,22 +368,23 @@ class Mirror:
         self._names.clear()
         self._numbers.clear()
         self.failed.clear()
-        return Ask(self._have(self._shelf.names()), all=True)
+        return self._ask(self._shelf.names(), all_=True)
 
     def ask_again(self) -> Ask | None:
         """For those that failed."""
         names = list(self.failed)
         self.failed.clear()
-        return Ask(self._have(names), all=False) if names else None
+        return self._ask(names, all_=False) if names else None
 
     def ask_for(self, name: str) -> Ask:
         """For one that is not as it was thought to be."""
         self._forget(name)
-        return Ask(self._have([name]), all=False)
+        return self._ask([name], all_=False)
 
-    def _have(self, names: Iterable[str]) -> dict[str, Have | None]:
+    def _ask(self, names: Iterable[str], *, all_: bool) -> Ask:
         logs = {name: self._shelf.find(name) for name in names}
-        return {name: None if log is None else have(log) for name, log in logs.items()}
+        noted = {name: stamp for name in logs if (stamp := self._shelf.noted(name)) is not None}
+        return Ask({name: None if log is None else have(log) for name, log in logs.items()}, all_, noted)
 
     def heard(self, word: ToMirror) -> Word | None:
         """What the node says; what it is told at once."""
@@ -409,7 +425,7 @@ class Mirror:
         self.ahead[name] = origin.next
         return answer
 
-    def _given(self, name: str, log: Copied, word: Part | Noted | Want | Changed) -> Word | None:
+    def _given(self, name: str, log: Copied, word: Part | Noted | Want | Changed | Recall) -> Word | None:
         match word:
             case Part(block=block, first=first, ahead=ahead):
                 self.ahead[name] = ahead

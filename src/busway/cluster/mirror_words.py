@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway.broker.progress import Entry
+from busway.broker.progress import Entry, Stamp
 from busway.cluster.node import Stranger
 from busway.streams import SETTINGS, StreamConfig, check_name
 
@@ -37,6 +37,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     have: Annotated[dict[_Name, Have | None], msgspec.Meta(max_length=MOST_STREAMS)]
     all: bool
+    noted: Annotated[dict[_Name, Stamp], msgspec.Meta(max_length=MOST_STREAMS)] = {}
+    """How far it has heard what their channels noted."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -73,6 +75,8 @@ class Noted(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """The mirror says when it has written this."""
     more: bool = False
     """This is not all of it."""
+    stamp: Stamp | None = None
+    """How far the node's journal goes with this, if that was all of it."""
 
 
 class Got(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -151,10 +155,40 @@ class Took(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """The node has written what came back of all its channels."""
 
 
+class Recall(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """The node has lost what the channels of a stream noted, or the last of it: it wants back what its mirror knows."""
+
+    number: Number
+
+
+class Recalled(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """That is it."""
+
+    number: Number
+    entries: tuple[Entry, ...]
+    more: bool = False
+    """This is not all of it."""
+
+
 Word: TypeAlias = (
-    Ask | Offer | Part | Noted | Got | Trouble | Gone | Checked | Want | Tail | Changed | Heard | Back | Took
+    Ask
+    | Offer
+    | Part
+    | Noted
+    | Got
+    | Trouble
+    | Gone
+    | Checked
+    | Want
+    | Tail
+    | Changed
+    | Heard
+    | Back
+    | Took
+    | Recall
+    | Recalled
 )
-ToMirror: TypeAlias = Offer | Part | Noted | Gone | Want | Changed
+ToMirror: TypeAlias = Offer | Part | Noted | Gone | Want | Changed | Recall
 _decoder: Final[msgspec.msgpack.Decoder[Word]] = msgspec.msgpack.Decoder(Word)
 _encoder: Final = msgspec.msgpack.Encoder()
 

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from busway.broker.progress import Stamp
 from busway.broker.stream import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.copying import Copying
@@ -20,7 +21,9 @@ from busway.cluster.mirror_words import (
     Checked,
     Gone,
     Got,
+    Have,
     Heard,
+    Recalled,
     Tail,
     Took,
     Trouble,
@@ -31,6 +34,7 @@ from busway.cluster.mirror_words import (
 from busway.cluster.node import Node
 from busway.cluster.noting import Noting
 from busway.cluster.promise import Promise, furthest
+from busway.cluster.recalling import Recalling, tell_back
 from busway.cluster.remembered import Remembered
 from busway.cluster.talk import MIRROR, Talk
 from busway.cluster.troubles import Troubles
@@ -73,6 +77,7 @@ class Mirroring(Talk):
         """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirror_copies`, `mirrored`, `unmirrored`, `mirror_missing`, and about what."""
         self.known = Remembered(hub.folder)
         self.noting = Noting(hub, self.send, cluster.patience)
+        self.recalling = Recalling(hub, self.send)
         self.leaving: Callable[[str], bool] = lambda _: False
         """Whether a node has said that it stops."""
         self.first: Callable[[int, Node, Callable[[], None]], object] = lambda _conn, _node, then: then()
@@ -86,10 +91,7 @@ class Mirroring(Talk):
             self.copying.missing = lambda target: self.notice("mirror_missing", {"text": target})
         for stream in hub.streaming.streams.values():
             self._adopt(stream, hopeful=bool(self.known.guids))
-            if self.known.guids and stream.config.store == "disk":
-                stream.wait_for_mirror(yes=True)
-                stream.log.rest(True)
-                self._resting[stream.config.name] = self._now + self._wait
+            self._expect(stream)
 
     async def stop(self) -> None:
         """Let go of the copies."""
@@ -141,16 +143,28 @@ class Mirroring(Talk):
             )
             log.warning(text, me, self.copying.target, me, name)
 
+    def _expect(self, stream: Stream) -> None:
+        """One that was here before takes nothing new before it is seen what its mirror has."""
+        if self.known.guids and stream.config.store == "disk":
+            stream.wait_for_mirror(yes=True)
+            stream.log.rest(True)
+            self._resting[stream.config.name] = self._now + self._wait
+        else:
+            self._hub.delivering.standing.settle(stream)
+
     def stream(self, stream: Stream, *, there: bool) -> None:
         """It was made or has other settings, or was removed."""
         if not there:
             self._removed(stream)
             return
-        self._adopt(stream)
+        again = stream.unsettled and stream.name not in self._resting  # in the place of one that is lost
+        self._adopt(stream, hopeful=again and bool(self.known.guids))
+        if again:
+            self._expect(stream)
         self.noting.changed(stream)
         for conn, origin in self._origins.items():
             if (sending := origin.streams.get(stream.config.name)) is None:
-                self._offer(conn, stream, None)
+                self._offer(conn, stream, None, None)
             else:
                 sending.config = stream.config
                 self.send(conn, Changed(sending.number, stream.config))
@@ -188,6 +202,7 @@ class Mirroring(Talk):
         if self.copying is not None:
             self.copying.closed(conn)
         if self._origins.pop(conn, None) is not None and node is not None:
+            self.recalling.keep(list(self._origins.values()))
             log.warning("%s is gone, which was a mirror of this node", node)
             self.notice("mirror_gone", {"name": node.name, "guid": node.guid})
             self.noting.closed(conn, node.guid, ends=self.leaving(node.guid))
@@ -204,6 +219,8 @@ class Mirroring(Talk):
                 self._asked(conn, word)
             case Got() | Trouble() | Checked() | Tail():
                 self._answered(conn, word)
+            case Recalled():
+                self._recalled(conn, word)
             case Heard():
                 if (origin := self._origins.get(conn)) and (sending := origin.find(word.number)):
                     self.noting.heard(conn, word, sending.config.name)
@@ -226,14 +243,14 @@ class Mirroring(Talk):
             return
         for name in [*streams] if ask.all else [*ask.have]:
             if (stream := streams.get(name)) is not None and stream.config.store != "db":
-                self._offer(conn, stream, ask.have.get(name))
+                self._offer(conn, stream, ask.have.get(name), ask.noted.get(name))
         for name in ask.have:
             if name not in streams:
                 self.send(conn, Gone(name, removed=self._hub.streaming.has_ended(name)))
         self._look_all()
         self._pump(conn)
 
-    def _offer(self, conn: int, stream: Stream, have: Any) -> None:
+    def _offer(self, conn: int, stream: Stream, have: Have | None, noted: Stamp | None) -> None:
         if stream.config.store == "db":
             log.info("stream %r is in a database, and not mirrored: that is its own matter", stream.config.name)
             return
@@ -247,8 +264,27 @@ class Mirroring(Talk):
         if (want := origin.want(stream.config.name)) is not None:
             self.send(conn, want)
         self._watch(stream)
-        self._rest(conn, origin.streams[stream.config.name])
-        self.noting.begin(conn, self._linked[conn].guid, stream, offer.number)
+        sending = origin.streams[stream.config.name]
+        if offer.how != "anew":
+            self.recalling.begin(stream, sending, noted)
+        self._rest(conn, sending)
+        self._tell_notes(conn, stream, sending)
+
+    def _tell_notes(self, conn: int, stream: Stream, sending: Sending) -> None:
+        """A mirror hears of the channels, but not before it has told what it knows of them if that is more."""
+        self.recalling.ask(conn, sending)
+        if not sending.recall and not sending.noting:
+            sending.noting = True
+            self.noting.begin(conn, self._linked[conn].guid, stream, sending.number)
+
+    def _recalled(self, conn: int, word: Recalled) -> None:
+        origin, streams = self._origins.get(conn), self._hub.streaming.streams
+        if origin is None or (sending := origin.find(word.number)) is None:
+            return
+        stream = streams.get(sending.config.name)
+        if stream is not None and self.recalling.heard(stream, sending, self._linked[conn], word):
+            self._tell_notes(conn, stream, sending)
+            self._rest(conn, sending)
 
     def _watch(self, stream: Stream) -> None:
         stream.watcher = partial(self._written, stream)
@@ -279,11 +315,17 @@ class Mirroring(Talk):
                 sending.why,
                 _LOOK,
             )
-        if (now := origin.streams.get(sending.config.name)) is not None:
-            self._rest(conn, now)
+        self._go_on(conn, sending.config.name)
         if stream is not None:
             self._look(stream)
         self._pump(conn)
+
+    def _go_on(self, conn: int, name: str) -> None:
+        """Something of a stream may have come back."""
+        if (sending := self._origins[conn].streams.get(name)) is not None:
+            self._rest(conn, sending)
+            if (stream := self._hub.streaming.streams.get(name)) is not None:
+                self._tell_notes(conn, stream, sending)
 
     def _tell_trouble(self, conn: int, sending: Sending, word: Word) -> None:
         """Tell when a mirror can't copy a stream, and when it can again."""
@@ -307,7 +349,7 @@ class Mirroring(Talk):
         for conn, origin in self._origins.items():
             if (sending := origin.streams.get(stream.config.name)) is not None and sending.whole:
                 origin.settle(sending)
-                self._rest(conn, sending)
+                self._go_on(conn, stream.config.name)
             self._pump(conn)
         self._look(stream)
         self._hub.flush()
@@ -377,21 +419,32 @@ class Mirroring(Talk):
         And nothing that was sent again: of a stream that is to be mirrored that would be acknowledged before the mirror has it.
         """
         name = sending.config.name
+        stream, waits = self._hub.streaming.streams.get(name), sending.state in {"check", "mending", "back"}
+        if stream is not None:
+            self._hand_out(stream, settled=not waits)
         behind = name in self._promises and name in self._resting and sending.have < sending.log.written
-        if sending.state in {"check", "mending", "back"} or (sending.open and behind):
+        if waits or self.recalling.waits(sending) or (sending.open and behind):
             if name not in self._resting:
                 self._stream_rests(name, yes=True)
             self._resting[name] = self._now + self._wait
             self._hub.pulse.arm()
         elif name in self._resting and self._linked[conn].guid in self.known.guids:
-            if count := sending.mending.count:
-                log.warning("stream %r: %d messages that were lost are back from its mirror", name, count)
-            if left := sending.mending.left:
-                log.error("stream %r: %d messages are lost, which its mirror does not have either", name, left)
+            tell_back(sending, stream, self._linked[conn])
             self._release(name)
+
+    def _hand_out(self, stream: Stream, *, settled: bool) -> None:
+        """Nothing of a stream is handed out while it is seen what its channels have done; where they are counts when its records are back."""
+        some = [one for origin in self._origins.values() if (one := origin.streams.get(stream.name)) is not None]
+        standing = self._hub.delivering.standing
+        if settled:
+            standing.settle(stream)
+        standing.hold(stream, yes=any(map(self.recalling.waits, some)))
 
     def _release(self, name: str) -> None:
         if self._resting.pop(name, None) is not None:
+            if (stream := self._hub.streaming.streams.get(name)) is not None:
+                self._hub.delivering.standing.settle(stream)
+                self._hub.delivering.standing.hold(stream, yes=False)
             self._stream_rests(name, yes=False)
 
     def _stream_rests(self, name: str, *, yes: bool) -> None:
@@ -441,8 +494,8 @@ class Mirroring(Talk):
             for conn, origin in self._origins.items():
                 for word in origin.again():
                     self.send(conn, word)
-                for sending in [one for one in origin.streams.values() if one.config.name in self._resting]:
-                    self._rest(conn, sending)
+                for name in [one for one in origin.streams if one in self._resting]:
+                    self._go_on(conn, name)
                 self._pump(conn)
         if self.copying is not None:
             self.copying.expire(now)

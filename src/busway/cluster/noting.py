@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.journal import Journal
-from busway.broker.progress import Delivered, Done, Entry
+from busway.broker.progress import Delivered, Done, Entry, Stamp
 from busway.broker.stream import Stream
 from busway.cluster.hearing import Hearing
 from busway.cluster.mirror_words import Heard, Noted, Word
@@ -62,8 +62,8 @@ class Noting:
             told = self._told[conn, stream.name] = _Told(guid, stream.name, number)
             if stream.config.safety == "mirrored":
                 self._hearings.setdefault(stream.name, Hearing(self._patience))
-            journal.watcher = partial(self._noted, stream.name)
-            journal.look(partial(self._show, conn, told))
+            journal.watcher = partial(self._noted, stream.name, journal)
+            journal.look(partial(self._show, conn, told, journal))
 
     def changed(self, stream: Stream) -> None:
         """A stream has other settings."""
@@ -106,11 +106,11 @@ class Noting:
 
     # What is sent.
 
-    def _noted(self, name: str, entries: list[Entry]) -> "asyncio.Future[None] | None":
+    def _noted(self, name: str, journal: Journal, entries: list[Entry]) -> "asyncio.Future[None] | None":
         serial = next(self._serials)
         for (conn, stream), told in self._told.items():
             if stream == name and told.shown:
-                self._tell(conn, told, entries, serial, all_=False)
+                self._tell(conn, told, entries, serial, _place(journal), all_=False)
         hearing = self._hearings.get(name)
         if hearing is None:
             return None
@@ -120,18 +120,24 @@ class Noting:
             self._hub.loop.call_soon(self._hub.flush)
         return future
 
-    def _show(self, conn: int, told: _Told, entries: list[Entry]) -> None:
+    def _show(self, conn: int, told: _Told, journal: Journal, entries: list[Entry]) -> None:
         """All there is, when it is known; what follows goes behind it."""
         if self._told.get((conn, told.name)) is told:
             told.shown = next(self._serials)
-            self._tell(conn, told, entries, told.shown, all_=True)
+            self._tell(conn, told, entries, told.shown, _place(journal), all_=True)
             self._hub.loop.call_soon(self._hub.flush)
 
-    def _tell(self, conn: int, told: _Told, entries: Sequence[Entry], serial: int, *, all_: bool) -> None:
+    def _tell(
+        self, conn: int, told: _Told, entries: Sequence[Entry], serial: int, stamp: Stamp | None, *, all_: bool
+    ) -> None:
         parts = list(split(entries))
-        for at, part in enumerate(parts):
-            last = at == len(parts) - 1
-            self._send(conn, Noted(told.number, all_ and not at, part, serial if last else 0, more=not last))
+        for part in parts[:-1]:
+            self._send(conn, Noted(told.number, all_ and part is parts[0], part, more=True))
+        self._send(conn, Noted(told.number, all_ and len(parts) == 1, parts[-1], serial, stamp=stamp))
+
+
+def _place(journal: Journal) -> Stamp | None:
+    return None if journal.lineage is None else journal.lineage.place
 
 
 def split(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
