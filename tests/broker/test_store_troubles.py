@@ -153,7 +153,7 @@ async def test_a_full_disk_and_messages_that_were_promised_from_memory(
                     count += 1
             info = await stream.info()
             unwritten = int((info.stuck or "0").split()[0])
-            assert 0 < unwritten <= count
+            assert 0 < unwritten <= count + 1  # the one that was refused may have been taken before that was known
             if turn == 0:
                 await broker.limit(0)
 

@@ -50,8 +50,9 @@ def test_a_link_is_doubted_until_it_answers() -> None:
     links.look(61.0)
     links.look(100.0)
     (_, new), _ = links.pings[2:]
-    links.waking.pong(1, old)
-    links.waking.pong(2, new)
+    assert not links.waking.pong(1, old)
+    assert links.waking.pong(2, new)
+    assert [links.waking.doubts(conn) for conn in (1, 2)] == [True, False]
     assert links.waking.closed(1, 101.0) == 0.0, "what was asked before it slept again proves nothing"
     assert links.waking.closed(2, 101.0) == 101.0
     assert links.waking.closed(1, 102.0) == 102.0

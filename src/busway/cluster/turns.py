@@ -176,7 +176,8 @@ class Turns(Talk):
         self.turned(guid)
 
     def pong(self, conn: int, token: int) -> None:
-        self._waking.pong(conn, token)
+        if self._waking.pong(conn, token):
+            self._look()
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind, no numbers
         said = read(body)
@@ -360,7 +361,7 @@ class Turns(Talk):
         me, links, known, before = self._hub.guid, self._count.here - 1, len(self._count.nodes), turn.has
         heirs = [conn for conn, guid in self._links.items() if guid in self._mirroring.known.heirs]
         claimed = any(me in said.hands for said in self._heard.values())
-        told = heirs and all(conn in self._heard for conn in heirs)
+        told = heirs and all(conn in self._heard and not self._waking.doubts(conn) for conn in heirs)
         here = 1 + self._count.counted(
             self._links[conn] for conn, said in self._heard.items() if me not in dict(said.wants)
         )
@@ -410,8 +411,9 @@ class Turns(Talk):
 
     def _wake(self, now: float) -> None:
         """If this one has slept, others may have gone on without it: it gives links and votes time to show what is so now."""
-        mirrored = self._heir.guids
-        links = [conn for conn, guid in self._links.items() if guid in mirrored]
+        # Whoever of a node and its mirror hands out, the other one may not know it.
+        concerned = {*self._heir.guids, *self._mirroring.known.heirs}
+        links = [conn for conn, guid in self._links.items() if guid in concerned]
         if not self._waking.look(now, ambient.boottime(), links):
             return
         for turn in (self._own, *self._others.values()):

@@ -37,10 +37,13 @@ class Waking:
             self._ping(conn, self._token)
         return True
 
-    def pong(self, conn: int, token: int) -> None:
-        """The answer to a PING: if it was sent last, the link has lived all the time, and all that was said before is here."""
-        if token == self._token:
-            self._doubted.pop(conn, None)
+    def doubts(self, conn: int) -> bool:
+        """Whether that link may have ended while this node slept."""
+        return conn in self._doubted
+
+    def pong(self, conn: int, token: int) -> bool:
+        """The answer to a PING: if it was sent last, the link has lived all the time, and all that was said before is here. Whether that is news."""
+        return token == self._token and self._doubted.pop(conn, None) is not None
 
     def closed(self, conn: int, now: float) -> float:
         """A link has ended: until when all that was said on the other side came here."""
