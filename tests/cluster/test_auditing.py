@@ -6,7 +6,8 @@ import logging
 import msgspec
 
 from busway.cluster.auditing import Auditing
-from busway.cluster.mirror import Mirror, have
+from busway.cluster.comparing import have
+from busway.cluster.mirror import Mirror
 from busway.cluster.mirror_words import Ask
 from tests.cluster import mirrored
 from tests.cluster.mirrored import follows, mirroring, nodes, streams

@@ -7,9 +7,11 @@ from itertools import count
 import pytest
 
 from busway._core import Log, SimulatedFiles
-from busway.cluster.mirror import WINDOW, Mirror, Origin, agrees, have, judge, mark, mark_at, wanted
+from busway.cluster.comparing import agrees, have, judge, mark, mark_at
+from busway.cluster.mirror import Mirror, wanted
 from busway.cluster.mirror_words import Ask, Gone, Got, Have, Offer, Part, Tail, Trouble, Want, pack, read
 from busway.cluster.node import Stranger
+from busway.cluster.origin import WINDOW, Origin
 from busway.cluster.promise import Promise, furthest
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
@@ -91,6 +93,19 @@ def copy_some(log, other, begin, end):
     while begin < end:
         _, begin, block = log.read_written(begin, 1)
         assert other.copy(block)
+
+
+def test_a_record_is_known_again_whatever_was_noted_in_it_when_it_was_written():
+    log = Log.open(SimulatedFiles(), **LIMITS)
+    log.append([row("t", b"x", session=5, number=1)], 1)
+    log.flush()
+    _, _, block = log.read_written(0, 1)
+    other = bytearray(block)
+    other[79] ^= 0b11111110  # that it began a write, and how many before it were not safe then
+    assert other[79] != block[79]
+    assert mark(bytes(other)) == mark(block)
+    other[79] ^= 1
+    assert mark(bytes(other)) != mark(block)
 
 
 class Pair:

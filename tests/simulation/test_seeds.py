@@ -31,8 +31,8 @@ from busway.cluster.keepsakes import Keepsakes
 from busway.cluster.lending import Lending
 from busway.cluster.membership import Membership
 from busway.cluster.mesh import Mesh
-from busway.cluster.mirror import Origin, Sending
 from busway.cluster.mirror_words import Word
+from busway.cluster.origin import Origin, Sending
 from busway.cluster.parts import FarParts
 from busway.errors import BusError
 from busway.testing import Report, simulate

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from busway.cluster.comparing import have
 from busway.cluster.copies import Copy
-from busway.cluster.mirror import have
 from busway.errors import BusError
 from busway.settings import MiB
 

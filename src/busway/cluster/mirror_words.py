@@ -13,6 +13,8 @@ from busway.cluster.node import Stranger
 from busway.streams import SETTINGS, StreamConfig, check_name
 
 MOST_STREAMS: Final = 100_000
+PORTION: Final = 256 << 10
+"""Bytes that are sent at once."""
 MOST_HOLES: Final = 1000
 """A copy with more is made anew."""
 

@@ -1,6 +1,6 @@
 """A node and its mirrors: sends them what is stored here, and has acknowledgements wait for them where a stream asks for that.
 
-A driver over mirror.py and promise.py; what this node has of another one is `copying`'s.
+A driver over origin.py and promise.py; what this node has of another one is `copying`'s.
 """
 
 import logging
@@ -13,7 +13,6 @@ from busway.broker.progress import Stamp
 from busway.broker.stream import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.copying import Copying
-from busway.cluster.mirror import Origin, Sending
 from busway.cluster.mirror_words import (
     Ask,
     Back,
@@ -33,6 +32,7 @@ from busway.cluster.mirror_words import (
 )
 from busway.cluster.node import Node
 from busway.cluster.noting import Noting
+from busway.cluster.origin import Origin, Sending
 from busway.cluster.promise import Promise, furthest
 from busway.cluster.recalling import Recalling, tell_back
 from busway.cluster.remembered import Remembered

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from busway.cluster.mirror import Origin
+from busway.cluster.origin import Origin
 
 _STEP: Final = 0.05
 """Seconds that are told apart when it is seen how long something waits."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from busway.broker.journal import Journal
 from busway.broker.progress import Entry, Stamp, rebuild
 from busway.broker.stream import Stream
-from busway.cluster.mirror import Origin, Sending
 from busway.cluster.mirror_words import Recall, Recalled, Word
 from busway.cluster.node import Node
+from busway.cluster.origin import Origin, Sending
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
