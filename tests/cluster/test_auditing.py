@@ -133,8 +133,8 @@ async def test_a_mirror_that_stops_in_the_middle_of_it(nodes, tmp_path, monkeypa
     assert auditing._task is None
 
 
-def test_what_was_missing_all_along_is_asked_for():
-    """The machine: a copy that has gone on is found to have holes, whatever a power cut left of it."""
+def test_a_copy_that_goes_on_after_a_power_cut_misses_nothing():
+    """The machine: a full bucket is on the disk before the next one is begun, so nothing is missing where nobody looks at first."""
     went_on = 0
     for seed in range(30):
         pair = Pair(filled(300))
@@ -145,13 +145,7 @@ def test_what_was_missing_all_along_is_asked_for():
         pair.mirror = Mirror(pair.shelf)
         seen = pair.mirror.ask().have["s"]
         blind = msgspec.structs.replace(seen, holes=())  # as if only the newest bucket was read
-        how = pair.answer(Ask({"s": blind}, all=True)).how
+        went_on += pair.answer(Ask({"s": blind}, all=True)).how == "on"
         pair.run()
-        if how == "on":
-            went_on += 1
-            assert seen.holes
-            assert content(pair.copy) != content(pair.log)
-            assert pair.answer(pair.mirror.ask_for("s")).how == "anew"
-            pair.run()
         assert content(pair.copy) == content(pair.log)
     assert went_on, "or this shows nothing"
