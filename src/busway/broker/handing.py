@@ -28,6 +28,7 @@ from busway.broker.channel_actions import (
 from busway.broker.channel_frames import dead_topic
 from busway.broker.channels import Channel
 from busway.broker.consumers import Who
+from busway.broker.journal import heard
 from busway.broker.progress import ChannelConfig, ChannelState, Entry, Span, States
 from busway.broker.stream import Stream
 from busway.errors import BusError
@@ -116,9 +117,9 @@ class Handing:
         if noted:
             told = self.notes.write(noted)
             if told.done():
-                _heard(told)
+                heard(told)
             else:
-                told.add_done_callback(_heard)
+                told.add_done_callback(heard)
         if not self._running:
             self._run()
         self._alarm(self)
@@ -334,9 +335,3 @@ class Handing:
             self._blocks.insert(0, (first, following, block))
             del self._blocks[_BLOCKS:]
         return first, following, block
-
-
-def _heard(told: "asyncio.Future[None]") -> None:
-    """The journal logs what it can't write; whoever waits for an acknowledgement hears it too."""
-    if not told.cancelled():
-        told.exception()

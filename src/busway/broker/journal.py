@@ -132,7 +132,7 @@ class Journal(RecordFile):
         """What somebody else knew of it up to there is in it now."""
         if self.lineage is not None:
             self.lineage.mended(known)
-            self.write([self.lineage.stamp()]).add_done_callback(_heard)
+            self.write([self.lineage.stamp()]).add_done_callback(heard)
 
     def look(self, then: Callable[[list[Entry]], object]) -> None:
         """Give `then` the entries that make what was given to be written so far, now or soon; the watcher hears of what comes behind."""
@@ -337,8 +337,8 @@ def _both(one: "asyncio.Future[None]", two: "asyncio.Future[None]") -> "asyncio.
     return both
 
 
-def _heard(told: "asyncio.Future[None]") -> None:
-    """A failure is logged, and tried again with the next write."""
+def heard(told: "asyncio.Future[None]") -> None:
+    """For a write that nobody waits for: a failure is logged by the journal, which knows it all the same and tries again with the next one."""
     if not told.cancelled():
         told.exception()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.handing import Handing, Notes
+from busway.broker.journal import heard
 from busway.broker.progress import ChannelConfig, States
 from busway.broker.stream import Stream
 from busway.errors import Code, Rejected
@@ -77,7 +78,7 @@ class Standing:
                 count += before != (machine.epoch, machine.cursor, machine.floor)
             else:
                 state.config = state.config or ChannelConfig()
-                delivering.noted[stream.number].write(list(state.entries())).add_done_callback(_heard)
+                delivering.noted[stream.number].write(list(state.entries())).add_done_callback(heard)
                 delivering.wait_for_somebody(delivering.open(stream, state, whole=False))
                 count += 1
         return count
@@ -144,9 +145,3 @@ class Standing:
     def _own(self) -> list[Handing]:
         every = (handing for channels in self._delivering.channels.values() for handing in channels.values())
         return [handing for handing in every if not handing.stream.copied]
-
-
-def _heard(told: "asyncio.Future[None]") -> None:
-    """The journal logs what it can't write, and knows it all the same."""
-    if not told.cancelled():
-        told.exception()
