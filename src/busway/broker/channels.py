@@ -7,7 +7,6 @@ a crash; everything else is handed out until it is acknowledged or dead.
 """
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 from math import inf
 from typing import Any
 
@@ -46,41 +45,32 @@ class Channel(Turning):
 
     def open(self, first: int, safe: int, now: float, *, copy: bool = False) -> list[Action]:
         """What the stream holds when the channel begins. Of a copy, which may lack the end, nothing else is concluded from that."""
-        self._safe = max(safe, self._last) if copy else safe
+        self._safe = max(safe, self._ahead.past.last) if copy else safe
         out = [] if copy else self._rewound(safe)
         return out + self.trimmed(first, now)
 
     def settled(self, end: int, now: float) -> list[Action]:
         """The stream ends here, and nothing that it has lost comes back there: the same as if the channel was opened now."""
-        if self._last > end:
+        if self._ahead.past.last > end:
             self._safe = end
         return self._pump(now, self._rewound(end))
 
-    @property
-    def _last(self) -> int:
-        """Behind all that is known of it from before."""
-        past = self._ahead.past
-        return max(chain((past.floor,), (end for _, end, _ in chain(past.done, past.deliveries))))
-
     def _rewound(self, end: int) -> list[Action]:
         """Other messages come where the stream was further once."""
-        past, last = self._ahead.past, self._last
-        if last <= end:
+        past = self._ahead.past
+        if (last := past.last) <= end:
             return []
         cursor = min(self.cursor, end)
-        state = ChannelState(self.name, self.config, self._epoch + 1, at := min(self.floor, end))
+        state = ChannelState(self.name, self.config, self._epoch + 1, min(self.floor, end))
+        self._put_done(state, state.floor, end)
         for run in self._held:
-            state.done.put(at, run.start)
-            at = run.end
             if self._counts(run.deliveries):
                 state.deliveries.put(run.start, run.end, run.deliveries)
-        state.done.put(at, cursor)
         old, counts = list(past.done), list(past.deliveries)
         self._epoch = state.epoch
         past.move(self._epoch, cursor)
         for start, upto, _ in old:
             past.done.put(max(start, cursor), min(upto, end))
-            state.done.put(max(start, cursor), min(upto, end))
         for start, upto, count in counts:
             past.deliveries.put(max(start, cursor), min(upto, end), count)
             state.deliveries.put(max(start, cursor), min(upto, end), count)

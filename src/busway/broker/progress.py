@@ -151,10 +151,14 @@ class ChannelState:
         self.done.forget(self.floor)
         self.deliveries.forget(self.floor)
 
+    @property
+    def last(self) -> int:
+        """Behind all that is known of it."""
+        return max(chain((self.floor,), (end for _, end, _ in chain(self.done, self.deliveries))))
+
     def cut(self, end: int) -> None:
         """Forget what lies behind the end of the stream. Other messages come there, so it is another place then."""
-        last = max(chain((self.floor,), (upto for _, upto, _ in chain(self.done, self.deliveries))))
-        if last <= end:
+        if (last := self.last) <= end:
             return
         self.epoch += 1
         self.floor, self.begin = min(self.floor, end), min(self.begin, end)

@@ -79,17 +79,12 @@ class Turning(Giving):
         state.done.put(state.begin, state.floor)
         begin = max(state.begin, self._first)
         if begin < past.begin:
-            floor, cursor = past.begin, self.cursor
-            for run in self._held:  # what lies between them is done
-                state.done.put(floor, run.start)
-                floor = run.end
+            self._put_done(state, past.begin)
+            for run in self._held:
                 if run.deliveries > 1:
                     state.deliveries.put(run.start, run.end, run.deliveries)
-            state.done.put(floor, cursor)
-            for start, end, _ in past.done:
-                state.done.put(max(start, cursor), end)
             for start, end, times in past.deliveries:
-                state.deliveries.put(max(start, cursor), end, times)
+                state.deliveries.put(max(start, self.cursor), end, times)
             state.epoch, state.begin = self._epoch + 1, begin
         else:
             state.epoch, state.begin = self._epoch, past.begin
@@ -103,13 +98,7 @@ class Turning(Giving):
         past = self._ahead.past
         if state.epoch != self._epoch:
             state = state.copy()
-            begin, cursor = past.begin, self.cursor
-            for run in self._held:
-                state.done.put(begin, run.start)
-                begin = run.end
-            state.done.put(begin, cursor)
-            for start, end, _ in past.done:
-                state.done.put(max(start, cursor), end)
+            self._put_done(state, past.begin)
             self._begin_anew()
             self._epoch = state.epoch
             past.move(state.epoch, state.begin)
@@ -118,6 +107,16 @@ class Turning(Giving):
             made = Created(self.name, state.epoch, state.begin, self.config)
             return [Note(made), *self.absorb(state, now)]
         return self.absorb(state, now)
+
+    def _put_done(self, state: ChannelState, begin: int, end: float = inf) -> None:
+        """Add to a state what is done here from one offset to another: what lies between the held ones, and what was done ahead."""
+        cursor = int(min(self.cursor, end))
+        for run in self._held:
+            state.done.put(begin, run.start)
+            begin = run.end
+        state.done.put(begin, cursor)
+        for start, upto, _ in self._ahead.past.done:
+            state.done.put(max(start, cursor), int(min(upto, end)))
 
     def _begin_anew(self) -> None:
         """Nothing is held, and nobody has anything."""
