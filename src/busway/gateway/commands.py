@@ -152,11 +152,15 @@ class Commands:
         if window is not None and window < 0:
             raise Refused(BAD, "window must be 0 or more")
         ack = request.flag("ack", True)
-        text = request.text("topic" if request.form == FLAT else "filter")
-        takes = filters.takes(filters.check(text)) if text else None
         key = queue.stream, channel_name(shown)
+        one = session.subscribers.get(key)
+        name = "topic" if request.form == FLAT else "filter"
+        text = request.text(name)
+        if one is not None and request.head.get(name) is None:  # clients renew their credit without the filter
+            text = one.filter
+        takes = filters.takes(filters.check(text)) if text else None
         body = f"OK, SUB (mq={mq},channel={shown})"
-        if (one := session.subscribers.get(key)) is not None:
+        if one is not None and not one.tap.ended:
             one.credit, one.filter, one.takes, one.form = window, text, takes, request.form
             if ack:
                 session.answer(request.form, request.ident, OK, body)
@@ -170,6 +174,8 @@ class Commands:
             return
         if ack:
             session.answer(request.form, request.ident, OK, body)
+        if one is not None:
+            self.taps.leave(one)
         one = Subscriber(session, request.form, mq, shown, window, text, takes)
         session.subscribers[key] = one
         tap.subscribe(one)

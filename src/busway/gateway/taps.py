@@ -95,6 +95,11 @@ class Tap:
         self.opened = asyncio.ensure_future(self._channel.start())
 
     @property
+    def ended(self) -> bool:
+        """Whether its queue or its channel was removed, or the bus is closed: nothing can be taken from it any more."""
+        return self.over or (self.opened.done() and self._channel.closed)
+
+    @property
     def passing(self) -> bool:
         """Whether it must not stay open for nobody: what it holds is for others."""
         return bool(self._held) or bool(self.queue.channel_mask(self.name) & (DELETE_ON_EXIT | EXCLUSIVE))
@@ -254,7 +259,8 @@ class Taps:
     async def open(self, queue: Queue, shown: str) -> Tap:
         """The tap of a channel. Raises Refused or what the bus says."""
         key = queue.stream, channel_name(shown)
-        if (tap := self._all.get(key)) is None:
+        tap = self._all.get(key)
+        if tap is None or tap.ended:  # one that was removed may have been created again
             tap = self._all[key] = Tap(self._bus, queue, key[1], self._aside, self._beat, self._forget)
         tap.queue = queue
         tap.users += 1
