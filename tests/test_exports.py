@@ -10,7 +10,7 @@ PUBLIC = """
     HandlerError Http InvalidFields InvalidPattern InvalidRule InvalidTopic LimitExceeded ListenFailed LocalProtocolError
     Message MountFailed NoConsumers NoResponders Offline OutOfRange PayloadError Placed Policy Position Positions Protocol ProtocolError Received Rejected RemoteProtocolError Replies Request Scope Server Service ServiceError
     ServiceGone ServiceTaken Settings SlowConsumer StoreFailed StoredTopic Stream StreamConfig StreamInfo StreamPart Subscription Timeout TypedRequest TypedService TypedSubscription
-    __version__ connect expr matches protocol run serve
+    __version__ connect decode encode expr matches protocol run serve
 """
 
 
@@ -18,6 +18,14 @@ def test_the_public_names() -> None:
     assert sorted(busway.__all__) == sorted(PUBLIC.split())
     for name in busway.__all__:
         assert getattr(busway, name) is not None
+
+
+def test_dir_shows_only_public_names() -> None:
+    """Also after modules were imported that are part of the package and no part of the promise."""
+    program = "import busway, busway.sync, busway.cli, busway.broker.hub\nprint(*dir(busway))"
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert sorted(shown) == sorted({*PUBLIC.split(), "errors", "settings", "sync"})
+    assert {name for name in dir(busway) if name.startswith("_")} == {"__version__"}
 
 
 def test_importing_does_no_work() -> None:

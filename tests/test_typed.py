@@ -378,3 +378,20 @@ async def test_serve_refuses_arguments_that_make_no_sense() -> None:
                 bus.serve(*arguments)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="handler"):
             bus.serve("t", print, handler=print)  # type: ignore[call-overload]
+
+
+async def test_start_and_close_as_the_untyped_forms(net: Net):
+    bus = await net.connect()
+    service = await bus.serve(Ask, "x", lambda ask: Answer(text=ask.name)).start()
+    subscription = await bus.subscribe(Hello, "**").start()
+    assert (await bus.request("x", Ask(name="Alice"), timeout=60)).text == "Alice"
+    await bus.publish("a", Hello(name="Bob"))
+    assert (await subscription.recv(timeout=60)).value.name == "Bob"
+    with pytest.raises(busway.LocalProtocolError, match="has been entered already"):
+        await service.start()
+    await service.close()
+    await subscription.close()
+    assert service.closed
+    assert subscription.closed
+    with pytest.raises(busway.NoResponders):
+        await bus.request("x", Ask(name="Alice"), timeout=60)

@@ -9,7 +9,8 @@ from busway.broker import Server
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
 from busway.client.channel import Channel
 from busway.client.streams import Stream
-from busway.client.typed import Protocol, Received, TypedRequest, TypedService, TypedSubscription, protocol
+from busway.client.typed import Protocol, Received, decode, encode, protocol
+from busway.client.typed_wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
 from busway.errors import (
     AckLate,
@@ -124,12 +125,23 @@ __all__ = [
     "TypedSubscription",
     "__version__",
     "connect",
+    "decode",
+    "encode",
     "expr",
     "matches",
     "protocol",
     "run",
     "serve",
 ]
+
+
+_MODULES = frozenset({"errors", "fuse", "settings", "spark", "sync", "testing"})
+"""The submodules that are public."""
+
+
+def __dir__() -> list[str]:
+    """The public names: those of `__all__`, and the public submodules that are imported."""
+    return sorted({*__all__, *(_MODULES & globals().keys())})
 
 
 def run(main: _Coroutine[_Any, _Any, _T]) -> _T:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from busway import _core
+from busway.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ def arrow() -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415 - it is large, and only needed here
     except ImportError as error:
-        raise ImportError("Arrow needs pyarrow: pip install 'busway[arrow]'", name="pyarrow") from error
+        raise ImportError(f"Arrow needs pyarrow: {install_command('arrow')}", name="pyarrow") from error
     return pa
 
 

@@ -28,7 +28,7 @@
     │   ├── LimitExceeded           larger, longer or more than the broker allows
     │   └── Forbidden               reserved, not allowed, or credentials refused
     ├── SlowConsumer                .missed; too slow under the policy "disconnect"
-    ├── PayloadError                (also ValueError) .topic, .field; a payload that doesn't fit its type
+    ├── PayloadError                (also ValueError) .topic, .field; a payload that doesn't fit its type, or is not JSON
     └── ProtocolError               the rules of the wire were broken
         ├── LocalProtocolError      by this program
         └── RemoteProtocolError     by the other side
@@ -235,7 +235,8 @@ class PayloadError(BusError, ValueError):
 
     def __str__(self) -> str:
         place = f"field {self.field!r} of " if self.field else ""
-        return f"{place}a message on topic {self.topic!r}: {self.reason}"
+        source = f"a message on topic {self.topic!r}" if self.topic else "a payload"
+        return f"{place}{source}: {self.reason}"
 
 
 class ProtocolError(BusError):

@@ -122,4 +122,4 @@ def test_without_the_extra_it_says_what_to_install():
         "except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "discovery needs zeroconf: pip install 'busway[mdns]'\n"
+    assert done.stdout == "discovery needs zeroconf: pip install 'zeroconf>=0.132'\n"

@@ -487,5 +487,5 @@ async def test_arrow_without_pyarrow_says_how_to_get_it(net: Net, monkeypatch: p
     bus = await net.connect()
     stream = await bus.create_stream("s", ["t"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'busway[arrow]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install 'pyarrow>=18'")):
         stream.arrow()

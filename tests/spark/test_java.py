@@ -69,7 +69,7 @@ def test_missing_pyspark_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(NeedsSpark, match=r"needs pyspark.*: pip install 'busway\[spark\]'"):
+    with pytest.raises(NeedsSpark, match=r"needs pyspark.*: pip install 'pyspark\[pipelines\]"):
         require()
 
 

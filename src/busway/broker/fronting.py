@@ -17,6 +17,7 @@ from busway._core import Log, Selection, block_part, block_records, encode_recor
 from busway.broker.stores import Record
 from busway.broker.stream import BILLION, Block, Stream, native, patience
 from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
+from busway.extras import install_command
 from busway.settings import MiB
 from busway.streams import StreamConfig
 
@@ -68,7 +69,7 @@ class Databases:
             try:
                 from busway.broker.stores.connection import Database  # noqa: PLC0415, SQLAlchemy is an extra
             except ImportError as error:
-                raise DataFailed(f'a database needs SQLAlchemy ({error}): pip install "busway[db]"') from error
+                raise DataFailed(f"a database needs SQLAlchemy ({error}): {install_command('db')}") from error
             try:
                 database, users = Database(url), 0
             except ValueError as error:

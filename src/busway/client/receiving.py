@@ -8,7 +8,8 @@ from busway.client.core import Core
 from busway.client.service import Responder, Service
 from busway.client.subscription import Subscription
 from busway.client.taking import Handler
-from busway.client.typed import Received, TypedService, TypedSubscription, kind_for
+from busway.client.typed import Received, kind_for
+from busway.client.typed_wrappers import TypedService, TypedSubscription
 from busway.client.willing import Willing
 from busway.fields import Extra, Where, compile_where
 from busway.settings import MiB, Policy, Scope, Wait

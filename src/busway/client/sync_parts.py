@@ -16,7 +16,8 @@ from busway.client.portal import Portal
 from busway.client.replies import Gathering as AsyncGathering
 from busway.client.service import Request as AsyncRequest
 from busway.client.shown import Figures, ShowsFigures, ShowsMessage, before
-from busway.client.typed import Received, TypedRequest as AsyncTypedRequest
+from busway.client.typed import Received
+from busway.client.typed_wrappers import TypedRequest as AsyncTypedRequest
 from busway.errors import Closed
 from busway.message import Failed, Replies
 from busway.positions import Positions

@@ -1,15 +1,14 @@
 """Typed protocols: a class and a topic prefix that together say what travels on the topics below the prefix.
 
-Kind is the declaration, TypedSubscription and TypedService put it on top of their untyped counterparts. Invariant: a
-payload that doesn't fit is told (PayloadError with topic and field) and never handed on as something else. Called by bus.py.
+Kind is the declaration; `typed_wrappers` puts it on top of subscriptions, channels and services. Invariant: a payload that
+doesn't fit its type raises PayloadError with topic and field. Called by bus.py.
 """
 
 import inspect
 import re
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from types import TracebackType
+from functools import lru_cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,16 +27,11 @@ import msgspec
 
 from busway import _core
 from busway.client.codec import Codec, Encoding, encode_any
-from busway.client.shown import ShowsFigures, before
 from busway.errors import PayloadError
 from busway.message import Message
-from busway.positions import Positions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from busway.client.service import Request, Service
-    from busway.client.subscription import Subscription
 
     R_co = TypeVar("R_co", default=Any, covariant=True)
 else:
@@ -173,6 +167,15 @@ class Protocol(msgspec.Struct, Generic[R_co], metaclass=_ProtocolMeta, frozen=Tr
             cls, *, prefix: str | None = None, reply: object = ..., encoding: Encoding = "json", **config: Any
         ) -> None: ...
 
+    @classmethod
+    def decode(cls, message: Message | bytes) -> Self:
+        """The value of a message or of a payload, in the encoding of the protocol; PayloadError if it doesn't fit."""
+        return decode(cls, message)
+
+    def encode(self) -> bytes:
+        """The payload of this value, in the encoding of the protocol."""
+        return encode(self)
+
 
 @overload
 def protocol(cls: type[T], *, prefix: str, reply: object = ..., encoding: Encoding = "json") -> type[T]: ...
@@ -213,6 +216,32 @@ def kind_for(cls: type[T]) -> Kind[T]:
     return cast("Kind[T]", kind)
 
 
+def decode(cls: type[T], message: Message | bytes) -> T:
+    """The value of a message or of a payload; PayloadError if it doesn't fit the type.
+
+    The encoding is that of the protocol. A type that is no protocol, such as the one of a reply, is read as JSON.
+    """
+    topic, payload = ("", message) if isinstance(message, bytes) else (message.topic, message.payload)
+    return _codec_for(cls).decode(topic, payload)
+
+
+def encode(value: object) -> bytes:
+    """The payload of a value: in the encoding of its protocol, or as JSON if its type is no protocol."""
+    kind = kind_of(value)
+    return encode_any("", value) if kind is None else kind.codec.encode("", value)
+
+
+def _codec_for(cls: type[T]) -> Codec[T]:
+    kind = getattr(cls, "__dict__", {}).get(_KIND)
+    return json_codec(cast("Any", cls)) if kind is None else cast("Kind[T]", kind).codec
+
+
+@lru_cache(maxsize=256)
+def json_codec(type_: Any) -> Codec[Any]:
+    """The codec of a type that is no protocol."""
+    return Codec(type_, "json")
+
+
 def outgoing(topic: str, payload: object) -> tuple[str, bytes]:
     """Full topic and payload bytes of whatever a caller wants to send."""
     kind = kind_of(payload)
@@ -242,160 +271,3 @@ def _received(message: Message, value: T) -> Received[T]:
     received = Received(message.topic, value)
     received.message = message
     return received
-
-
-class _Around:
-    """Entered, awaited and closed with what it is around."""
-
-    _inner: "Subscription | Service"
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._inner.__aexit__(kind, error, trace)
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._entered().__await__()
-
-    async def _entered(self) -> Self:
-        await self._inner
-        return self
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class TypedSubscription(_Around, ShowsFigures, Generic[T]):
-    """A subscription that gives Received[T].
-
-    A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.
-    """
-
-    _inner: "Subscription"
-
-    def __init__(self, inner: "Subscription", kind: Kind[T]) -> None:
-        self._inner = inner
-        self._kind = kind
-        self._ahead: deque[Message] = deque()  # rest of a batch that was cut
-
-    async def __aiter__(self) -> AsyncIterator[Received[T]]:
-        while self._ahead:
-            yield self._kind.receive(self._ahead.popleft())
-        async for message in self._inner:
-            yield self._kind.receive(message)
-
-    async def recv(self, timeout: float | None = None) -> Received[T]:
-        """The next message; Timeout if none came in time, PayloadError if it doesn't fit."""
-        message = self._ahead.popleft() if self._ahead else await self._inner.recv(timeout)
-        return self._kind.receive(message)
-
-    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Received[T]]:
-        """At least one message, at most `most`. One that doesn't fit ends the list before it; the next call raises for it."""
-        return self._fitting(self._rest(most) or await self._inner.take(most, timeout))
-
-    async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
-        """Lists of what has arrived, cut as by take(), until the subscription is closed."""
-        while rest := self._rest(most):
-            yield self._fitting(rest)
-        async for batch in self._inner.batches(most):
-            yield self._fitting(batch)
-            while rest := self._rest(most):
-                yield self._fitting(rest)
-
-    @property
-    def position(self) -> Positions:
-        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
-        return before(self._inner.position, self._ahead)
-
-    def _rest(self, most: int) -> list[Message]:
-        """What is left of a batch that was cut."""
-        return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
-
-    def _fitting(self, batch: list[Message]) -> list[Received[T]]:
-        receive = self._kind.receive
-        taken: list[Received[T]] = []
-        try:
-            for message in batch:
-                taken.append(receive(message))  # noqa: PERF401 - what fits before an error is kept
-        except PayloadError:
-            self._ahead.extendleft(reversed(batch[len(taken) + (not taken) :]))
-            if not taken:
-                raise
-        return taken
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed and not self._ahead
-
-    @property
-    def pending(self) -> int:
-        return self._inner.pending + len(self._ahead)
-
-
-class TypedRequest(Generic[T]):
-    """A request that waits for reply() or fail()."""
-
-    def __init__(self, inner: "Request", kind: Kind[T], value: T) -> None:
-        self._inner = inner
-        self._kind = kind
-        self.value = value
-
-    @property
-    def topic(self) -> str:
-        return self._inner.topic
-
-    @property
-    def message(self) -> Message:
-        return self._inner.message
-
-    async def reply(self, value: object, *, last: bool = True) -> None:
-        """Answer it; unless this is the `last` reply, more may follow."""
-        await self._inner.reply(self._kind.reply_codec().encode(self.topic, value), last=last)
-
-    async def fail(self, text: str) -> None:
-        await self._inner.fail(text)
-
-
-class TypedService(_Around, Generic[T]):
-    """A service that gives TypedRequest[T]; requests that don't fit are failed with the PayloadError's text and reported."""
-
-    _inner: "Service"
-
-    def __init__(self, inner: "Service", kind: Kind[T], report: Callable[[BaseException], object]) -> None:
-        self._inner = inner
-        self._kind = kind
-        self._report = report
-
-    async def __aiter__(self) -> AsyncIterator[TypedRequest[T]]:
-        async for request in self._inner:
-            typed = await self._fit(request)
-            if typed is not None:
-                yield typed
-
-    async def recv(self, timeout: float | None = None) -> TypedRequest[T]:
-        """The next request that fits."""
-        while True:
-            typed = await self._fit(await self._inner.recv(timeout))
-            if typed is not None:
-                return typed
-
-    async def _fit(self, request: "Request") -> TypedRequest[T] | None:
-        try:
-            value = self._kind.codec.decode(request.topic, request.message.payload)
-        except PayloadError as error:
-            await request.fail(f"PayloadError: {error}")
-            self._report(error)
-            return None
-        return TypedRequest(request, self._kind, value)
-
-    @property
-    def topic(self) -> str:
-        return self._inner.topic
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from busway.cluster.node import MOST_ADDRESSES, Node
+from busway.extras import install_command
 from busway.transport import parse
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def available() -> None:
     try:
         import zeroconf  # noqa: F401, PLC0415 - only for those who want it
     except ImportError as error:
-        raise ImportError("discovery needs zeroconf: pip install 'busway[mdns]'", name="zeroconf") from error
+        raise ImportError(f"discovery needs zeroconf: {install_command('mdns')}", name="zeroconf") from error
 
 
 class Discovery:

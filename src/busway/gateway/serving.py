@@ -13,6 +13,7 @@ from busway.checks import check_type
 from busway.cluster import serving
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
+from busway.extras import install_command
 from busway.fields import Fields
 from busway.gateway.config import Http
 from busway.settings import TLS, Settings
@@ -75,7 +76,7 @@ def _json(settings: Http) -> "partial[JsonDoor]":
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
-        raise ImportError(f"the JSON door needs {error.name}: pip install 'busway[http]'", name=error.name) from error
+        raise ImportError(f"the JSON door needs {error.name}: {install_command('http')}", name=error.name) from error
     from busway.gateway.keys import Keyring  # noqa: PLC0415
 
     return partial(JsonDoor, settings=settings, keys=Keyring.load(settings.keys, os.environ))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from busway.errors import BusError
+from busway.extras import install_command
 from busway.spark import java
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def require() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "pyarrow"}:
             raise
-        raise NeedsSpark(f"this needs {error.name}: pip install 'busway[spark]'") from None
+        raise NeedsSpark(f"this needs {error.name}: {install_command('spark')}") from None
     java.use()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

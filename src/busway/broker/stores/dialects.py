@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 from busway.broker import data
 from busway.broker.stores import Safety, schema
 from busway.errors import DataFailed
+from busway.extras import install_command
 
 log = logging.getLogger("busway.broker")
 
@@ -203,7 +204,7 @@ class PostgreSQL:
         try:
             import psycopg  # noqa: PLC0415, asked for only where it is needed
         except ImportError as error:
-            raise DataFailed(f'PostgreSQL needs psycopg ({error}): pip install "busway[db]"') from error
+            raise DataFailed(f"PostgreSQL needs psycopg ({error}): {install_command('db')}") from error
         self.shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
         self.errors: tuple[type[Exception], ...] = (exc.SQLAlchemyError, psycopg.Error)
         self._mine: Row | None = None
