@@ -49,7 +49,6 @@ class Printer:
         self._render = render
         self._count = count
         self._note = note
-        self._told = 0
 
     async def print(self, batch: list[Message]) -> None:
         if self._count is not None:
@@ -60,7 +59,6 @@ class Printer:
         self.printed += len(batch)
         missed = sum(message.missed for message in batch)
         if missed:
-            self._told += missed
             self._note(f"missed {missed} message{'s' * (missed != 1)} before this point")
         async with self._writing:  # of several patterns one at a time
             await terminal.stream(self._render(batch, before))
@@ -72,9 +70,11 @@ class Printer:
         self._note(f"everything kept on {pattern} has been printed")
 
     def tell_missed(self, total: int) -> None:
-        """What was missed after the last message that could have told it."""
-        if total > self._told:
-            self._note(f"missed {total - self._told} more messages")
+        """At the end: how many messages were missed in all."""
+        if total:
+            self._note(
+                f"missed {total} message{'s' * (total != 1)} in all: the output was read too slowly (see --policy)"
+            )
 
 
 def renderer(*, raw: bool, json: bool, format: str | None) -> Render:  # noqa: A002

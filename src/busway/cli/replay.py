@@ -288,7 +288,8 @@ async def _follow(
             patterns = list(info.topics) or patterns
     async with contextlib.AsyncExitStack() as stack:
         subscriptions = [
-            await stack.enter_async_context(bus.subscribe(pattern, where=rules, since=since)) for pattern in patterns
+            await stack.enter_async_context(bus.subscribe(pattern, where=rules, since=since, patience=0.0))
+            for pattern in patterns
         ]
         note(f"follows {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
         async with asyncio.TaskGroup() as tasks:

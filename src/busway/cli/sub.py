@@ -53,13 +53,18 @@ def sub(
         ),
     ] = None,
     policy: Annotated[
-        Policy, typer.Option("--policy", help="What the broker does when this end is too slow.")
-    ] = "block",
+        Policy | None,
+        typer.Option(
+            "--policy",
+            help="What happens when this command is too slow. Only block can make publishers wait.",
+            show_default="drop_oldest; block with --group and --since",
+        ),
+    ] = None,
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Not what this connection itself published.")] = False,
     scope: flags.Reach = "global",
     quiet: flags.Quiet = False,
 ) -> None:
-    """Print messages as they come; how many were missed is told on stderr.
+    """Print messages as they come. A slow reader of the output misses messages; stderr reports how many.
 
     busway sub 'price/*/eur' --where venue=krk
     busway sub '**' --json --for 30s | jq .topic
@@ -76,6 +81,9 @@ def sub(
     begin = flags.checked(lambda: None if since is None else values.since(since))
     note = (lambda _text: None) if quiet else terminal.note
     printer = Printer(render, count, note)
+    # A command that only looks must not slow publishers down. With --since it falls behind in the streams instead of missing
+    # messages; without patience, publishers of messages that are not stored do not wait for it.
+    observes = policy is None and not group
 
     async def print_all() -> None:
         subscriptions: list[busway.Subscription] = []
@@ -91,7 +99,8 @@ def sub(
                         watch=withdrawn,
                         listen=listen,
                         group=group,
-                        policy=policy,
+                        policy=policy or ("block" if group or since is not None else "drop_oldest"),
+                        patience=0.0 if observes else 5.0,
                         echo=not no_echo,
                         scope=scope,
                     )

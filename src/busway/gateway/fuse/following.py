@@ -110,7 +110,8 @@ class Following:
         self._make_room()
         trail = Trail(topic, form, self.settings.kept)
         # With its slash in front no topic is taken for a regular expression. Others' pushes and requests are not ours to take.
-        trail.subscription = self.bus.subscribe("/" + topic, listen=True, handler=trail.came)
+        # A file only shows messages: publishers never wait for it.
+        trail.subscription = self.bus.subscribe("/" + topic, listen=True, policy="drop_oldest", handler=trail.came)
         await trail.subscription.start()
         self._trails[topic, form] = trail
         return trail
