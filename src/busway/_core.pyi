@@ -116,7 +116,8 @@ class Message:
     @property
     def channel(self) -> Any: ...  # that handed it out
     def ack(self) -> Awaitable[None]: ...
-    def nack(self, delay: float = 0.0) -> Awaitable[None]: ...
+    def nack(self, delay: float | str | timedelta | None = None, reason: str | None = None) -> Awaitable[None]: ...
+    def reject(self, reason: str) -> Awaitable[None]: ...  # it is a dead letter at once
     @property
     def missed(self) -> int: ...  # how many messages of this subscription were dropped right before this one
 

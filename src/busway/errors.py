@@ -27,6 +27,7 @@
     │   ├── AckLate                 the message had gone to somebody else, or is done already
     │   ├── LimitExceeded           larger, longer or more than the broker allows
     │   └── Forbidden               reserved, not allowed, or credentials refused
+    ├── Reject                      raised by a handler of a channel: the message becomes a dead letter at once
     ├── SlowConsumer                .missed; too slow under the policy "disconnect"
     ├── PayloadError                (also ValueError) .topic, .field; a payload that doesn't fit its type, or is not JSON
     └── ProtocolError               the rules of the wire were broken
@@ -216,6 +217,10 @@ class LimitExceeded(Rejected):
 
 class Forbidden(Rejected):
     default = Code.FORBIDDEN
+
+
+class Reject(BusError):
+    """Raised by a handler of a channel: the message becomes a dead letter at once, with this reason."""
 
 
 class SlowConsumer(BusError):

@@ -66,3 +66,28 @@ def test_an_ack(rest: bytes) -> None:
     else:
         assert len(entries) * 20 == len(rest)
         assert all(entry.many >= 0 and entry.delay >= 0 for entry in entries)
+
+
+NACKED = st.fixed_dictionaries(
+    {"spans": st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32)), max_size=3) | ANYTHING},
+    optional={
+        "delay": st.none() | st.integers(0, 2**32) | ANYTHING,
+        "reject": st.booleans() | ANYTHING,
+        "failure": st.dictionaries(st.sampled_from(["reason", "error", "traceback", "x"]), st.text()) | ANYTHING,
+        "broker": st.text() | ANYTHING,
+        "x": ANYTHING,
+    },
+)
+
+
+@given(st.binary(max_size=100) | NACKED.map(msgspec.msgpack.encode))
+def test_a_nack(rest: bytes) -> None:
+    try:
+        nack = frames.nack_of(rest)
+    except BusError as error:
+        assert error.code >= 20
+        assert error.reason
+    else:
+        assert nack.spans
+        assert nack.delay is None or 0 <= nack.delay < 2**32
+        assert len(msgspec.msgpack.encode(nack.failure)) < 16_000

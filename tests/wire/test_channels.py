@@ -200,6 +200,12 @@ async def test_times_far_away(raw: RawClient) -> None:
         wire.take(7, 2, 0, whole=True),
         wire.take(7, 2, 2**31 - 1, 2**32 - 1),
         wire.channel(7, 2, b"", kind=wire.ACK),
+        wire.channel(7, 2, b"", kind=wire.NACK),
+        wire.channel(7, 2, msgspec.msgpack.encode({"spans": []}), kind=wire.NACK),
+        wire.channel(7, 2, msgspec.msgpack.encode({"spans": [[0, 1]], "delay": -1}), kind=wire.NACK),
+        wire.channel(
+            7, 2, msgspec.msgpack.encode({"spans": [[0, 1]], "failure": {"reason": "x" * 1025}}), kind=wire.NACK
+        ),
         wire.channel(7, 2, b"\0" * 19, kind=wire.ACK),
         wire.channel(7, 2, b"\0" * 21, kind=wire.ACK),
         wire.ack(7, 2, (0, 1, 4)),

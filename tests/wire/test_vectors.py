@@ -463,14 +463,17 @@ def test_records_of_the_page_are_those_of_the_log() -> None:
 
 def test_the_frames_of_channels() -> None:
     """What the client's session writes around it, and what the broker reads in it."""
-    rest = {name: wire.frames(VECTORS[name].data)[0].rest[14:] for name in ("channel", "take", "take-off", "ack")}
+    rest = {
+        name: wire.frames(VECTORS[name].data)[0].rest[14:] for name in ("channel", "take", "take-off", "ack", "nack")
+    }
     for name, kind in (
         ("channel", wire.CHANNEL),
         ("take", wire.TAKE),
         ("ack", wire.ACK),
+        ("nack", wire.NACK),
         ("unchannel", wire.UNCHANNEL),
     ):
-        made = session(ALICE, ["channel", "take", "ack", "unchannel"].index(name))
+        made = session(ALICE, struct.unpack_from("<Q", VECTORS[name].data, 12)[0] - 1)
         made.channel(kind, 9, rest.get(name, b""))
         assert written(made) == VECTORS[name].data
     join = channel_frames.join_of(rest["channel"])
@@ -486,6 +489,8 @@ def test_the_frames_of_channels() -> None:
     what = channel_frames.What
     entries = [(what.ACK, 7, 2, 0.0), (what.NACK, 9, 1, 1.5)]
     assert channel_frames.entries_of(rest["ack"]) == (None, entries)
+    nack = channel_frames.nack_of(rest["nack"])
+    assert (nack.spans, nack.delay, nack.reject, nack.failure.reason) == (((9, 1),), None, True, "no such customer")
     assert channel_frames.entries_of(bytes(range(16)) + rest["ack"]) == (bytes(range(16)).hex(), entries)
 
 

@@ -45,6 +45,7 @@ pub mod kind {
     pub const UNCHANNEL: u8 = 0x31;
     pub const TAKE: u8 = 0x32;
     pub const ACK: u8 = 0x33;
+    pub const NACK: u8 = 0x34;
     // On links
     pub const NODE: u8 = 0x40;
     pub const INTEREST: u8 = 0x41;

@@ -421,10 +421,10 @@ impl Session {
         all.map_or_else(Vec::new, |all| all.iter().map(|(stream, next)| (stream.clone_ref(py), *next)).collect())
     }
 
-    /// Sends a frame about a channel: CHANNEL, UNCHANNEL, TAKE or ACK.
+    /// Sends a frame about a channel: CHANNEL, UNCHANNEL, TAKE, ACK or NACK.
     fn channel(&self, py: Python<'_>, kind: u8, id: u32, rest: &[u8]) -> PyResult<u64> {
-        if !(kind::CHANNEL..=kind::ACK).contains(&kind) {
-            return Err(PyTypeError::new_err("kind must be CHANNEL, UNCHANNEL, TAKE or ACK"));
+        if !(kind::CHANNEL..=kind::NACK).contains(&kind) {
+            return Err(PyTypeError::new_err("kind must be CHANNEL, UNCHANNEL, TAKE, ACK or NACK"));
         }
         self.checked(py, |state| {
             state.closed()?;

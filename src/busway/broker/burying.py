@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from busway import ambient
 from busway._core import Block
 from busway.broker.channel_actions import Dead
 from busway.broker.handing import Handing
+from busway.broker.stream import BILLION
 from busway.errors import BusError, Code
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ log = logging.getLogger("busway.broker")
 _RETRY: Final = 1.0
 _TIMES: Final = 3
 """So often a message is put into a dead-letter topic: two channels that read each other's dead must not go on for ever."""
+
+
+FIELDS: Final = frozenset(
+    f"dead_{name}"
+    for name in (
+        *("times", "stream", "channel", "offset", "topic", "deliveries", "reason", "error", "traceback"),
+        *("consumer", "host", "first", "last", "time", "broker", "node"),
+    )
+)
+"""The fields that a dead letter has beside those of its message."""
 
 
 class Burying:
@@ -49,8 +61,9 @@ class Burying:
                 handing.do(handing.machine.skip([(offset, 1)], handing.now))
                 continue
             _, _, _, topic, payload, packed, sender, _, _, when, _, _ = row
-            fields: dict[str, Any] = msgspec.msgpack.decode(packed) if packed else {}
-            times = fields.get("dead_times", 0)
+            found: dict[str, Any] = msgspec.msgpack.decode(packed) if packed else {}
+            times = found.get("dead_times", 0)
+            fields = {name: value for name, value in found.items() if name not in FIELDS}
             times = times + 1 if isinstance(times, int) else 1
             if times > _TIMES:
                 log.warning(
@@ -58,7 +71,7 @@ class Burying:
                 )
                 handing.do(handing.machine.dead_done(offset, handing.now))
                 continue
-            fields |= {
+            fields |= self._recorded(handing, offset) | {
                 "dead_times": times,
                 "dead_stream": stream,
                 "dead_channel": name,
@@ -76,6 +89,15 @@ class Burying:
             except BusError as error:
                 self.told(ticket, error.code, error.reason)
         log.info("channel %r of stream %r: %d messages to %r", name, stream, many, handing.dead_topic)
+
+    def _recorded(self, handing: Handing, offset: int) -> dict[str, Any]:
+        """Why and when the deliveries failed, as fields."""
+        failure, first, last = handing.machine.deliveries(offset)
+        now, wall = handing.now, ambient.time_ns()
+        times = {"dead_first": first, "dead_last": last}
+        found = {f"dead_{name}": value for name, value in msgspec.structs.asdict(failure).items() if value}
+        found |= {name: wall - int((now - when) * BILLION) for name, when in times.items() if when}
+        return found | {"dead_time": wall, "dead_broker": self._hub.guid, "dead_node": self._hub.name}
 
     def told(self, ticket: int, code: int, text: str) -> None:
         """What became of one."""

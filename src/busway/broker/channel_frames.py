@@ -1,4 +1,4 @@
-"""What the frames about channels say: CHANNEL, TAKE and ACK, read and checked. Values only."""
+"""What the frames about channels say: CHANNEL, TAKE, ACK and NACK, read and checked. Values only."""
 
 import struct
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from busway._core import Selection
-from busway.broker.progress import ChannelConfig
+from busway.broker.failures import Failure
+from busway.broker.progress import ChannelConfig, Span
 from busway.errors import Code, Forbidden, Rejected
 from busway.streams import check_name
 from busway.topic import RESERVED, check_topic, is_reserved
@@ -18,6 +19,7 @@ CHANNEL: Final = 0x30
 UNCHANNEL: Final = 0x31
 TAKE: Final = 0x32
 ACK: Final = 0x33
+NACK: Final = 0x34
 
 WINDOW: Final = 65_536
 """The most messages that one consumer may have in flight, and take at once."""
@@ -26,7 +28,7 @@ _TAKE: Final = struct.Struct("<II")
 _CANCEL: Final = struct.Struct("<IQ")
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _WHOLE: Final = 0x80000000
-_MILLI: Final = 0.001
+MILLI: Final = 0.001
 _EVER: Final = (1 << 32) - 1
 GUID: Final = 16
 _MOST: Final = 65_536
@@ -74,6 +76,19 @@ class Take(NamedTuple):
     most: int
     timeout: float
     whole: bool
+
+
+class Nack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of NACK."""
+
+    spans: Annotated[tuple[Span, ...], msgspec.Meta(min_length=1, max_length=_MOST)]
+    delay: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None = None
+    """Milliseconds until they are redelivered; None: as the channel's backoff says."""
+    reject: bool = False
+    """They are dead letters at once."""
+    failure: Failure = Failure()
+    broker: Annotated[str, msgspec.Meta(max_length=2 * GUID)] = ""
+    """The guid of the broker that has stored them; empty: the one that is asked."""
 
 
 class Entry(NamedTuple):
@@ -137,7 +152,7 @@ def take_of(rest: bytes) -> Take | int:
     whole, most = bool(most & _WHOLE), most & ~_WHOLE
     if not 0 < most <= WINDOW:
         raise Rejected(f"take() of {most} messages; 1 to {WINDOW} can be taken at once", code=Code.INVALID_SETTING)
-    return Take(most, inf if milliseconds == _EVER else milliseconds * _MILLI, whole)
+    return Take(most, inf if milliseconds == _EVER else milliseconds * MILLI, whole)
 
 
 def entries_of(rest: bytes) -> tuple[str | None, list[Entry]]:
@@ -152,9 +167,16 @@ def entries_of(rest: bytes) -> tuple[str | None, list[Entry]]:
     return guid, list(_entries(rest))
 
 
+def nack_of(rest: bytes) -> Nack:
+    try:
+        return msgspec.msgpack.decode(rest, type=Nack)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Rejected(f"NACK: {error}", code=Code.INVALID_SETTING) from error
+
+
 def _entries(rest: bytes) -> Iterator[Entry]:
     for start, count, what, delay in _ENTRY.iter_unpack(rest):
         try:
-            yield Entry(What(what), start, count, delay * _MILLI)
+            yield Entry(What(what), start, count, delay * MILLI)
         except ValueError as error:
             raise Rejected(f"ACK with {what}, which is nothing that can be done", code=Code.INVALID_SETTING) from error

@@ -24,6 +24,7 @@ from busway.broker.channel_actions import (
     TakeDone,
 )
 from busway.broker.consumers import Take, Who
+from busway.broker.failures import Failure, expired, lost
 from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Run
 from busway.broker.progress import (
     ChannelConfig,
@@ -129,11 +130,11 @@ class Channel(Turning):
 
     # Consumers.
 
-    def join(self, consumer: Who, window: int, now: float) -> list[Action]:
+    def join(self, consumer: Who, window: int, now: float, name: str = "") -> list[Action]:
         """One more consumer, or another window for one that is there. With window 0 it gets only what it takes."""
         if not self._consumers.get(consumer):
             self.check_free()
-        self._consumers.join(consumer, window)
+        self._consumers.join(consumer, window, name)
         self._alone = inf
         return self._pump(now, [])
 
@@ -155,7 +156,7 @@ class Channel(Turning):
             self.alone(now + grace)
         out: list[Action] = []
         for run in [run for run in self._held if run.holder is gone]:
-            self._back(run, out)
+            self._back(run, out, lost(gone.name))
         return self._pump(now, out)
 
     def alone(self, until: float) -> None:
@@ -240,21 +241,41 @@ class Channel(Turning):
         return out
 
     def nack(
-        self, consumer: Who, spans: Iterable[Span], delay: float, now: float, *, counted: bool = True
+        self,
+        consumer: Who,
+        spans: Iterable[Span],
+        delay: float | None,
+        now: float,
+        *,
+        counted: bool = True,
+        failure: Failure | None = None,
     ) -> list[Action]:
-        """These could not be dealt with: they are handed out again, after a delay if one is given.
+        """The consumer could not deal with these: they are redelivered, after the delay.
 
         Not counted: the consumer has not even looked at them, so nothing speaks against the messages.
         """
         out: list[Action] = []
-        until = now + delay if delay > 0 else 0.0
+        until = now + delay if delay else 0.0
 
         def give_back(run: Run) -> None:
             if not counted:
                 self._uncount(run, out)
-            self._back(run, out, until)
+            self._back(run, out, failure, until)
 
         answer = self._each_own(consumer, spans, give_back)
+        return self._pump(now, [answer, *out])
+
+    def reject(self, consumer: Who, spans: Iterable[Span], now: float, *, failure: Failure) -> list[Action]:
+        """No consumer will ever be able to deal with these: they are dead letters, however often they were delivered."""
+        out: list[Action] = []
+
+        def let_die(run: Run) -> None:
+            assert run.holder is not None
+            self._landed(run.holder, run.end - run.start)
+            run.failure = failure
+            self._die(run, out)
+
+        answer = self._each_own(consumer, spans, let_die)
         return self._pump(now, [answer, *out])
 
     def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
@@ -295,7 +316,8 @@ class Channel(Turning):
             if isinstance(item, Take):
                 self._end_take(item, out)
             elif item.phase is FLIGHT:
-                self._back(item, out)
+                assert item.holder is not None
+                self._back(item, out, expired(item.holder.name, self.config.lease))
             elif item.phase is LATER:
                 self._held.again(item)
             else:

@@ -37,6 +37,8 @@ class Consumer:
 
     who: Who
     window: int
+    name: str = ""
+    """As its client calls itself."""
     in_flight: int = 0
     takes: deque[Take] = field(default_factory=deque)
     wanted: int = 0
@@ -68,11 +70,11 @@ class Consumers:
     def get(self, who: Who) -> Consumer | None:
         return self._all.get(who)
 
-    def join(self, who: Who, window: int) -> None:
+    def join(self, who: Who, window: int, name: str = "") -> None:
         """One more, or another window for one that is there."""
         consumer = self._all.get(who)
         if consumer is None:
-            consumer = self._all[who] = Consumer(who, window)
+            consumer = self._all[who] = Consumer(who, window, name)
         consumer.window = window
         self.rate(consumer)
 

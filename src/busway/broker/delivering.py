@@ -320,7 +320,7 @@ class Delivering:
     # Frames.
 
     def frame(self, conn: int, kind: int, number: int, call: int, rest: bytes) -> None:
-        """A CHANNEL, UNCHANNEL, TAKE or ACK."""
+        """A CHANNEL, UNCHANNEL, TAKE, ACK or NACK."""
         try:
             if kind == frames.CHANNEL:
                 self._begin((conn, number), call, frames.join_of(rest))
@@ -336,6 +336,8 @@ class Delivering:
                 self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
             elif kind == frames.TAKE:
                 self._take((conn, number), handing, call, frames.take_of(rest))
+            elif kind == frames.NACK:
+                self._nacked((conn, number), handing, call, frames.nack_of(rest))
             else:
                 self._acked((conn, number), handing, call, rest)
         except BusError as error:
@@ -344,14 +346,31 @@ class Delivering:
     def _acked(self, who: Who, handing: Handing, call: int, rest: bytes) -> None:
         """An ACK: of messages of this broker, or of another one of the cluster."""
         guid, entries = frames.entries_of(rest)
+        if self._is_here(who, guid):
+            self._settled(who, lambda: self.settling.settle(who, handing, call, entries))
+        elif self._hub.nodes is not None:
+            self._hub.nodes.settle(who, guid or "", call, frames.ACK, rest[frames.GUID :])
+
+    def _nacked(self, who: Who, handing: Handing, call: int, nack: "frames.Nack") -> None:
+        """A NACK, likewise."""
+        if self._is_here(who, nack.broker or None):
+            self._settled(who, lambda: self.settling.fail(who, handing, call, nack))
+        elif self._hub.nodes is not None:
+            rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
+            self._hub.nodes.settle(who, nack.broker, call, frames.NACK, rest)
+
+    def _is_here(self, who: Who, guid: str | None) -> bool:
+        """Whether this broker has stored the messages; StoreFailed if no known one has."""
         if guid is None or guid == self._hub.guid:
-            self.settling.settle(who, handing, call, entries)
-            if self._hub.nodes is not None and who[0] not in self.outlets:
-                self._hub.nodes.settled_here(who)
-        elif self._hub.nodes is None or who[0] in self.outlets:
-            raise StoreFailed(f"the broker {guid}, which has stored it, is not known here; it may be handed out again")
-        else:
-            self._hub.nodes.settle(who, guid, call, rest[frames.GUID :])
+            return True
+        if self._hub.nodes is None or who[0] in self.outlets:
+            raise StoreFailed(f"the broker {guid}, which has stored it, is not known here; it may be redelivered")
+        return False
+
+    def _settled(self, who: Who, settle: Callable[[], None]) -> None:
+        settle()
+        if self._hub.nodes is not None and who[0] not in self.outlets:
+            self._hub.nodes.settled_here(who)
 
     def _begin(self, who: Who, call: int, join: Join) -> None:
         conn, number = who
@@ -389,7 +408,8 @@ class Delivering:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
         self._check_room(conn)  # of those that came at once all had room
         handing.catch_up()
-        actions = handing.machine.join(who, join.window, handing.now)
+        session = self._hub.sessions.get(conn)
+        actions = handing.machine.join(who, join.window, handing.now, "" if session is None else session.name)
         if self._stopping:
             handing.machine.stop(who)
         handing.consumers.add(who)

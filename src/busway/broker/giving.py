@@ -10,6 +10,7 @@ from typing import Final
 from busway.broker.ahead import Ahead
 from busway.broker.channel_actions import Action, Dead, Deliver, Note, Read, TakeDone
 from busway.broker.consumers import Consumer, Consumers, Take, Who
+from busway.broker.failures import UNKNOWN, Deliveries, Failure
 from busway.broker.held import DYING, FLIGHT, Held, Run
 from busway.broker.progress import ChannelState, Delivered, Done, Span
 
@@ -17,6 +18,9 @@ RANGES: Final = 65_536
 """So many runs a channel holds; with more it reads no further until some are done."""
 STRIDE: Final = 65_536
 """A floor that moves on without acknowledgements (nothing matches) is noted after so many messages."""
+
+_TRACEBACKS: Final = 2000
+"""With more runs than this a channel keeps failures without their tracebacks."""
 
 
 class Giving:
@@ -110,6 +114,7 @@ class Giving:
             run = held.next_again(left)
             run.phase, run.holder, run.until = FLIGHT, consumer, until
             run.deliveries += 1
+            run.first, run.last = run.first or now, now
             if until != inf:
                 held.wake(run)
             if run.deliveries != times:
@@ -126,7 +131,8 @@ class Giving:
             if end - start > left:
                 ready.appendleft((start + left, end, before))
                 end = start + left
-            held.add(start, end, FLIGHT, consumer, before + 1, until)
+            run = held.add(start, end, FLIGHT, consumer, before + 1, until)
+            run.first = run.last = now
             if before + 1 != times:
                 self._deliver(consumer, spans, times, out)
                 spans, times = [], before + 1
@@ -161,16 +167,24 @@ class Giving:
         """Whether a crash must not forget that there were so many."""
         return deliveries > 1 or 0 < self.config.max_deliveries <= deliveries
 
-    def _back(self, run: Run, out: list[Action], until: float = 0.0) -> None:
+    def _back(self, run: Run, out: list[Action], failure: Failure | None, until: float = 0.0) -> None:
         """What was in flight comes back without an acknowledgement."""
         assert run.holder is not None
         self._landed(run.holder, run.end - run.start)
+        if failure is not None:
+            run.failure = failure if len(self._held) <= _TRACEBACKS else failure.short()
         if 0 < self.config.max_deliveries <= run.deliveries and not self.resting:
             self._die(run, out)
         elif until:
             self._held.later(run, until)
         else:
             self._held.again(run)
+
+    def deliveries(self, offset: int) -> Deliveries:
+        """How the deliveries of a message went that is on its way to the dead-letter topic."""
+        for run in self._held.pick(offset, offset + 1, DYING, None)[0]:
+            return Deliveries(run.failure or UNKNOWN, run.first, run.last)
+        return Deliveries(UNKNOWN, 0.0, 0.0)
 
     def _landed(self, holder: Consumer, count: int) -> None:
         holder.in_flight -= count

@@ -12,6 +12,7 @@ from enum import Enum
 from math import inf
 
 from busway.broker.consumers import Consumer, Take
+from busway.broker.failures import Failure
 
 
 class Phase(Enum):
@@ -40,6 +41,11 @@ class Run:
     alarm: float = inf
     """Its valid place among the alarms."""
     over: bool = False
+    failure: Failure | None = None
+    """Why its last delivery failed."""
+    first: float = 0.0
+    last: float = 0.0
+    """When it was delivered first, as far as that is known, and last."""
 
 
 class Held:
@@ -265,6 +271,7 @@ class Held:
         """Cut a run in two; the second one."""
         run = self._runs[index]
         rest = Run(at, run.end, run.phase, run.holder, run.deliveries, run.until)
+        rest.failure, rest.first, rest.last = run.failure, run.first, run.last
         run.end = at
         self._starts.insert(index + 1, at)
         self._runs.insert(index + 1, rest)

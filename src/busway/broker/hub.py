@@ -161,8 +161,8 @@ class Nodes(Protocol):
     def take(self, who: Who, call: int, take: Take | int) -> bool:
         """It takes some, or calls a take off; whether that is done here."""
 
-    def settle(self, who: Who, guid: str, call: int, entries: bytes) -> None:
-        """It says what became of messages of another node."""
+    def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
+        """It says what became of messages of another node, by an ACK or a NACK."""
 
     def settled_here(self, who: Who) -> None:
         """It has said what became of messages of this one."""

@@ -1,12 +1,13 @@
 """What consumers say of their messages: done, not done, still at work. Told to the channel, and answered when it is noted."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from busway.broker.channel_actions import Answer
-from busway.broker.channel_frames import Entry, What
+from busway.broker.channel_actions import Action, Answer
+from busway.broker.channel_frames import MILLI, Entry, Nack, What
 from busway.broker.consumers import Who
 from busway.broker.handing import Handing
 from busway.broker.progress import Span
@@ -27,14 +28,30 @@ class Settling:
 
     def settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
         """An ACK: answered when it is noted as safely as the stream promises."""
+        self._check_turn(who, handing, [(one.start, one.many) for one in entries if one.what is not What.EXTEND])
+        self._do(who, handing, call, self._settled(who, handing, entries))
+
+    def fail(self, who: Who, handing: Handing, call: int, nack: Nack) -> None:
+        """A NACK, likewise."""
+        self._check_turn(who, handing, nack.spans)
+        machine, now = handing.machine, handing.now
+        if nack.reject:
+            actions = machine.reject(who, nack.spans, now, failure=nack.failure)
+        else:
+            delay = None if nack.delay is None else nack.delay * MILLI
+            actions = machine.nack(who, nack.spans, delay, now, failure=nack.failure)
+        self._do(who, handing, call, [actions])
+
+    def _check_turn(self, who: Who, handing: Handing, given: Iterable[Span]) -> None:
         if handing.machine.resting or not self._hub.delivering.standing.is_sure(handing.stream.copied):
-            given = [(one.start, one.many) for one in entries if one.what is not What.EXTEND]
             handing.machine.take_back(who, given)
             text = "the mirror of this broker may hand it out now; it may be handed out again"
             raise StoreFailed(f"channel {handing.name!r}: {text}")
+
+    def _do(self, who: Who, handing: Handing, call: int, settled: Iterable[list[Action]]) -> None:
         good, left = 0, list[Span]()
         told: asyncio.Future[None] | None = None
-        for actions in self._settled(who, handing, entries):
+        for actions in settled:
             for action in actions:
                 if isinstance(action, Answer):
                     good += action.good
@@ -47,7 +64,7 @@ class Settling:
             self.noting += 1
             told.add_done_callback(lambda told: self._answer_later(session, who, call, good, left, told))
 
-    def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Any:
+    def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Iterator[list[Action]]:
         machine, now = handing.machine, handing.now
         at = 0
         while at < len(entries):

@@ -66,6 +66,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         check_callable("on_error", on_error)
         self.name = name
         self._core = Core(on_error, fields, identity)
+        self._core.name = name
         self._posts = Posts(self._core)
         self._life = Life(
             self._core,

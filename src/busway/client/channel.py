@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
+from datetime import timedelta
 from inspect import isawaitable
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias
@@ -17,13 +18,14 @@ from typing import Any, Final, Self, TypeAlias
 import msgspec
 
 from busway._core import Message, handed
-from busway.checks import check_count, check_timeout
+from busway.checks import check_count, check_timeout, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.failure import described
 from busway.client.ghosts import Ghosts, Sifted
 from busway.client.places import Start, info_of, start_of
-from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Settled, Settling
+from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
 from busway.client.taking import Handler, Taking
 from busway.errors import (
     BusError,
@@ -31,6 +33,7 @@ from busway.errors import (
     Code,
     Disconnected,
     LocalProtocolError,
+    Reject,
     Rejected,
     Timeout,
 )
@@ -226,21 +229,42 @@ class Channel(Taking):
         """These are done. Await it to know that this is stored; AckLate if one had gone to somebody else meanwhile."""
         return self._settle(ACK, messages)
 
-    def nack(self, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
-        """These could not be dealt with: they are handed out again, after a delay in seconds."""
-        return self._settle(NACK, messages, seconds("delay", delay) if delay else 0.0)
+    def nack(
+        self,
+        messages: Message | Iterable[Message],
+        delay: float | str | timedelta | None = None,
+        reason: str | None = None,
+    ) -> Settled:
+        """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says.
+
+        The reason is recorded in their dead letters if they become some.
+        """
+        return self._fail(messages, delay, described(reason, consumer=self._core.name))
+
+    def reject(self, messages: Message | Iterable[Message], reason: str) -> Settled:
+        """No consumer can deal with these: they become dead letters at once, with this reason."""
+        check_type("reason", reason, str, "a text")
+        return self._fail(messages, None, described(reason, consumer=self._core.name), reject=True)
 
     def extend(self, messages: Message | Iterable[Message]) -> Settled:
         """Work on these goes on: their lease begins anew."""
         return self._settle(EXTEND, messages)
 
-    def _ack(self, message: Message) -> Settled:
-        return self._settle(ACK, message)
+    def _settle(self, what: int, messages: Message | Iterable[Message]) -> Settled:
+        return self._settling.add(what, self._places(what, messages))
 
-    def _nack(self, message: Message, delay: float) -> Settled:
-        return self.nack(message, delay)
+    def _fail(
+        self,
+        messages: Message | Iterable[Message],
+        delay: float | str | timedelta | None,
+        failure: dict[str, Any],
+        *,
+        reject: bool = False,
+    ) -> Settled:
+        pause = None if delay is None else 0.0 if delay == 0 else seconds("delay", delay)
+        return self._settling.fail(self._places(NACK, messages), pause, failure, reject=reject)
 
-    def _settle(self, what: int, messages: Message | Iterable[Message], delay: float = 0.0) -> Settled:
+    def _places(self, what: int, messages: Message | Iterable[Message]) -> Runs:
         places = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
         if places is None:
             raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
@@ -253,7 +277,7 @@ class Channel(Taking):
                 for first, count in runs
                 for offset in range(first, first + count)
             )
-        return self._settling.add(what, places, delay)
+        return places
 
     def _acked(self, broker: str, runs: list[Run], late: list[Run]) -> None:
         """These are done, but for some. What was handed out again after a lost connection, and was done by then, is not given to anybody.
@@ -425,10 +449,12 @@ class Channel(Taking):
             self._failed(message, error)
         else:
             if place not in self._done:
-                self._ack(message)
+                self.ack(message)
         self._done.discard(place)
 
     def _failed(self, message: Message, error: BaseException) -> None:
-        self._core.report(error, "the handler", self.label)
+        if not isinstance(error, Reject):
+            self._core.report(error, "the handler", self.label)
         if (message.broker or "", message.offset or 0) not in self._done:
-            self.nack(message)
+            failure = described(None, error, consumer=self._core.name)
+            self._fail(message, None, failure, reject=isinstance(error, Reject))

@@ -63,6 +63,8 @@ class Core:
     ) -> None:
         check_type("identity", identity, (Identity, NoneType), "an Identity or None")
         self.identity = identity
+        self.name = ""
+        """As the client calls itself."""
         self.session_id = identity.session if identity is not None else ambient.randbits(64) or 1
         self.session = Session(self.session_id)
         self._fields = {} if fields is None else dict(_checked(fields))

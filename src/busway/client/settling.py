@@ -7,7 +7,7 @@ stream promises, or raises: AckLate if the message had gone to somebody else.
 import asyncio
 import struct
 from collections.abc import Callable, Generator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -26,10 +26,19 @@ EXTEND: Final = 2
 RELEASE: Final = 3
 
 FRAME: Final = 0x33
+_NACK: Final = 0x34
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _MOST: Final = 3000
 """Entries of one frame, so that it is within the limits of a broker that allows little."""
 _LONGEST: Final = (1 << 32) - 1
+
+
+class Said(NamedTuple):
+    """What a NACK says of its messages."""
+
+    delay: int | None
+    reject: bool
+    failure: tuple[tuple[str, str], ...]
 
 
 class Settled:
@@ -54,23 +63,37 @@ class Settled:
 class _Batch:
     """One frame: of messages that one broker has stored."""
 
-    __slots__ = ("_heard", "answer", "broker", "entries")
+    __slots__ = ("_heard", "answer", "broker", "entries", "said")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, said: "Said | None" = None) -> None:
         self.broker = broker
-        self.entries: list[tuple[int, int, int, int]] = []
+        self.said = said
+        """What a NACK says of all of them; None: it is an ACK."""
+        self.entries: list[tuple[int, int, int]] = []
         self.answer: asyncio.Future[list[Run]] = loop.create_future()
         self._heard: list[list[Run]] = []
         """Those whose outcome somebody waits for."""
 
-    def add(self, what: int, run: Run, delay: int) -> None:
+    def add(self, what: int, run: Run) -> None:
         (first, many), entries = run, self.entries
         if entries:
-            start, count, last, before = entries[-1]
-            if start + count == first and last == what and before == delay:
-                entries[-1] = start, count + many, what, delay
+            start, count, last = entries[-1]
+            if start + count == first and last == what:
+                entries[-1] = start, count + many, what
                 return
-        entries.append((first, many, what, delay))
+        entries.append((first, many, what))
+
+    def pack(self, connected: str) -> tuple[int, bytes]:
+        """Its frame for the broker of this guid: the kind, and what follows the header."""
+        # The server that it is connected to may have got them from another one.
+        far = self.broker if self.broker != connected else ""
+        if self.said is None:
+            rest = b"".join(_ENTRY.pack(start, count, what, 0) for start, count, what in self.entries)
+            return FRAME, bytes.fromhex(far) + rest
+        delay, reject, failure = self.said
+        spans = [(start, count) for start, count, _ in self.entries]
+        said = {"spans": spans, "delay": delay, "reject": reject, "failure": dict(failure), "broker": far}
+        return _NACK, msgspec.msgpack.encode(said)
 
     async def wait(self, runs: list[Run]) -> None:
         self._heard.append(runs)
@@ -115,28 +138,36 @@ class Settling:
         self._done = done
         """Called with what was acknowledged of a broker, and what of that was too late."""
         self._id = 0
-        self._batches: dict[str, _Batch] = {}
+        self._batches: dict[tuple[str, Said | None], _Batch] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def begin(self, number: int) -> None:
         """The channel has this number."""
         self._id = number
 
-    def add(self, what: int, places: Runs, delay: float = 0.0) -> Settled:
+    def add(self, what: int, places: Runs) -> Settled:
         """Send this at the end of the turn."""
+        return self._add(what, places, None)
+
+    def fail(self, places: Runs, delay: float | None, failure: dict[str, Any], *, reject: bool = False) -> Settled:
+        """The same of messages that failed: redelivered after a delay or the channel's backoff, or rejected."""
+        milliseconds = None if delay is None else min(int(delay * 1000 + 0.999), _LONGEST)
+        return self._add(NACK, places, Said(milliseconds, reject, tuple(failure.items())))
+
+    def _add(self, what: int, places: Runs, said: "Said | None") -> Settled:
         self._usable()
-        milliseconds = min(int(delay * 1000 + 0.999), _LONGEST) if delay else 0
         parts = []
         for (broker, _), runs in places:
-            batch = self._batches.get(broker)
+            key = broker, said
+            batch = self._batches.get(key)
             if batch is None or len(batch.entries) >= _MOST:
                 if batch is not None:
                     self.send()
-                elif not self._batches:
+                if not self._batches:
                     self._core.loop.call_soon(self.send)
-                batch = self._batches[broker] = _Batch(self._core.loop, broker)
+                batch = self._batches[key] = _Batch(self._core.loop, broker, said)
             for run in runs:
-                batch.add(what, run, milliseconds)
+                batch.add(what, run)
             parts.append((batch, runs))
         return Settled(parts)
 
@@ -151,12 +182,8 @@ class Settling:
         try:
             if not self._joined():
                 raise core.why_not()
-            # The server that it is connected to may have got them from another one.
-            whose = b"" if batch.broker == core.broker else bytes.fromhex(batch.broker)
-            rest = whose + b"".join(
-                _ENTRY.pack(start, count, what, delay) for start, count, what, delay in batch.entries
-            )
-            number = core.session.channel(FRAME, self._id, rest)
+            kind, rest = batch.pack(core.broker)
+            number = core.session.channel(kind, self._id, rest)
         except BusError as error:
             self._tell(batch.failed(error))
             return
@@ -178,7 +205,7 @@ class Settling:
             return
         left = [] if error is None else msgspec.json.decode(str(error), type=list[Run])
         if not answer.cancelled():
-            self._done(batch.broker, [(first, many) for first, many, what, _ in batch.entries if what == ACK], left)
+            self._done(batch.broker, [(first, many) for first, many, what in batch.entries if what == ACK], left)
         self._tell(batch.told(left))
 
     def _tell(self, error: BusError | None) -> None:

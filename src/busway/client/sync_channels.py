@@ -100,19 +100,22 @@ class Channel(Part):
         """These are done; returns when this is stored. AckLate if one had gone to somebody else meanwhile."""
         self._settle(self._inner.ack, messages)
 
-    def nack(self, messages: Message | Iterable[Message], delay: float = 0.0) -> None:
-        """These could not be dealt with: they are handed out again, after a delay in seconds."""
-        self._settle(lambda given: self._inner.nack(given, delay), messages)
+    def nack(
+        self,
+        messages: Message | Iterable[Message],
+        delay: float | str | timedelta | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""
+        self._settle(lambda given: self._inner.nack(given, delay, reason), messages)
+
+    def reject(self, messages: Message | Iterable[Message], reason: str) -> None:
+        """No consumer can deal with these: they become dead letters at once, with this reason."""
+        self._settle(lambda given: self._inner.reject(given, reason), messages)
 
     def extend(self, messages: Message | Iterable[Message]) -> None:
         """Work on these goes on: their lease begins anew."""
         self._settle(self._inner.extend, messages)
-
-    def _ack(self, message: Message) -> None:
-        self.ack(message)
-
-    def _nack(self, message: Message, delay: float) -> None:
-        self.nack(message, delay)
 
     def _settle(self, how: Callable[[list[Message]], Settled], messages: Message | Iterable[Message]) -> None:
         given = [messages] if isinstance(messages, Message) else list(messages)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 4 * MiB
 """Bytes that may wait for a link before seats behind it are given more."""
-_KINDS: Final = range(0x30, 0x34)
+_KINDS: Final = range(0x30, 0x35)
 """CHANNEL, UNCHANNEL, TAKE and ACK."""
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -243,8 +243,8 @@ class Mesh(Linking):
     def take(self, who: Who, call: int, take: Take | int) -> bool:
         return self._seats.take(who, call, take)
 
-    def settle(self, who: Who, guid: str, call: int, entries: bytes) -> None:
-        self._seats.settle(who, guid, call, entries)
+    def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
+        self._seats.settle(who, guid, call, kind, rest)
 
     def settled_here(self, who: Who) -> None:
         self._seats.settled_here(who)

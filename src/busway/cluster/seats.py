@@ -119,8 +119,8 @@ class Seats(Talk):
             for seat in list(consumer.seats.values()):
                 self._leave(seat)
 
-    def settle(self, who: Who, guid: str, call: int, entries: bytes) -> None:
-        """It says what became of messages of another node."""
+    def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
+        """It says what became of messages of another node, by an ACK or a NACK."""
         consumer = self._consumers.get(who)
         seat = None if consumer is None else consumer.seats.get(guid)
         if seat is None or not seat.open:
@@ -133,7 +133,7 @@ class Seats(Talk):
                 self._hub.engine.result(who[0], call, code, value, text)
                 self._share(seat.consumer)
 
-        self._ask(seat, ACK, entries, told)
+        self._ask(seat, kind, rest, told)
 
     def settled_here(self, who: Who) -> None:
         """It has said what became of messages of this node, so it may have room."""

@@ -153,7 +153,7 @@ impl Engine {
                 let (service, number) = (parts.u32()?, parts.u64()?);
                 self.unserve(conn, service, number);
             }
-            kind::CHANNEL | kind::UNCHANNEL | kind::TAKE | kind::ACK => {
+            kind::CHANNEL | kind::UNCHANNEL | kind::TAKE | kind::ACK | kind::NACK => {
                 parts.u16()?;
                 let (id, number, rest) = (parts.u32()?, parts.u64()?, parts.rest().into());
                 self.events.push(Event::Channel { conn, kind, id, number, rest });

@@ -4,11 +4,10 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ptr;
 
 use busway_core::frame::{code, flag, kind, Fault};
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyTuple, PyType};
 
 use super::{bytes_of, dealloc, place_of, unpacked, Object, NOTIFY};
 use crate::raised;
@@ -151,21 +150,35 @@ getters! {
     };
 }
 
-/// Tells its channel what became of a message: calls `name` of it with the message and what else was given.
-fn settle(message: *mut ffi::PyObject, name: &str, delay: Option<Bound<'_, PyAny>>) -> PyResult<*mut ffi::PyObject> {
+/// Tells its channel what became of a message: calls `name` of it with the message and the given arguments.
+fn settle(
+    message: *mut ffi::PyObject,
+    name: &str,
+    args: *mut ffi::PyObject,
+    names: *mut ffi::PyObject,
+) -> PyResult<*mut ffi::PyObject> {
     // SAFETY: called by the interpreter, attached, with a message.
     let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
     let Some(owner) = place_of(object).and_then(|place| place.owner(py)) else {
         let text = "only a message that a channel handed out can be acknowledged";
         return Err(raised(py, &Fault::new(code::NO_CHANNEL, text)));
     };
-    // SAFETY: as above.
-    let message = unsafe { Bound::from_borrowed_ptr(py, message) };
-    let told = match delay {
-        Some(delay) => owner.call_method1(name, (message, delay)),
-        None => owner.call_method1(name, (message,)),
+    // SAFETY: as above, with a tuple or none, and a dict or none.
+    let (message, args, names) = unsafe {
+        (
+            Bound::from_borrowed_ptr(py, message),
+            Bound::from_borrowed_ptr_or_opt(py, args),
+            Bound::from_borrowed_ptr_or_opt(py, names),
+        )
     };
-    Ok(told?.into_ptr())
+    let mut all = vec![message];
+    if let Some(args) = args {
+        for one in args.try_iter()? {
+            all.push(one?);
+        }
+    }
+    let names = names.as_ref().map(|names| names.cast::<PyDict>()).transpose()?;
+    Ok(owner.call_method(name, PyTuple::new(py, all)?, names)?.into_ptr())
 }
 
 fn given(done: PyResult<*mut ffi::PyObject>) -> *mut ffi::PyObject {
@@ -177,7 +190,7 @@ fn given(done: PyResult<*mut ffi::PyObject>) -> *mut ffi::PyObject {
 }
 
 unsafe extern "C" fn ack(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    given(settle(message, "_ack", None))
+    given(settle(message, "ack", ptr::null_mut(), ptr::null_mut()))
 }
 
 unsafe extern "C" fn nack(
@@ -185,26 +198,15 @@ unsafe extern "C" fn nack(
     args: *mut ffi::PyObject,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: called by the interpreter, attached, with a tuple and a dict or none.
-    let (py, args, names) = unsafe {
-        let py = Python::assume_attached();
-        (py, Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, names))
-    };
-    let delay = || -> PyResult<Bound<'_, PyAny>> {
-        let by_name = names.as_ref().and_then(|names| names.get_item("delay").ok());
-        let most = usize::from(by_name.is_none());
-        if args.len()? > most
-            || names.as_ref().is_some_and(|names| names.len().unwrap_or(0) > usize::from(by_name.is_some()))
-        {
-            return Err(PyTypeError::new_err("nack() takes one argument: delay, in seconds"));
-        }
-        match by_name {
-            Some(delay) => Ok(delay),
-            None if args.len()? == 1 => args.get_item(0),
-            None => Ok(0.0_f64.into_pyobject(py)?.into_any()),
-        }
-    };
-    given(delay().and_then(|delay| settle(message, "_nack", Some(delay))))
+    given(settle(message, "nack", args, names))
+}
+
+unsafe extern "C" fn reject(
+    message: *mut ffi::PyObject,
+    args: *mut ffi::PyObject,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    given(settle(message, "reject", args, names))
 }
 
 fn kind_name(object: &Object) -> &'static str {
@@ -290,10 +292,16 @@ pub(super) fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         ml_name: c"nack".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionWithKeywords: nack },
         ml_flags: ffi::METH_VARARGS | ffi::METH_KEYWORDS,
-        ml_doc: c"nack($self, /, delay=0.0)\n--\n\nTell its channel to hand it out again, after a delay in seconds."
+        ml_doc: c"nack($self, /, delay=None, reason=None)\n--\n\nHave its channel redeliver it, after a delay or the channel's backoff."
             .as_ptr(),
     };
-    let methods = vec![method, ack, nack, ffi::PyMethodDef::zeroed()];
+    let reject = ffi::PyMethodDef {
+        ml_name: c"reject".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionWithKeywords: reject },
+        ml_flags: ffi::METH_VARARGS | ffi::METH_KEYWORDS,
+        ml_doc: c"reject($self, /, reason)\n--\n\nMake it a dead letter of its channel at once.".as_ptr(),
+    };
+    let methods = vec![method, ack, nack, reject, ffi::PyMethodDef::zeroed()];
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     // The class lives as long as the process, and so do the lists it points to.
     let (getters, methods) = (getters.leak(), methods.leak());
