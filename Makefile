@@ -11,34 +11,48 @@ N ?= 1000
 FIRST ?= 0
 BENCH ?=
 PYTEST ?=
+SYSTEM ?= ask
+DATA ?= .busway
 
-DEPENDENCIES := $(VENV)/.dependencies
+# One environment that grows: what serving needs and the engine first, everything else where a target needs it.
+SERVE := $(VENV)/.serve
 ENGINE := $(VENV)/.engine
+DEPENDENCIES := $(VENV)/.dependencies
+EVERYTHING := $(ENGINE) $(DEPENDENCIES)
 SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not -path '*/target/*' 2>/dev/null) \
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo postgresql java namespaces chromium curl fuse
+.PHONY: help setup run demo test check format bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
+.NOTPARALLEL:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(ENGINE) java ## prepare the virtual environment and build the engine
+setup: $(EVERYTHING) ## prepare everything for work on Busway: all dependencies, the engine, Java
+	@SYSTEM=$(SYSTEM) scripts/system-packages.sh java
 
-# With job control the terminal's Ctrl-C reaches the server alone, so that make has nothing to complain of.
-run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420, with JSON on http://127.0.0.1:15555
-	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve --http 127.0.0.1:15555 || test $$? = 130
+# With job control the terminal's Ctrl-C reaches the server alone, so that make does not report an error.
+run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420, with JSON on http://127.0.0.1:15555 and its data in .busway
+	@echo "data is stored in $(DATA) (make clean leaves it; delete the folder to begin anew)"
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve --data $(DATA) --http 127.0.0.1:15555 || test $$? = 130
 
-demo: $(ENGINE) java ## payments, a Spark pipeline, an archive and a picture, in two minutes
+demo: $(EVERYTHING) ## payments, a Spark pipeline, an archive and a picture, in two minutes
+	@SYSTEM=$(SYSTEM) scripts/system-packages.sh java
 	$(BIN)/python examples/demo/demo.py
 
-# Hundreds of programs are started, which are to find what others have compiled. The crate for Python has no tests in Rust.
+# The tests start hundreds of programs, which load compiled files faster. The crate for Python has no tests in Rust.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(ENGINE) postgresql java namespaces chromium curl fuse ## run every test (PYTEST="-k word" narrows the Python ones)
+test: $(EVERYTHING) ## run every test (PYTEST="-k word" runs those in Python only; SYSTEM=no installs no system packages)
+	@SYSTEM=$(SYSTEM) scripts/system-packages.sh postgresql java namespaces chromium curl fuse
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
-	cargo test --workspace --exclude busway-python --locked --quiet
+ifneq ($(and $(PYTEST),$(filter undefined,$(origin CARGO_TEST))),)
+	@echo "PYTEST is set, so the tests in Rust were left out; CARGO_TEST=\"topic\" runs those that match"
+else
+	cargo test --workspace --exclude busway-python --locked --quiet $(CARGO_TEST)
+endif
 
-check: $(ENGINE) ## linters, types, import order, formatting
+check: $(EVERYTHING) ## linters, types, import order, formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -51,48 +65,53 @@ check: $(ENGINE) ## linters, types, import order, formatting
 	@if command -v c++ >/dev/null; then set -x; cargo check --locked --quiet --manifest-path crates/fuzz/Cargo.toml --target-dir target/fuzz/check; \
 		else echo "crates/fuzz is not checked: libFuzzer needs a C++ compiler (c++)"; fi
 
-format: $(ENGINE) ## let the formatters and the safe fixes rewrite the sources
+format: $(EVERYTHING) ## let the formatters and the safe fixes rewrite the sources
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	cargo fmt --all
 
-bench: $(ENGINE) ## compare with other systems (BENCH="--quick" for a short look)
+bench: $(EVERYTHING) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-bench-fuse: $(ENGINE) fuse ## measure the file door beside a trivial file system in C (BENCH="--quick")
+bench-fuse: $(EVERYTHING) ## measure the file door beside a trivial file system in C (BENCH="--quick")
+	@SYSTEM=$(SYSTEM) scripts/system-packages.sh fuse
 	$(BIN)/python -m benchmarks.fuse $(BENCH)
 
-bench-gateway: $(ENGINE) ## measure the JSON door beside a plain WebSocket echo (BENCH="--quick")
+bench-gateway: $(EVERYTHING) ## measure the JSON door beside a plain WebSocket echo (BENCH="--quick")
 	$(BIN)/python -m benchmarks.gateway $(BENCH)
 
-bench-mesh: $(ENGINE) ## measure a cluster: over a link, copies, a new node, silence, size (BENCH="--quick")
+bench-mesh: $(EVERYTHING) ## measure a cluster: over a link, copies, a new node, silence, size (BENCH="--quick")
 	$(BIN)/python -m benchmarks.mesh $(BENCH)
 
-fuzz: $(ENGINE) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
+fuzz: $(EVERYTHING) ## fuzz codec, topics, patterns, fields, rules and the stored log for FUZZ_SECONDS (600)
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-crash: $(ENGINE) ## kill a busy broker ROUNDS (200) times and see what it has forgotten
+crash: $(EVERYTHING) ## kill a busy broker ROUNDS (200) times and see what it has forgotten
 	$(BIN)/python -m tests.crash $(ROUNDS)
 
-crash-spark: $(ENGINE) ## kill a streaming query ROUNDS (20) times and count what its sink has stored
+crash-spark: $(EVERYTHING) ## kill a streaming query ROUNDS (20) times and count what its sink has stored
 	$(BIN)/python -m tests.spark.crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
 
-crash-mesh: $(ENGINE) namespaces ## kill nodes of a mesh and cut them off for PARTITION (30) seconds, ROUNDS (20) times, and see what was promised
+crash-mesh: $(EVERYTHING) ## kill nodes of a mesh and cut them off for PARTITION (30) seconds, ROUNDS (20) times, and see what was promised
+	@SYSTEM=$(SYSTEM) scripts/system-packages.sh namespaces
 	$(BIN)/python -m tests.mesh_crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS)) --partition $(PARTITION) $(if $(SEED),--seed $(SEED))
 
-simulate: $(ENGINE) ## run N (1000) simulated worlds from the seed FIRST (0) on, of NODES (1 or 3-7) brokers, and see which promise breaks
+simulate: $(EVERYTHING) ## run N (1000) simulated worlds from the seed FIRST (0) on, of NODES (1 or 3-7) brokers, and see which promise breaks
 	$(BIN)/python -m busway.testing.simulation $(N) --first $(FIRST) $(if $(NODES),--nodes $(NODES))
 
-lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock
+LOCK = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock"
+lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock and requirements-serve.lock
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --extra cli --extra db --extra pydantic --extra arrow --extra http --extra mdns --extra spark --extra bench --group dev \
+	$(LOCK) --extra cli --extra db --extra pydantic --extra arrow --extra http --extra mdns --extra spark --extra bench --group tools \
 		-o requirements.lock pyproject.toml
+	$(LOCK) --extra cli --extra http --group build --constraint requirements.lock -o requirements-serve.lock pyproject.toml
 
-clean: ## remove everything that was made
+clean: ## remove everything that was built; the data in .busway stays
 	rm -rf $(VENV) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f src/busway/_core*.so
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@if [ -e $(DATA) ]; then echo "the data in $(DATA) stays: delete the folder if you don't need it"; fi
 
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "busway needs Python 3.11 or newer: '$(PYTHON)' was not found. Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
@@ -103,35 +122,21 @@ cargo:
 	@command -v cargo >/dev/null || { echo "busway needs cargo (Rust $(RUST) or newer) to build its engine: install the Rust toolchain"; exit 1; }
 	@have=$$(cargo --version | cut -d' ' -f2); test "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n1)" = $(RUST) || { echo "busway needs Rust $(RUST) or newer: cargo is $$have. Update the toolchain (rustup update)"; exit 1; }
 
-postgresql:
-	@scripts/postgresql.sh
-
-java:
-	@scripts/java.sh
-
-namespaces:
-	@scripts/namespaces.sh
-
-chromium:
-	@scripts/chromium.sh
-
-curl:
-	@scripts/curl.sh
-
-fuse:
-	@scripts/fuse.sh
-
 # The checks are order-only: they run first whenever something is to be made, and alone make nothing out of date.
-$(DEPENDENCIES): requirements.lock | python
-	@test -x $(BIN)/python || { echo "making the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the locked dependencies"
-	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+$(SERVE): requirements-serve.lock | python
+	@test -x $(BIN)/python || { echo "creating the virtual environment $(VENV)"; scripts/heartbeat.sh "creating $(VENV)" $(PYTHON) -m venv $(VENV); }
+	@echo "installing what serving needs (requirements-serve.lock)"
+	@scripts/heartbeat.sh "installing" $(BIN)/python -m pip install --requirement requirements-serve.lock
 	@touch $@
 
-$(ENGINE): $(DEPENDENCIES) $(SOURCES) pyproject.toml | cargo
-	@echo "building the engine (the first time takes minutes)"
+$(DEPENDENCIES): requirements.lock $(SERVE)
+	@echo "installing the tools, Spark and the systems to compare with (requirements.lock, about 1.3 GB)"
+	@scripts/heartbeat.sh "installing" $(BIN)/python -m pip install --requirement requirements.lock
+	@touch $@
+
+$(ENGINE): $(SERVE) $(SOURCES) pyproject.toml | cargo
+	@echo "building the engine (the first build takes minutes; its last step, busway-python, takes half of them)"
 	@# A running process keeps its file; writing over that would crash it.
 	@for so in src/busway/_core*.so; do if [ -f $$so ]; then cp $$so $$so.old && mv $$so.old $$so; fi; done
-	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/maturin develop --release --locked --quiet >$@.log 2>&1 || { cat $@.log; exit 1; }
+	@PIP_QUIET=1 VIRTUAL_ENV="$(CURDIR)/$(VENV)" scripts/heartbeat.sh "building" $(BIN)/maturin develop --release --locked
 	@touch $@

@@ -91,7 +91,7 @@ def test_make_setup_names_a_missing_java(tmp_path):
     """As an ordinary user on a machine without Java; as root on Debian it would be installed."""
     for name in ("sed", "head", "bash"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
-    script, environment = ROOT / "scripts/java.sh", {"PATH": str(tmp_path)}
-    said = subprocess.run([script], env=environment, capture_output=True, text=True, check=True)
+    script, environment = ROOT / "scripts/system-packages.sh", {"PATH": str(tmp_path)}
+    said = subprocess.run([script, "java"], env=environment, capture_output=True, text=True, check=True)
     assert "no Java 17 or newer" in said.stderr
     assert "java-17-openjdk-headless" in said.stderr

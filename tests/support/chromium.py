@@ -38,7 +38,9 @@ LISTENS = re.compile(r"DevTools listening on (ws://\S+)")
 def chromium():
     """A browser of its own, and the address of its DevTools. It ends with the block, with all its processes."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
-    assert program is not None, "Chromium is not installed: scripts/chromium.sh, or apt-get install chromium"
+    assert program is not None, (
+        "Chromium is not installed: scripts/system-packages.sh chromium, or apt-get install chromium"
+    )
     with tempfile.TemporaryDirectory(prefix="busway-chromium-", ignore_cleanup_errors=True) as folder:
         said = Path(folder, "stderr")
         with said.open("wb") as errors:
