@@ -3,7 +3,8 @@
 The ```python blocks of a page run one after another in one namespace, with `await` allowed at the top, against a server of
 the test's own (the default address in a block is replaced by it). A ```text block right after one is what it prints. In
 ```console blocks the lines that begin with `$ busway` are run; other lines are their output, unless the block also has
-commands of other programs. A command ending in `&` runs on while the others do.
+commands of other programs. A command ending in `&` runs on while the others do; the line below it is what it says when it is
+ready, so that a reader waits for it.
 """
 
 import ast
@@ -29,7 +30,9 @@ SPARK = {"spark.md", "lake.md", "tutorial-pipeline.md"}
 """Pages that tests/spark/test_pages.py runs."""
 FILES = {"files.md"}
 """Pages that tests/filedoor/test_page.py runs, in a mount."""
-RUN = [page for page in PAGES if page.name not in SPARK | FILES]
+TYPED = {"tutorial.md"}
+"""Pages that tests/test_tutorial.py types into terminals."""
+RUN = [page for page in PAGES if page.name not in SPARK | FILES | TYPED]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEFAULT = "tcp://127.0.0.1:7420"
 BUSWAY = (sys.executable, "-m", "busway")
@@ -111,7 +114,7 @@ def console_blocks() -> list[Any]:
 @pytest.mark.parametrize("block", console_blocks())
 async def test_busway_commands_run(block, address, tmp_path, nursery):
     (tmp_path / "job.json").write_text('{"resize": "cat.png"}\n')
-    lines = block.text.splitlines()
+    lines, ready = without_ready_lines(block.text.splitlines())
     commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     checked = all(command.startswith("busway ") and "|" not in command for command in commands)
     expected = [line for line in lines if not line.startswith("$ ")]
@@ -124,7 +127,8 @@ async def test_busway_commands_run(block, address, tmp_path, nursery):
             if command.startswith("busway serve"):
                 await serve_and_stop(command)
             elif command.endswith("&"):
-                running.append(await stack.enter_async_context(background(command.removesuffix("&"))))
+                said = ready[command].replace(DEFAULT, address)
+                running.append(await stack.enter_async_context(background(command.removesuffix("&"), said)))
             else:
                 printed.append(await foreground(command, nursery))
         for process in running:
@@ -132,6 +136,16 @@ async def test_busway_commands_run(block, address, tmp_path, nursery):
                 printed.append((await process.stdout.read()).decode())
     if checked and expected:
         assert sorted("".join(printed).splitlines()) == sorted(expected)
+
+
+def without_ready_lines(lines: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The other lines, and for each command that runs on the line below it."""
+    ready = {
+        line.removeprefix("$ "): after
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("$ busway ") and line.endswith("&")
+    }
+    return [line for place, line in enumerate(lines) if not place or not lines[place - 1].endswith("&")], ready
 
 
 def arguments(command: str) -> list[str]:
@@ -151,14 +165,14 @@ async def foreground(command: str, nursery: Nursery) -> str:
 
 
 @contextlib.asynccontextmanager
-async def background(command: str):
-    """Started, and ready: the note on stderr has come."""
+async def background(command: str, said: str):
+    """Started, and ready: the note on stderr has come, as the page shows it."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*arguments(command), stdout=pipe, stderr=pipe)
     try:
         async with asyncio.timeout(60):
             note = (await process.stderr.readline()).decode()
-        assert "Ctrl-C" in note, f"{command}: {note}"
+        assert note.rstrip("\n") == said, f"{command}: the line below it in the page is another one"
         yield process
     finally:
         if process.returncode is None:
