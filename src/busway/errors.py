@@ -60,6 +60,7 @@ class Code(IntEnum):
     CLUSTER = 11
     DUPLICATE_NODE = 12
     LINKED = 13
+    SESSION_SECRET = 14
     INVALID_TOPIC = 20
     INVALID_PATTERN = 21
     TOPIC_TOO_LONG = 22
@@ -270,6 +271,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.CLUSTER: Rejected,
     Code.DUPLICATE_NODE: Rejected,
     Code.LINKED: Disconnected,
+    Code.SESSION_SECRET: Forbidden,
     Code.INVALID_TOPIC: InvalidTopic,
     Code.INVALID_PATTERN: InvalidPattern,
     Code.TOPIC_TOO_LONG: LimitExceeded,

@@ -4,13 +4,14 @@ Frozen values. They check themselves when made, so the rest of the code never me
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from inspect import iscoroutinefunction
 from os import PathLike
 from types import NoneType
 from typing import Final, Literal, TypeAlias
 
 from busway.checks import check_callable, check_count, check_seconds, check_type
+from busway.session_secret import LEAST, MOST, session_of
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -101,17 +102,23 @@ class Identity:
     with the number of a stored one is taken for that one: see Feed.skip().
     """
 
-    session: int
-    """64 bits; what is stored has it in its id."""
+    secret: bytes = field(repr=False)
+    """16 to 64 random bytes that only this client knows: a client that shows them to a broker is this one."""
     generation: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("session", 1), ("generation", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**64:
-                raise ValueError(
-                    f"the {name} of an Identity must be a number from {least} to 2**64-1, but is {value!r}"
-                )
+        if not isinstance(self.secret, bytes):  # an error must not show it
+            raise TypeError(f"the secret of an Identity must be bytes, not {type(self.secret).__name__}")
+        if not LEAST <= len(self.secret) <= MOST or not self.session:
+            raise ValueError(f"the secret of an Identity must have {LEAST} to {MOST} random bytes")
+        value: object = self.generation
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
+            raise ValueError(f"the generation of an Identity must be a number from 0 to 2**64-1, but is {value!r}")
+
+    @property
+    def session(self) -> int:
+        """The public number, 64 bits: the ids of this client's messages begin with it."""
+        return session_of(self.secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +172,12 @@ class Settings:
             raise ValueError(
                 "authenticate must be a plain function that returns True or False, not a coroutine function"
             )
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int:
-                check_count(f"the setting {field.name}", value)
-            elif field.type is float:
-                check_seconds(f"the setting {field.name}", value, zero=field.name in {"stall", "drain", "grace"})
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is int:
+                check_count(f"the setting {one.name}", value)
+            elif one.type is float:
+                check_seconds(f"the setting {one.name}", value, zero=one.name in {"stall", "drain", "grace"})
         if isinstance(self.servers, str) or not isinstance(self.servers, Sequence):
             raise TypeError(f"the setting servers must be a list of addresses, not {self.servers!r}")
         for server in self.servers:

@@ -37,7 +37,7 @@ async def test_one_that_connects_and_says_nothing(net: Net) -> None:
 
 async def test_one_that_says_half_a_hello(net: Net) -> None:
     server = await net.serve(handshake=0.05)
-    whole = wire.hello(7, "x")
+    whole = wire.greeting(7, "x")
     for size in range(1, len(whole)):
         async with await wire.RawClient.open(server.addresses[0]) as raw:
             await raw.send(whole[:size])
@@ -191,7 +191,7 @@ async def test_random_bytes(net: Net, seed: int) -> None:
         for _ in range(10):
             raw = await wire.RawClient.open(server.addresses[0])
             if choose.random() < 0.7:
-                await raw.send(wire.hello(choose.getrandbits(60) + 1, "random"))
+                await raw.send(wire.greeting(choose.getrandbits(60) + 1, "random"))
             try:
                 for _ in range(10):
                     await raw.send(choose.randbytes(choose.randint(1, 3000)))
@@ -212,7 +212,7 @@ async def test_sockets_closed_at_every_byte(net: Net, how: str) -> None:
     server = await net.serve()
     witness = await net.connect()
     script = (
-        wire.hello(7, "short-lived")
+        wire.greeting(7, "short-lived")
         + wire.subscribe(1, 1, "t/*")
         + wire.serve(1, 2, "service")
         + wire.topic(0, "t/x")

@@ -68,7 +68,7 @@ async def test_a_post_is_delivered_and_given_to_each_new_subscription_in_order(h
     assert await bob.subscribe(2, "**") == 2
     assert [(one.topic, one.payload, one.ids) for one in bob.got] == [("proc/b", b"2", (2,)), ("proc/a", b"3", (2,))]
     assert [one.flags for one in bob.got] == [KEPT | POST, KEPT | POST | FIELDS]
-    assert {one.sender for one in bob.got} == {(ALICE, "alice")}
+    assert {one.sender for one in bob.got} == {(wire.session(ALICE), "alice")}
 
 
 async def test_a_new_subscription_gets_what_its_rules_select(house: House) -> None:
@@ -159,7 +159,7 @@ async def test_posts_go_with_a_client_that_says_so_and_pins_stay(house: House) -
     assert [(one.topic, one.flags) for one in got] == [
         ("a", POST), ("b", POST), ("c", PIN), ("a", POST | WITHDRAWN), ("b", POST | WITHDRAWN)
     ]  # fmt: skip
-    assert got[-1].sender == (ALICE, "alice")
+    assert got[-1].sender == (wire.session(ALICE), "alice")
     assert await bob.subscribe(2, "**") == 1
 
 
@@ -287,22 +287,22 @@ class TestListing:
         assert (found["total"], found["skip"]) == (2, 0)
         assert found["kept"] == [
             {
-                "id": f"{ALICE:016x}{1:016x}",
+                "id": f"{wire.session(ALICE):016x}{1:016x}",
                 "kind": "post",
                 "topic": "a",
                 "sender": "alice",
-                "session": f"{ALICE:016x}",
+                "session": f"{wire.session(ALICE):016x}",
                 "time": 1_700,
                 "fields": {"n": 1, "raw": {"base64": "AP8="}, "deep": {"l": [{"base64": "eA=="}, None, 1.5]}},
                 "size": 4,
                 "payload": "text",
             },
             {
-                "id": f"{ALICE:016x}{9:016x}",
+                "id": f"{wire.session(ALICE):016x}{9:016x}",
                 "kind": "pin",
                 "topic": "b",
                 "sender": "alice",
-                "session": f"{ALICE:016x}",
+                "session": f"{wire.session(ALICE):016x}",
                 "time": 1_700,
                 "fields": {},
                 "size": 2,
@@ -372,9 +372,9 @@ class TestData:
         bob = await house.peer(BOB)
         assert await bob.subscribe(1, "**") == 3
         assert [(one.topic, one.payload, one.fields, one.sender) for one in bob.got] == [
-            ("b", b"2", {}, (ALICE, "alice")),
-            ("a", b"3", {"n": 1}, (ALICE, "alice")),
-            ("b", b"6", {}, (CAROL, "carol")),
+            ("b", b"2", {}, (wire.session(ALICE), "alice")),
+            ("a", b"3", {"n": 1}, (wire.session(ALICE), "alice")),
+            ("b", b"6", {}, (wire.session(CAROL), "carol")),
         ]
         assert bob.got[1].number == 99
         again = await house.peer(ALICE + 1, "alice")

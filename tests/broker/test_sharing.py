@@ -71,7 +71,7 @@ async def call_of(provider: Peer, kind: int = wire.CALL) -> int:
     got = provider.slots.read(frame._replace(kind=wire.CALL))
     assert (got.ids, got.topic, got.payload) == ((7,), "sum", b"[1,2]")
     assert got.sender is not None
-    assert got.sender[0] == ME
+    assert got.sender[0] == wire.session(ME)
     return got.extra
 
 
@@ -151,7 +151,7 @@ async def test_all_who_are_willing_answer(house: House) -> None:
     got.append(await house.answer())
     assert {one.number for one in got} == {number}
     assert [one.flags for one in got] == [PARTIAL | FIELDS] * 3 + [ERROR | FIELDS]
-    assert [one.fields[".id"] for one in got] == ["p2", f"{0xABC:016x}", "p1", "p4"]
+    assert [one.fields[".id"] for one in got] == ["p2", f"{wire.session(0xABC):016x}", "p1", "p4"]
     assert [one.code for one in got] == [0, 0, 0, Code.SERVICE_GONE]
     await house.me.nothing_more()
 

@@ -1,6 +1,7 @@
 """Clients that are the same one after a restart: one at a time, the latest generation, and nothing of those before it afterwards."""
 
 import asyncio
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from busway.settings import Identity
 from busway.testing import FaultProxy
 from tests.support.net import Net, until, within
 
-SESSION = 0x0102030405060708
+SECRET = bytes(range(16))
 
 
 def identity(generation: int = 0) -> Identity:
-    return Identity(session=SESSION, generation=generation)
+    return Identity(secret=SECRET, generation=generation)
 
 
 async def texts(bus: busway.Bus) -> list[str]:
@@ -40,7 +41,7 @@ async def test_the_session_is_in_the_ids(net: Net) -> None:
     await bus.publish("t", "x", durable=True)
     stream = await bus.stream("default")
     (message,) = [one async for batch in stream.read() for one in batch]
-    assert message.id.startswith(f"{SESSION:016x}")
+    assert message.id.startswith(sha256(SECRET).hexdigest()[:16])
 
 
 @pytest.mark.parametrize("generations", [(1, 2), (3, 3), (0, 0)])
@@ -105,10 +106,25 @@ async def test_the_broker_says_what_it_knows(net: Net, tmp_path: Path) -> None:
     assert again.server["since"] > since
 
 
-@pytest.mark.parametrize("wrong", [{"session": 0}, {"session": 2**64}, {"session": 1, "generation": -1}])
-def test_an_identity_has_64_bits(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="of an Identity must be a number"):
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"secret": b"x" * 15}, "16 to 64 random bytes"),
+        ({"secret": b"x" * 65}, "16 to 64 random bytes"),
+        ({"secret": SECRET, "generation": -1}, "must be a number"),
+        ({"secret": SECRET, "generation": 2**64}, "must be a number"),
+    ],
+)
+def test_an_identity_is_checked(wrong: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
         Identity(**wrong)
+
+
+def test_an_identity_does_not_show_its_secret() -> None:
+    assert repr(SECRET) not in repr(identity(3))
+    with pytest.raises(TypeError, match="must be bytes") as told:
+        Identity(secret="xyzzy")  # type: ignore[arg-type]
+    assert "xyzzy" not in str(told.value)
 
 
 def test_few_fences_are_remembered() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import busway
+from busway.settings import Identity
 from busway.since import encode_since, since_again
 from busway.testing import FaultProxy
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until, within
@@ -444,13 +445,11 @@ async def test_a_session_that_is_taken_does_not_fight_back(net: Net) -> None:
     from tests.support import wire
 
     server = await net.serve()
-    bus = await net.connect("first")
+    bus = await net.connect("first", identity=Identity(secret=wire.secret(7)))
     async with bus.subscribe("t") as subscription:
-        await bus.publish("t", b"who am i")
-        session = int((await gather(subscription, 1))[0].id[:16], 16)
         events = bus.events()
         receiving = asyncio.ensure_future(subscription.recv())
-        async with await wire.RawClient.welcomed(server.addresses[0], session, "second") as raw:
+        async with await wire.RawClient.welcomed(server.addresses[0], 7, "second") as raw:
             assert await kinds_until(events, "closed") == ["lost", "closed"]
             with pytest.raises(busway.BusError):
                 await within(receiving)

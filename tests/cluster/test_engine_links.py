@@ -95,7 +95,7 @@ def test_the_frames_of_links() -> None:
     assert (delivery.ids, delivery.topic, delivery.sender, delivery.payload) == (
         (1,),
         "price/eth",
-        (0x1817161514131211, "bob"),
+        (0x816B9E7C25D559C5, "bob"),
         b"3012.5",
     )
     node.feed(conn, said("offer-link"))

@@ -261,7 +261,7 @@ async def test_one_can_ask_only_about_oneself(cluster: Cluster):
     await publisher.publish("t", "x", durable=True)
     question = json.dumps({"brokers": [a.guid, b.guid], "numbers": [[1, 100]]})
     assert (await other.request("$bus/stored", question)).json() == {"stored": [], "unknown": [], "unsure": []}
-    moved = await cluster.client(b, identity=Identity(session=publisher._core.session_id))
+    moved = await cluster.client(b, identity=Identity(secret=publisher._core.secret))
     (run,) = (await moved.request("$bus/stored", question)).json()["stored"]
     assert run[:2] + run[3:] == [a.guid, "default", 1, 0, 1]
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from busway import sync
 from busway.message import Message
+from busway.spark import ledger
 from tests.spark.crash import job, kill, until
 
 PATIENCE = 600.0
@@ -110,7 +111,7 @@ def test_a_stream_is_written_and_noted(spark: SparkSession, broker: Broker, tmp_
         assert query.awaitTermination(PATIENCE)
         assert broker.texts("out") == sorted(map(str, range(300)))
         (note,) = bus.kept("spark/sink/*")
-        assert note.topic == f"spark/sink/{query.id}"
+        assert note.topic == ledger.topic(query.id)
         assert note.json()["epoch"] == 2
 
 

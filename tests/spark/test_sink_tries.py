@@ -205,9 +205,9 @@ def test_the_first_epoch_of_a_query_reads_nothing_that_was_there_before_it(
     begun: list[int] = []
     read = ledger._read
 
-    def noted(bus: Any, info: Any, session: int, begin: int, found: Any, *, timed: bool) -> None:
+    def noted(bus: Any, info: Any, session: int, begin: int, found: Any, **more: Any) -> None:
         begun.append(begin)
-        read(bus, info, session, begin, found, timed=timed)
+        read(bus, info, session, begin, found, **more)
 
     monkeypatch.setattr(ledger, "_read", noted)
     with pytest.raises(Breaks):
@@ -247,10 +247,10 @@ def test_an_epoch_that_was_noted_but_not_committed_is_replayed(place: Place) -> 
 def test_without_a_ledger_nothing_is_stored_twice(place: Place) -> None:
     epoch(place, 0, ROWS)
     epoch(place, 1, ROWS, commit=False)
-    with sync.connect(place.url, name="spark query") as bus:
+    with sync.connect(place.url, name=f"spark {ledger.label('query')}") as bus:
         assert bus.unpin(ledger.topic("query"))
     assert epoch(place, 1, ROWS[::-1], "run-2").skipped == 50
-    with sync.connect(place.url, name="spark query") as bus:
+    with sync.connect(place.url, name=f"spark {ledger.label('query')}") as bus:
         bus.pin(ledger.topic("query"), "no ledger")
     assert epoch(place, 1, ROWS[::-1], "run-3").skipped == 50
     assert place.rows() == sorted(ROWS * 2)

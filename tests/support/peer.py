@@ -30,9 +30,9 @@ class Peer(wire.RawClient):
     session = 0
 
     @classmethod
-    async def join(cls, server: busway.Server, session: int, name: str = "") -> "Peer":
-        peer = await cls.welcomed(server.addresses[0], session, name)
-        peer.session, peer.known = session, {}
+    async def join(cls, server: busway.Server, number: int, name: str = "") -> "Peer":
+        peer = await cls.welcomed(server.addresses[0], number, name)
+        peer.session, peer.known = wire.session(number), {}
         return peer
 
     known: dict[str, int]

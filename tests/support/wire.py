@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -77,6 +78,21 @@ def bin32(raw: bytes) -> bytes:
 
 
 # ---------------------------------------------------------------- what a client sends
+
+
+def secret(number: int) -> bytes:
+    """The secret of a test's client: any number stands for one."""
+    return b"the secret of " + number.to_bytes(8)
+
+
+def session(number: int) -> int:
+    """The session that this client has at a broker."""
+    return int.from_bytes(sha256(secret(number)).digest()[:8])
+
+
+def greeting(number: int, name: str = "", *, version: int = 1, **more: Any) -> bytes:
+    """HELLO as a broker wants it, with the secret of its session. The bare engine does not ask for one."""
+    return hello(session(number), name, version=version, secret=secret(number), **more)
 
 
 def hello(session: int, name: str = "", *, version: int = 1, **more: Any) -> bytes:
@@ -400,9 +416,10 @@ class RawClient:
         return cls(*pair, timeout)
 
     @classmethod
-    async def welcomed(cls, address: str, session: int, name: str = "", *, timeout: float = 60) -> Self:
+    async def welcomed(cls, address: str, number: int, name: str = "", *, timeout: float = 60) -> Self:
+        """A client that a broker has let in; its session is that of the number."""
         client = await cls.open(address, timeout=timeout)
-        await client.send(hello(session, name))
+        await client.send(greeting(number, name))
         client.version, client.welcome = await client.expect(WELCOME)
         return client
 

@@ -66,7 +66,7 @@ async def test_plain_bytes_at_a_tls_port_harm_nobody(certificates: Certificates)
     async with busway.serve("tls://127.0.0.1:0", tls=server_tls(certificates)) as server:
         plain = server.addresses[0].replace("tls:", "tcp:")
         async with await wire.RawClient.open(plain) as raw:
-            await raw.send(wire.hello(7, "plain"))
+            await raw.send(wire.greeting(7, "plain"))
             assert wire.split(await raw.rest())[0] == []
         with pytest.raises(busway.BusError):
             await within(busway.connect(plain, timeout=0.5, reconnect=None).__aenter__())

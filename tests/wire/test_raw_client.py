@@ -42,7 +42,7 @@ async def test_welcome_has_all_the_keys_of_the_page(net: Net, address: str) -> N
 
 async def test_a_newer_client_gets_our_version(address: str) -> None:
     async with await wire.RawClient.open(address) as raw:
-        await raw.send(wire.hello(7, "raw", version=99, future={"unknown": [1, 2]}))
+        await raw.send(wire.greeting(7, "raw", version=99, future={"unknown": [1, 2]}))
         version, _ = await raw.expect(wire.WELCOME)
         assert version == 1
 
@@ -63,7 +63,7 @@ async def test_both_ways_with_a_real_client(net: Net, address: str) -> None:
             assert (result.code, result.number, result.value) == (0, 2, 1)
             message = await subscription.recv(timeout=PATIENCE)
             assert (message.topic, message.payload, message.sender) == ("to/real", b"back", "raw")
-            assert (message.id, message.time_ns) == (f"{0xABCD:016x}{2:016x}", 123)
+            assert (message.id, message.time_ns) == (f"{wire.session(0xABCD):016x}{2:016x}", 123)
 
 
 async def test_requests_both_ways(net: Net, address: str) -> None:
@@ -311,7 +311,7 @@ async def test_a_request_may_use_up_its_time_at_the_broker(net: Net, address: st
 async def test_half_a_frame_and_a_goodbye(net: Net, address: str) -> None:
     server = net.server
     assert server is not None
-    whole = wire.hello(7) + wire.subscribe(1, 1, "t") + wire.topic(0, "t") + wire.publish(0, b"x" * 50, 2)
+    whole = wire.greeting(7) + wire.subscribe(1, 1, "t") + wire.topic(0, "t") + wire.publish(0, b"x" * 50, 2)
     for end in range(len(whole)):
         raw = await wire.RawClient.open(address)
         await raw.send(whole[:end])

@@ -14,7 +14,16 @@ from tests.support.pair import Hub, Raw
 from tests.wire.test_vectors import VECTORS, session
 
 # The map of HELLO is read by the Python side of the broker, so these need a server rather than the bare engine.
-BY_THE_BROKER = {"hello-no-map", "hello-empty-map", "hello-session-zero", "hello-session-text", "hello-version-0"}
+BY_THE_BROKER = {
+    "hello-no-map",
+    "hello-empty-map",
+    "hello-session-zero",
+    "hello-session-text",
+    "hello-version-0",
+    "hello-no-secret",
+    "hello-wrong-secret",
+    "hello-short-secret",
+}
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
@@ -47,7 +56,7 @@ async def test_the_server_refuses(net: Net, refusal: page.Refusal) -> None:
         client = await wire.RawClient.open(net.server.addresses[0])
         async with client:
             if refusal.when == "after":
-                await client.send(wire.hello(7, "bad"))
+                await client.send(wire.greeting(7, "bad"))
                 await client.expect(wire.WELCOME)
             await client.send(refusal.data)
             words = await client.last_words()

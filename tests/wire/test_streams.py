@@ -75,7 +75,9 @@ async def test_store_and_read(raw: RawClient, witness: busway.Subscription) -> N
         ("u", b"3", 2, 1),
         ("u", b"4", 3, 2),
     ]
-    assert all(one.record.sound and one.record.sender == "raw" and one.record.session == 0xABCD for one in got)
+    assert all(
+        one.record.sound and one.record.sender == "raw" and one.record.session == wire.session(0xABCD) for one in got
+    )
     assert got[0].record.time == 5
     await raw.send(wire.store(0, b"5", 5))
     live = await raw.expect(wire.RECORD)

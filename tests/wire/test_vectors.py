@@ -17,7 +17,7 @@ from busway.since import Since, encode_since
 from tests.support import page, wire
 from tests.support.pair import LIMITS, Hub, Raw
 
-ALICE, BOB = 0x0807060504030201, 0x1817161514131211
+ALICE, BOB = 0x36DB1ADC807AC50E, 0x816B9E7C25D559C5
 VECTORS = page.vectors()
 
 

@@ -163,6 +163,7 @@ codes! {
     CLUSTER = 11, false;
     DUPLICATE_NODE = 12, false;
     LINKED = 13, false;
+    SESSION_SECRET = 14, false;
     INVALID_TOPIC = 20, true;
     INVALID_PATTERN = 21, true;
     TOPIC_TOO_LONG = 22, true;

@@ -11,6 +11,7 @@ from busway._core import PROTOCOL, __version__
 from busway.broker import events
 from busway.broker.flags import SHARED, WAIT
 from busway.errors import BusError, Code
+from busway.session_secret import is_secret
 from busway.settings import Caller, Settings
 from busway.topic import is_reserved
 
@@ -27,6 +28,8 @@ class Hello(msgspec.Struct, frozen=True):
     """The map of HELLO."""
 
     session: Annotated[int, msgspec.Meta(ge=1)]
+    secret: bytes | None = None
+    """Proves that the session is the client's own. It is checked and not kept."""
     name: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     credentials: object = None
     agent: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
@@ -56,6 +59,11 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
     if said.credentials is not None and not isinstance(said.credentials, str | bytes):
         hub.faults += 1
         session.close(Code.HANDSHAKE, "HELLO: credentials must be text or bytes")
+        return
+    if said.node is None and not is_secret(said.secret, said.session):
+        hub.refused += 1
+        wrong = "no secret" if said.secret is None else "a secret that is not that of its session"
+        session.close(Code.SESSION_SECRET, f"HELLO with {wrong}: use a client library of this version of Busway")
         return
     if hub.settings.authenticate is not None:
         caller = Caller(

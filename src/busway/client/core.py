@@ -31,6 +31,7 @@ from busway.errors import (
 )
 from busway.fields import Fields, encode_fields
 from busway.positions import Position
+from busway.session_secret import draw_secret, session_of
 from busway.settings import Identity
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class Core:
         self.identity = identity
         self.name = ""
         """As the client calls itself."""
-        self.session_id = identity.session if identity is not None else ambient.randbits(64) or 1
+        self.secret = identity.secret if identity is not None else draw_secret()
+        """Shown to brokers only; it is in no message, log line or listing."""
+        self.session_id = session_of(self.secret)
         self.session = Session(self.session_id)
         self._fields = {} if fields is None else dict(_checked(fields))
         self._packed = encode_fields(self._fields)
@@ -95,9 +98,9 @@ class Core:
         self.closers: set[asyncio.Task[Any] | None] = set()
         """Tasks that wait for the end of this client; if they are handlers, it doesn't wait for them."""
         self.grace = 0.0
+        """Seconds for which the broker keeps the posts of a client whose connection is lost."""
         self.broker = ""
         """The guid of the server that it is connected to."""
-        """How long the broker keeps the posts of a client that is lost."""
         self.forked = False
         self._on_error = on_error
         self._ids = 0

@@ -40,7 +40,7 @@ log = logging.getLogger("busway.client")
 
 Credentials: TypeAlias = str | bytes | Callable[[], str | bytes] | None
 
-_FINAL: Final = {Code.UNAUTHORIZED, Code.VERSION, Code.SESSION_TAKEN, Code.FORBIDDEN}
+_FINAL: Final = {Code.UNAUTHORIZED, Code.VERSION, Code.SESSION_TAKEN, Code.SESSION_SECRET, Code.FORBIDDEN}
 """Codes after which trying again changes nothing."""
 _STEADY: Final = 1.0
 """Seconds a connection must have lived for the schedule to begin anew, so that a server which closes at once isn't stormed."""
@@ -322,6 +322,7 @@ class Life:
         hello: dict[str, Any] = {
             "name": self._name,
             "session": self._core.session_id,
+            "secret": self._core.secret,
             "credentials": credentials,
             "agent": f"busway/{__version__}",
         }

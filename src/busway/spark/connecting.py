@@ -13,7 +13,7 @@ from busway.spark.options import Options
 
 PAUSE: Final = 0.2
 """Seconds between attempts."""
-_REFUSED: Final = {Code.SESSION_TAKEN, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.VERSION}
+_REFUSED: Final = {Code.SESSION_TAKEN, Code.SESSION_SECRET, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.VERSION}
 """A broker that says this is there, and will say it again."""
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from typing import Any, Final, Self
 
 import msgspec
@@ -69,8 +70,13 @@ class Ledger:
         return self.before if epoch == self.epoch else {}
 
 
+def label(query: str) -> str:
+    """What a query is called on the bus. The id of the query is not shown: the secrets of its publishers are made of it."""
+    return blake2b(query.encode(), digest_size=16, person=b"busway ledger").hexdigest()
+
+
 def topic(query: str) -> str:
-    return f"spark/sink/{query}"
+    return f"spark/sink/{label(query)}"
 
 
 def note(bus: Bus, query: str, run: str, epoch: int) -> None:
@@ -107,15 +113,25 @@ class Stored:
 
 
 def stored(
-    bus: Bus, session: int, begin: Mapping[str, int], *, timed: bool, topic: str = "", patience: float = 30.0
+    bus: Bus,
+    session: int,
+    begin: Mapping[str, int],
+    *,
+    timed: bool,
+    name: str = "",
+    topic: str = "",
+    patience: float = 30.0,
 ) -> Stored:
-    """Read back what a session has stored. It must have no connection but this one. `topic`: the only one that it can have used."""
+    """Read back what a session has stored; with `name` what all sessions of clients with that name have stored.
+
+    It must have no connection but this one. `topic` is the only one that it can have used.
+    """
     found = Stored()
     for info in bus.streams():
         if topic and not _takes(info, topic):
             continue
         settled(bus, info, patience)
-        _read(bus, info, session, begin.get(info.name, 0), found, timed=timed)
+        _read(bus, info, session, begin.get(info.name, 0), found, timed=timed, name=name)
     return found
 
 
@@ -134,21 +150,21 @@ def _takes(info: StreamInfo, topic: str) -> bool:
     return info.name == "default" or any(matches(pattern, topic) for pattern in (*info.topics, *info.former))
 
 
-def _read(bus: Bus, info: StreamInfo, session: int, begin: int, found: Stored, *, timed: bool) -> None:
-    who = f"{session:016x}"
+def _read(bus: Bus, info: StreamInfo, session: int, begin: int, found: Stored, *, timed: bool, name: str = "") -> None:
+    digits = "" if name else f"{session:016x}"
     stream = bus.stream(info.name)
     place = begin if begin <= info.end else 0  # a stream of this name that is another one begins anew
     if 0 < place < info.first:
         gone = info.first - place
         log.warning("%d messages of the stream %r are gone: those of this sink are stored again", gone, info.name)
     unpacked: dict[bytes, dict[str, Any]] = {}
-    for batch in stream.arrow(max(place, info.first), where={".id": who}, columns=_COLUMNS):
+    for batch in stream.arrow(max(place, info.first), where={".id": name or digits}, columns=_COLUMNS):
         columns = (batch.column(name) for name in _COLUMNS)
         ids, topics, times, fields, payloads = columns
         when = times.cast("int64").to_pylist() if timed else [0] * batch.num_rows
         rows = zip(ids.to_pylist(), topics.to_pylist(), when, fields.to_pylist(), payloads.to_pylist(), strict=True)
         for text, on, moment, packed, payload in rows:
-            if not text.startswith(who):
+            if not text.startswith(digits):
                 continue
             if packed not in unpacked:
                 unpacked[packed] = msgspec.msgpack.decode(packed) if packed else {}

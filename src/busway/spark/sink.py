@@ -1,17 +1,18 @@
 """The sink `busway`: rows of a table as stored messages, each exactly once.
 
-The publisher of a partition is the same one however often it is tried: its session is made of query, epoch and partition. A
-later try closes the connection of an earlier one for good, so only one can write at a time. If something of that session may
-be stored already, it is read back before anything is written, and each stored copy stands for one row. What counts is the
-content of a row and not its number, since Spark may hand the rows of a partition over in another order the next time. So
-neither the time that passed nor a restart of the broker matters.
+The publisher of a partition is the same one however often it is tried: the secret of its session is made of query, epoch
+and partition. The id of a query is a random number in its checkpoint, and no message shows it. A later try closes the
+connection of an earlier one for good, so only one can write at a time. If something of that session may be stored already,
+it is read back before anything is written, and each stored copy stands for one row. What counts is the content of a row and
+not its number, since Spark may hand the rows of a partition over in another order the next time. So neither the time that
+passed nor a restart of the broker matters.
 """
 
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, Final
@@ -25,6 +26,7 @@ from busway.client.bus import RECONNECT
 from busway.client.feeding import Run, RunFailed
 from busway.client.sync import Bus
 from busway.errors import BusError, Code, Timeout
+from busway.session_secret import session_of
 from busway.settings import Identity
 from busway.spark import ledger
 from busway.spark.connecting import connected
@@ -61,7 +63,7 @@ class Done(WriterCommitMessage):
 class Try:
     """One attempt at one partition."""
 
-    session: int
+    secret: bytes = field(repr=False)
     attempt: int
     """Higher for a later one, within a Spark application."""
     partition: int
@@ -72,8 +74,13 @@ class Try:
     def of(cls, context: TaskContext, *what: object) -> "Try":
         partition = context.partitionId()
         text = "\0".join(map(str, (*what, partition)))
-        session = int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
-        return cls(session, context.taskAttemptId(), partition, context.attemptNumber() == 0)
+        secret = blake2b(text.encode(), digest_size=32, person=b"busway sink").digest()
+        return cls(secret, context.taskAttemptId(), partition, context.attemptNumber() == 0)
+
+    @property
+    def session(self) -> int:
+        """The public number of its session."""
+        return session_of(self.secret)
 
 
 class Writer:
@@ -99,7 +106,7 @@ class Writer:
 
     def identity(self, this: Try) -> Identity:
         """Later tries have higher generations: by the driver's clock, and those of one job by Spark's own count."""
-        return Identity(session=this.session, generation=self._made << 32 | this.attempt & 0xFFFFFFFF)
+        return Identity(secret=this.secret, generation=self._made << 32 | this.attempt & 0xFFFFFFFF)
 
     def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, this: Try, before: Stored | None) -> Done:
         """Write a partition, but for what is stored already."""
@@ -169,7 +176,7 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         """What this partition of this epoch has stored already; None: nothing, for sure."""
         known = Ledger.read(bus, query)
         if known is None and epoch == 0:  # a later one has lost its ledger
-            with reached(self._options, name=f"spark {query}") as named:
+            with reached(self._options, name=f"spark {ledger.label(query)}") as named:
                 known = ledger.begin(named, query, self._begin)
         first = this.first and not bus.server.get("seen", True)
         if first and known is not None and known.precedes(run, epoch, bus.server.get("since", 0)):
@@ -182,7 +189,7 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         if done is None:
             return  # an epoch without partitions: nothing is stored
         try:
-            with reached(self._options, name=f"spark {done.query}") as bus:
+            with reached(self._options, name=f"spark {ledger.label(done.query)}") as bus:
                 ledger.note(bus, done.query, done.run, batchId)
         except BusError as error:
             log.warning("epoch %d is written but not noted, so the next one reads back more: %s", batchId, error)

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-_VERSION: Final = 1
+from busway.session_secret import draw_secret
+
+_VERSION: Final = 2
 
 
 class ProgressError(ValueError):
@@ -29,6 +31,8 @@ class Progress:
     done: int = 0
     key: tuple[int, str, str, int] | None = None
     """The last message that is stored for sure: microseconds, broker, stream, offset. All before it are, too."""
+    secret: str = field(default_factory=lambda: draw_secret().hex(), repr=False)
+    """That of the publisher's session, in hexadecimal digits: the same for all runs that have this file."""
 
     @property
     def finished(self) -> bool:
@@ -61,7 +65,8 @@ class Progress:
         """In one step, so that the file is always whole."""
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.{os.getpid()}")
-        with new.open("w") as out:
+        new.unlink(missing_ok=True)
+        with open(new, "w", opener=lambda path, flags: os.open(path, flags | os.O_EXCL, 0o600)) as out:
             json.dump({"version": _VERSION, **asdict(self)}, out)
             out.flush()
             os.fsync(out.fileno())

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final
@@ -34,6 +33,7 @@ COLUMNS: Final = ("broker", "stream", "offset", "topic", "stored", "time", "fiel
 """Those that a replay needs."""
 
 _NAMES: Final = ("topic", "stream", "broker")
+_NAME: Final = 240
 _TOGETHER: Final = 200_000
 """Messages that are fetched from Spark at a time, if they are small."""
 _BYTES: Final = 64 << 20
@@ -105,22 +105,24 @@ def replay(
         raise ValueError(f"a replay needs the column {missing[0]!r}; it needs {', '.join(COLUMNS)}")
     if not name or "\0" in name:
         raise ValueError("a replay needs a name")
+    if len(name.encode()) > _NAME:
+        raise ValueError(f"the name of a replay has at most {_NAME} bytes")
     rows = _keyed(df)
     known = Progress.read(file, name, to)
     now, size = _begun(rows, name, to) if known is None else _resumed(rows, known, file)
     if now.finished and known is not None:
         return Replayed(name, now.total, now.done, 0)
-    session = int.from_bytes(blake2b(f"replay\0{name}".encode(), digest_size=8).digest()) or 1
     with reached(checked) as first:
         # As the sink: a stream that forgets publishers soon could store again what is sent again on another connection.
         steady = all(one.once > 2 * checked.timeout for one in first.streams())
-    identity = Identity(session=session, generation=time.time_ns())
-    # Without a name it is called by its session, by which the ledger asks for what it has stored.
-    with reached(checked, identity, reconnect=RECONNECT if steady else None) as bus:
+    identity = Identity(secret=bytes.fromhex(now.secret), generation=time.time_ns())
+    # Found by its name also by a run whose file is lost, and whose session is another one for that.
+    publisher = f"replay {name}"
+    with reached(checked, identity, name=publisher, reconnect=RECONNECT if steady else None) as bus:
         before = (
             Stored()
             if fresh and known is None
-            else ledger.stored(bus, session, now.places, timed=True, patience=checked.timeout)
+            else ledger.stored(bus, identity.session, now.places, timed=True, name=publisher, patience=checked.timeout)
         )
         if known is None:
             now = replace(now, places=_places(bus) if fresh else {})
