@@ -7,6 +7,7 @@ from busway.broker.channel_actions import (
     Dead,
     Deliver,
 )
+from busway.broker.progress import ChannelConfig
 from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
 
@@ -51,6 +52,51 @@ class TestAgain:
         assert bench.extend((0, 1), who=BOB) == [Answer(BOB, 0, 1, 0)]
         assert given_to(bench.later(4.0)) == {ANNA: [0, 3]}
         assert given_to(bench.later(1.0)) == {ANNA: [1, 2]}
+
+    def test_a_renewal_extends_all_that_a_consumer_has(self) -> None:
+        bench = Bench(6, lease=5.0)
+        bench.join(ANNA, window=3)
+        bench.join(BOB, window=3)
+        bench.later(4.0)
+        assert bench.act(bench.channel.renew(ANNA, bench.now)) == [Answer(ANNA, 3, 0, 0)]
+        assert given_to(bench.later(1.0)) == {BOB: [3, 4, 5]}
+        assert bench.later(3.9) == [], "until a lease after the renewal"
+        assert given_to(bench.later(0.1))[ANNA] == [0, 1, 2]
+
+    def test_a_renewal_extends_what_comes_after_it_no_less(self) -> None:
+        bench = Bench(1, lease=5.0)
+        bench.join(ANNA, window=3)
+        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.later(4.0)
+        bench.append(1)
+        assert given_to(bench.later(1.0)) == {ANNA: [0]}
+        assert given_to(bench.later(4.0)) == {ANNA: [1]}, "its own lease is longer than the renewal"
+
+    def test_a_lapsed_message_is_not_renewed(self) -> None:
+        bench = Bench(3, lease=5.0)
+        bench.join(ANNA, window=3)
+        bench.later(4.0)
+        bench.act(bench.channel.renew(ANNA, bench.now))
+        assert bench.act(bench.channel.lapse(ANNA, [(1, 1), (7, 2)])) == [Answer(ANNA, 1, 0, 0)]
+        assert bench.spared == ((7, 2),)
+        assert given_to(bench.later(1.0)) == {ANNA: [1]}
+        bench.act(bench.channel.renew(ANNA, bench.now))
+        assert bench.later(4.9) == [], "it is renewed again once it was redelivered"
+
+    def test_a_shorter_lease_holds_from_the_next_renewal_on(self) -> None:
+        bench = Bench(4, lease=30.0)
+        bench.join(ANNA, window=1)
+        bench.join(BOB, window=1)
+        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.act(bench.channel.configure(ChannelConfig(lease=2.0), bench.now))
+        bench.ack((0, 1))
+        bench.ack((1, 1), who=BOB)
+        assert given_to(bench.later(5.0)) == {BOB: [3]}, (
+            "Anna does not know yet that she has to hurry, Bob never renews"
+        )
+        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.ack((2, 1))
+        assert bench.channel.deadline() == bench.now + 2.0
 
     def test_without_a_lease_it_has_as_long_as_it_lives(self) -> None:
         bench = Bench(4, lease=0)

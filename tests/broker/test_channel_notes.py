@@ -18,7 +18,7 @@ from busway.broker.progress import (
     Done,
     rebuild,
 )
-from busway.broker.runs import Runs
+from busway.runs import Runs
 from tests.support.channel_bench import ANNA, Bench, given_to
 
 

@@ -3,15 +3,13 @@
 import asyncio
 import json
 import logging
-import signal
-import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 import busway
+from tests.support.children import Child, Children
 from tests.support.net import PATIENCE, Net, gather, payloads, settle, until, within
 
 NEVER = 600.0
@@ -57,59 +55,13 @@ asyncio.run(main())
 """
 
 
-class Child:
-    """A program that talks by lines."""
-
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
-        self.name, self._process = name, process
-
-    async def says(self, expected: str) -> None:
-        assert await self.line() == expected
-
-    async def line(self) -> str:
-        assert self._process.stdout is not None
-        return (await within(self._process.stdout.readline())).decode().rstrip("\n")
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-
-    async def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGKILL)
-        await within(self._process.communicate())
-        assert self._process.returncode == -signal.SIGKILL
-
-
-class Children:
-    """Starts them; all of them are dead in the end."""
-
-    def __init__(self) -> None:
-        self.stack = AsyncExitStack()
-
-    async def start(self, program: str, *arguments: object, name: str = "") -> Child:
-        return await self.run("-c", program, *arguments, name=name)
-
-    async def run(self, *arguments: object, name: str = "") -> Child:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(sys.executable, *map(str, arguments), stdin=pipe, stdout=pipe)
-        child = Child(name, process)
-        self.stack.push_async_callback(_end, process)
-        return child
-
-    async def providers(self, address: str, *, asks: bool = False) -> list[Child]:
-        made = []
-        for name in ("one", "two"):
-            child = await self.start(PROVIDER, address, name, "asks" if asks else "", name=name)
-            await child.says("serves")
-            made.append(child)
-        return made
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.communicate()
+async def providers(children: Children, address: str, *, asks: bool = False) -> list[Child]:
+    made = []
+    for name in ("one", "two"):
+        child = await children.start(PROVIDER, address, name, "asks" if asks else "", name=name)
+        await child.says("serves")
+        made.append(child)
+    return made
 
 
 @pytest.fixture
@@ -134,7 +86,7 @@ async def first_to_say(children: list[Child], expected: str) -> list[Child]:
 async def test_the_second_answers_what_the_first_was_killed_at(net: Net, children: Children) -> None:
     server = await net.serve(provider_timeout=NEVER)
     client = await net.connect()
-    both = await children.providers(server.addresses[0])
+    both = await providers(children, server.addresses[0])
     for each in (None, NEVER):
         asking = asyncio.ensure_future(client.request("work", "this", timeout=None, each=each))
         dying, other = await first_to_say(both, "works")
@@ -149,7 +101,7 @@ async def test_the_second_answers_what_the_first_was_killed_at(net: Net, childre
 async def test_one_killed_while_it_is_asked_is_not_waited_for(net: Net, children: Children) -> None:
     server = await net.serve(provider_timeout=NEVER)
     client = await net.connect()
-    dying, other = await children.providers(server.addresses[0], asks=True)
+    dying, other = await providers(children, server.addresses[0], asks=True)
     for told in ("willing", "unwilling"):
         asking = asyncio.ensure_future(client.request("work", "this", timeout=None))
         await dying.says("asked")
@@ -171,7 +123,7 @@ async def test_one_killed_after_it_said_that_it_is_willing(net: Net, children: C
     """Both are willing; the one that got the request dies, and the other's word still counts."""
     server = await net.serve(provider_timeout=NEVER)
     client = await net.connect()
-    both = await children.providers(server.addresses[0], asks=True)
+    both = await providers(children, server.addresses[0], asks=True)
     asking = asyncio.ensure_future(client.request("work", "this", timeout=None))
     for child in both:
         await child.says("asked")
@@ -187,7 +139,7 @@ async def test_one_killed_after_it_said_that_it_is_willing(net: Net, children: C
 async def test_the_dead_one_is_named_among_the_failed(net: Net, children: Children, asks: bool) -> None:
     server = await net.serve(provider_timeout=NEVER)
     client = await net.connect()
-    dying, other = await children.providers(server.addresses[0], asks=asks)
+    dying, other = await providers(children, server.addresses[0], asks=asks)
     asking = asyncio.ensure_future(client.request_all("work", "this", timeout=None))
     for child in (dying, other):
         if asks:
@@ -206,7 +158,7 @@ async def test_the_dead_one_is_named_among_the_failed(net: Net, children: Childr
 async def test_both_are_killed(net: Net, children: Children) -> None:
     server = await net.serve(provider_timeout=NEVER)
     client = await net.connect()
-    both = await children.providers(server.addresses[0])
+    both = await providers(children, server.addresses[0])
     single = asyncio.ensure_future(client.request("work", "this", timeout=None))
     dying, other = await first_to_say(both, "works")
     gathered = asyncio.ensure_future(client.request_all("work", "this", timeout=None))

@@ -216,7 +216,10 @@ async def test_late_acknowledgements_are_told(three):
     _, clients = three
     await clients[0].create_channel("jobs", "work", lease=0.2, max_deliveries=0)
     await some(clients[0], "jobs/0", 0, 1)
-    async with clients[1].channel("jobs", "work", window=1) as first, clients[2].channel("jobs", "work") as second:
+    async with (
+        clients[1].channel("jobs", "work", window=1, max_processing=0) as first,
+        clients[2].channel("jobs", "work", max_processing=0) as second,
+    ):
         one = await first.recv(60)
         done = False
         while not done:  # the time of this one may be over, too, before it is acknowledged
@@ -234,7 +237,7 @@ async def test_a_lease_that_ends_at_another_node_makes_room(three):
     servers, clients = three
     await clients[0].create_channel("jobs", "work", lease=0.2, max_deliveries=0)
     await some(clients[0], "jobs/0", 0, 3)
-    async with clients[1].channel("jobs", "work", window=1) as jobs:
+    async with clients[1].channel("jobs", "work", window=1, max_processing=0) as jobs:
         assert (await jobs.recv(60)).payload == b"0"
         async with asyncio.timeout(60):
             done = set()
@@ -246,6 +249,20 @@ async def test_a_lease_that_ends_at_another_node_makes_room(three):
                     continue
                 done.add(message.payload)
         await drained(*servers)
+
+
+async def test_leases_of_other_nodes_messages_are_renewed(three):
+    servers, clients = three
+    await clients[0].create_channel("jobs", "work", lease=0.5)
+    for number, client in enumerate(clients):
+        await some(client, f"jobs/{number}", 10 * number, 2)
+    async with clients[1].channel("jobs", "work", window=10) as jobs:
+        got = [await jobs.recv(60) for _ in range(6)]
+        assert len({message.broker for message in got}) == 3
+        await asyncio.sleep(3)
+        await jobs.ack(got)
+        await drained(*servers)
+    assert (await clients[0].channel_info("jobs", "work")).redelivered == 0
 
 
 async def test_a_take_that_waits_gets_what_a_node_has_that_comes_later(cluster: Cluster):

@@ -135,7 +135,7 @@ async def test_nack_with_a_delay(net: Net) -> None:
 
 async def test_a_lease_that_ends_gives_it_to_another(net: Net) -> None:
     bus, other = await stream(net, 1), await net.connect()
-    async with bus.channel(STREAM, "c", window=1, lease=0.05) as slow:
+    async with bus.channel(STREAM, "c", window=1, lease=0.05, max_processing=0) as slow:
         message = await slow.recv(timeout=PATIENCE)
         async with other.channel(STREAM, "c", window=1) as quick:
             # It may come back to the slow one first, who does not even look: its time is over again then.
@@ -155,7 +155,7 @@ async def test_a_lease_that_ends_gives_it_to_another(net: Net) -> None:
 
 async def test_extend_keeps_it(net: Net) -> None:
     bus = await stream(net, 2)
-    async with bus.channel(STREAM, "c", window=2, lease=2.0) as channel:
+    async with bus.channel(STREAM, "c", window=2, lease=2.0, max_processing=0) as channel:
         kept, left = await some(channel, 2)
         again = None
         while again is None:
@@ -198,7 +198,7 @@ async def test_late_ones_that_nobody_awaits_are_told(net: Net) -> None:
         await first.ack()
         first.ack()
         second.ack()
-        told = await next_event(events, "rejected")
+        told = await next_event(events, "late")
         assert isinstance(told.error, busway.AckLate)
         assert told.topic == f"{STREAM}/c"
         await shown(bus, floor=2)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from busway.broker.channel_actions import Action, Answer, Dead, Deliver, Gone, Note, Read, Rewound, TakeDone
 from busway.broker.channels import Channel
 from busway.broker.progress import ChannelConfig, Created, Delivered, Done, Entry, Sought, rebuild
-from busway.broker.runs import Runs
+from busway.runs import Runs
 
 LEASE, WORST = 10.0, 3
 CONSUMERS = [(1, 1), (2, 1), (2, 2)]
@@ -24,11 +24,13 @@ class Fate:
     holder: tuple[int, int] | None = None
     until: float = 0.0
     deliveries: int = 0
+    lapsed: bool = False
 
 
 @dataclass
 class Person:
     window: int
+    until: float = 0.0
     stopped: bool = False
     takes: dict[int, tuple[int, int, float]] = field(default_factory=dict)  # number -> wanted, got, until
 
@@ -132,7 +134,7 @@ class Model:
 
     def back(self, offset: int, delay: float = 0.0) -> None:
         fate = self.fates[offset]
-        fate.phase, fate.holder, fate.until = "waiting", None, self.now + delay
+        fate.phase, fate.holder, fate.until, fate.lapsed = "waiting", None, self.now + delay, False
 
     def settle(self) -> None:
         """Whoever has room has everything that there is for him, and no take waits for what will not come."""
@@ -225,6 +227,17 @@ class Model:
             self.fates[offset].until = self.now + self.config.lease
         assert self.perform(self.channel.extend(who, spans, self.now))[0] == answer
 
+    def renew(self, who: tuple[int, int]) -> None:
+        if person := self.people.get(who):
+            person.until = self.now + self.config.lease
+        assert self.perform(self.channel.renew(who, self.now)) == [Answer(who, self.in_flight(who), 0, 0)]
+
+    def lapse(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
+        good, answer = self.expect(who, spans, waiting=False, once=False)
+        for offset in good:
+            self.fates[offset].lapsed = True
+        assert self.perform(self.channel.lapse(who, spans)) == [answer._replace(late=0, refused=0)]
+
     def take(self, who: tuple[int, int], most: int, timeout: float) -> None:
         if who in self.people:
             self.take_number += 1
@@ -235,7 +248,11 @@ class Model:
         self.now += seconds
         for offset, fate in self.fates.items():
             if fate.phase == "flight" and fate.until <= self.now:
-                self.back(offset)
+                assert fate.holder is not None
+                if (until := self.people[fate.holder].until) > self.now and not fate.lapsed:
+                    fate.until = until
+                else:
+                    self.back(offset)
         self.perform(self.channel.expire(self.now))
 
     def bury(self, which: int, *, worked: bool) -> None:
@@ -362,6 +379,8 @@ steps = st.lists(
         st.tuples(st.just("nack"), who, near, delays, st.booleans()),
         st.tuples(st.just("extend"), who, near),
         st.tuples(st.just("extend_own"), who, st.integers(0, 50), st.integers(1, 5)),
+        st.tuples(st.just("renew"), who),
+        st.tuples(st.just("lapse_own"), who, st.integers(0, 50), st.integers(1, 5)),
         st.tuples(st.just("take"), who, st.integers(1, 8), st.sampled_from([0.0, 4.0, 30.0])),
         st.tuples(st.just("cancel"), who, st.integers(0, 3)),
         st.tuples(st.just("bury"), st.integers(0, 5), st.booleans()),

@@ -14,7 +14,7 @@ from busway.broker.progress import (
     Entry,
     rebuild,
 )
-from busway.broker.runs import Runs
+from busway.runs import Runs
 
 ANNA, BOB, CARL = (1, 1), (2, 1), (3, 1)
 

@@ -208,7 +208,8 @@ async def test_times_far_away(raw: RawClient) -> None:
         ),
         wire.channel(7, 2, b"\0" * 19, kind=wire.ACK),
         wire.channel(7, 2, b"\0" * 21, kind=wire.ACK),
-        wire.ack(7, 2, (0, 1, 4)),
+        wire.ack(7, 2, (0, 1, 6)),
+        wire.ack(7, 2, (0, 0, 4), (0, 1, 0)),
         wire.ack(7, 2, (0, 1, 255)),
         wire.ack(7, 2, *[(0, 1)] * 65_537),
         wire.take(8, 2, 1),
@@ -230,6 +231,16 @@ async def test_more_entries_than_are_of_use(joined: RawClient) -> None:
     answer = await result(joined, wire.ack(7, 2, *[(offset * 2, 1) for offset in range(65_536)]))
     assert answer.code == Code.ACK_LATE
     assert len(msgspec.json.decode(answer.text)) == 65_536
+
+
+async def test_a_renewal_is_answered_with_the_lease_and_what_is_held(joined: RawClient) -> None:
+    assert (await result(joined, wire.ack(7, 2, (0, 0, 4)))).value == 30_000 << 32
+    await joined.send(wire.take(7, 3, 1))
+    assert [one.record.offset for one in await records(joined, 1)] == [0]
+    assert (await joined.expect(wire.RESULT)).code == 0
+    assert (await result(joined, wire.ack(7, 4, (0, 0, 4)))).value == 30_000 << 32 | 1
+    answer = await result(joined, wire.ack(7, 5, (0, 1, 5), (7, 2, 5)))
+    assert (answer.code, answer.value, answer.text) == (Code.ACK_LATE, 1, "[[7,2]]")
 
 
 async def test_leaving_what_it_does_not_have(joined: RawClient) -> None:

@@ -43,6 +43,10 @@ class What(IntEnum):
     EXTEND = 2
     RELEASE = 3
     """Given back by a consumer that has not looked at them and is about to leave."""
+    RENEW = 4
+    """The consumer is alive: the leases of all messages that it has in flight begin anew. The only entry of its frame."""
+    LAPSE = 5
+    """RENEW does not extend these any more: their leases end."""
 
 
 class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,7 +168,10 @@ def entries_of(rest: bytes) -> tuple[str | None, list[Entry]]:
         raise Rejected(f"ACK with {len(rest)} bytes", code=Code.INVALID_SETTING)
     if len(rest) > _MOST * _ENTRY.size:
         raise Rejected(f"ACK with more than {_MOST} entries", code=Code.INVALID_SETTING)
-    return guid, list(_entries(rest))
+    entries = list(_entries(rest))
+    if len(entries) > 1 and any(one.what is What.RENEW for one in entries):
+        raise Rejected("ACK: renew (4) must be the only entry of its frame", code=Code.INVALID_SETTING)
+    return guid, entries
 
 
 def nack_of(rest: bytes) -> Nack:

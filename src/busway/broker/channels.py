@@ -35,8 +35,8 @@ from busway.broker.progress import (
     Sought,
     Span,
 )
-from busway.broker.runs import Runs
 from busway.broker.turning import Turning
+from busway.runs import Runs
 
 
 class Channel(Turning):
@@ -280,7 +280,7 @@ class Channel(Turning):
 
     def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
         """It is still at work on these: their lease begins anew."""
-        until = self._lease_end(now)
+        until = self._lease_end(self._consumers.get(consumer), now)
 
         def renew(run: Run) -> None:
             run.until = until
@@ -288,6 +288,26 @@ class Channel(Turning):
                 self._held.wake(run)
 
         return [self._each_own(consumer, spans, renew)]
+
+    def renew(self, consumer: Who, now: float) -> list[Action]:
+        """It is alive, and so are the leases of all messages that it has in flight, but for those of lapse()."""
+        holder = self._consumers.get(consumer)
+        if holder is None:
+            return [Answer(consumer, 0, 0, 0)]
+        holder.lease = self.config.lease or inf
+        holder.until = now + holder.lease
+        return [Answer(consumer, holder.in_flight, 0, 0)]
+
+    def lapse(self, consumer: Who, spans: Iterable[Span]) -> list[Action]:
+        """It works on these for too long: renew() does not extend their leases any more."""
+        holder = self._consumers.get(consumer)
+        named, pieces = list(spans), list[tuple[int, int]]()
+        for start, count in named:
+            for run in self._held.pick(start, start + count, FLIGHT, holder)[0] if holder is not None else ():
+                run.lapsed = True
+                pieces.append((run.start, run.end))
+        good = sum(end - start for start, end in pieces)
+        return [Answer(consumer, good, 0, 0, _without(named, pieces))]
 
     def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
         """These are in the dead-letter topic, so they are done here."""
@@ -317,7 +337,10 @@ class Channel(Turning):
                 self._end_take(item, out)
             elif item.phase is FLIGHT:
                 assert item.holder is not None
-                self._back(item, out, expired(item.holder.name, self.config.lease))
+                if item.holder.until > now and not item.lapsed:
+                    self._held.extend(item, item.holder.until)
+                else:
+                    self._back(item, out, expired(item.holder.name, self.config.lease))
             elif item.phase is LATER:
                 self._held.again(item)
             else:

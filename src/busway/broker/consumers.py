@@ -44,6 +44,10 @@ class Consumer:
     wanted: int = 0
     """What is left of its takes."""
     stopped: bool = False
+    lease: float = 0.0
+    """Seconds of the lease that its last renewal was answered with; 0: it has not renewed any."""
+    until: float = 0.0
+    """Until when its last renewal extends the leases of its messages."""
     room: int = 0
     """How many it may be given now."""
     ticket: int = 0

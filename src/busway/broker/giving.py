@@ -107,7 +107,7 @@ class Giving:
     def _give(self, consumer: Consumer, most: int, now: float, out: list[Action]) -> None:
         held, ahead, worst = self._held, self._ahead, self.config.max_deliveries
         ready = ahead.ready
-        until = self._lease_end(now)
+        until = self._lease_end(consumer, now)
         left, times = most, 0
         spans: list[Span] = []
         while left and held.due:
@@ -216,5 +216,10 @@ class Giving:
         self._noted = floor
         out.append(Note(Done(self.name, self._epoch, floor, tuple(spans))))
 
-    def _lease_end(self, now: float) -> float:
-        return now + self.config.lease if self.config.lease else inf
+    def _lease_end(self, consumer: Consumer | None, now: float) -> float:
+        """When the lease of a message ends that this consumer is given, or extends, now.
+
+        A consumer that renews its leases learns of a shorter one with its next renewal, and has the longer one until then.
+        """
+        lease = self.config.lease or inf
+        return now + (lease if consumer is None else max(lease, consumer.lease))

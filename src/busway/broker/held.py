@@ -46,6 +46,8 @@ class Run:
     first: float = 0.0
     last: float = 0.0
     """When it was delivered first, as far as that is known, and last."""
+    lapsed: bool = False
+    """Renewals of its holder do not extend its lease."""
 
 
 class Held:
@@ -211,13 +213,19 @@ class Held:
 
     def again(self, run: Run) -> None:
         """It is to be handed out as soon as possible."""
-        run.phase, run.holder, run.until, run.alarm = AGAIN, None, inf, inf
+        run.phase, run.holder, run.until, run.alarm, run.lapsed = AGAIN, None, inf, inf, False
         self.due += run.end - run.start
         self._queue(run)
 
     def later(self, run: Run, until: float) -> None:
-        run.phase, run.holder, run.until = LATER, None, until
+        run.phase, run.holder, run.until, run.lapsed = LATER, None, until, False
         self.wake(run)
+
+    def extend(self, run: Run, until: float) -> None:
+        """Its lease ends later."""
+        run.until = until
+        if until != inf:
+            self.wake(run)
 
     def dying(self, run: Run, until: float = inf) -> None:
         run.phase, run.holder, run.until, run.alarm = DYING, None, until, inf
@@ -270,7 +278,7 @@ class Held:
     def _split(self, index: int, at: int) -> Run:
         """Cut a run in two; the second one."""
         run = self._runs[index]
-        rest = Run(at, run.end, run.phase, run.holder, run.deliveries, run.until)
+        rest = Run(at, run.end, run.phase, run.holder, run.deliveries, run.until, lapsed=run.lapsed)
         rest.failure, rest.first, rest.last = run.failure, run.first, run.last
         run.end = at
         self._starts.insert(index + 1, at)

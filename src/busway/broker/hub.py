@@ -164,6 +164,9 @@ class Nodes(Protocol):
     def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
         """It says what became of messages of another node, by an ACK or a NACK."""
 
+    def renew(self, who: Who) -> int:
+        """It is alive: its messages of other nodes are renewed, too; how many it has."""
+
     def settled_here(self, who: Who) -> None:
         """It has said what became of messages of this one."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from busway.broker.runs import Runs
+from busway.runs import Runs
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Span: TypeAlias = tuple[Offset, Offset]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
     from busway.broker.session import Session
 
+_LONGEST: Final = (1 << 31) - 1
+"""The longest lease in milliseconds, and the most messages, that the answer to a renewal has room for."""
+
 
 class Settling:
     """The acknowledgements of one hub."""
@@ -28,7 +31,11 @@ class Settling:
 
     def settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
         """An ACK: answered when it is noted as safely as the stream promises."""
-        self._check_turn(who, handing, [(one.start, one.many) for one in entries if one.what is not What.EXTEND])
+        if entries[0].what is What.RENEW:
+            self._renew(who, handing, call)
+            return
+        given = [(one.start, one.many) for one in entries if one.what not in {What.EXTEND, What.LAPSE}]
+        self._check_turn(who, handing, given)
         self._do(who, handing, call, self._settled(who, handing, entries))
 
     def fail(self, who: Who, handing: Handing, call: int, nack: Nack) -> None:
@@ -79,10 +86,22 @@ class Settling:
                 yield machine.ack(who, spans, now)
             elif what is What.EXTEND:
                 yield machine.extend(who, spans, now)
+            elif what is What.LAPSE:
+                yield machine.lapse(who, spans)
             else:
                 if what is What.RELEASE:
                     machine.stop(who)  # it is about to leave, and must not be given the same again
                 yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
+
+    def _renew(self, who: Who, handing: Handing, call: int) -> None:
+        """The consumer is alive. The answer has the lease, so that it knows when to renew next, and how many messages it holds."""
+        (answer,) = handing.machine.renew(who, handing.now)
+        assert isinstance(answer, Answer)
+        held = answer.good
+        if self._hub.nodes is not None and who[0] not in self._hub.delivering.outlets:
+            held += self._hub.nodes.renew(who)
+        lease = min(int(handing.machine.config.lease * 1000 + 0.999), _LONGEST)
+        self._hub.delivering.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
 
     def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:
         if left:

@@ -84,7 +84,7 @@ def take(
     async def run() -> None:
         with terminal.Signals() as signals:
             async with link.connect(reconnect=follow) as bus:
-                async with bus.channel(stream, channel, window=0, create=create) as one:
+                async with bus.channel(stream, channel, window=0, create=create, max_processing=None) as one:
                     if follow:
                         note(f"taking from {stream}/{channel} at {bus.url}; Ctrl-C ends")
                     async with asyncio.TaskGroup() as tasks:
@@ -156,7 +156,6 @@ class _Taking:
             await self._settled(channel.ack(batch))
 
     async def _run(self, command: Command, channel: busway.Channel, message: Message) -> None:
-        extending = asyncio.ensure_future(_extend(channel, message))
         try:
             output = await command(message)
         except busway.HandlerError as error:
@@ -166,22 +165,9 @@ class _Taking:
         else:
             await terminal.stream(output)
             await self._settled(channel.ack(message))
-        finally:
-            extending.cancel()
 
     async def _settled(self, answer: Settled) -> None:
         try:
             await answer
         except (busway.AckLate, busway.Disconnected) as error:
             self._note(f"not acknowledged, it comes again: {error}")
-
-
-async def _extend(channel: busway.Channel, message: Message) -> None:
-    """A command may take longer than the lease."""
-    try:
-        lease = (await channel.info()).lease
-        while lease:
-            await asyncio.sleep(lease / 3)
-            await channel.extend(message)
-    except busway.BusError:
-        return  # whoever settles it hears why

@@ -24,6 +24,7 @@ from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.failure import described
 from busway.client.ghosts import Ghosts, Sifted
+from busway.client.lease_renewal import LeaseRenewal, Places
 from busway.client.places import Start, info_of, start_of
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
 from busway.client.taking import Handler, Taking
@@ -50,6 +51,8 @@ _CANCEL: Final = struct.Struct("<IQ")
 _WHOLE: Final = 0x80000000
 _EVER: Final = (1 << 32) - 1
 _MOST: Final = 65_536
+MAX_PROCESSING: Final = 3600.0
+"""Seconds that a message may be worked on before its lease is no longer extended, unless the user says otherwise."""
 _LATE: Final = 5.0
 """Seconds that the answer of the broker may be late when a take's time is over."""
 
@@ -73,6 +76,7 @@ class Channel(Taking):
         handler: Handler | None = None,
         concurrency: int = 1,
         drain: float = 0.0,
+        max_processing: float | str | timedelta | None = MAX_PROCESSING,
     ) -> None:
         if type(window) is not int or not 0 <= window <= _MOST:
             raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
@@ -88,6 +92,15 @@ class Channel(Taking):
         self._settings = settings
         self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
         self._settling = Settling(core, self.label, self._check, lambda: self._joined, self._acked)
+        self._renewal = LeaseRenewal(
+            core,
+            self.label,
+            limit=_limit(max_processing),
+            joined=lambda: self._joined,
+            waiting=self._waiting,
+            pending=lambda: self.pending + len(self.ahead),
+        )
+        self._settling.sent_to = self._renewal.settled if self._renewal.tracks and handler is None else None
         self._closing = False
         self._done: set[tuple[str, int]] = set()
         """What a handler's function has settled by itself."""
@@ -308,8 +321,23 @@ class Channel(Taking):
         return Sifted(batch, self._inbox.received - len(self._inbox) - len(batch), self._ghosts)
 
     def _batch(self, most: int) -> list[Message]:
-        if not self._ghosts:
-            return super()._batch(most)
+        batch = super()._batch(most) if not self._ghosts else self._sifted_batch(most)
+        self._taken(batch)
+        return batch
+
+    def _taken(self, batch: list[Message]) -> None:
+        if batch and self._renewal.tracks and not self.handled:
+            self._renewal.taken(handed(batch, self.owner) or ())
+
+    def _waiting(self) -> Places:
+        """What was taken out of the inbox and waits for its consumer."""
+        return handed([*copy(self._ready), *self.ahead.copy()], self.owner) or ()
+
+    def arrived(self) -> None:
+        self._renewal.arrived()
+        super().arrived()
+
+    def _sifted_batch(self, most: int) -> list[Message]:
         batch = list(islice(self._ready, most))
         while len(batch) < most and (more := self._take(most - len(batch))):
             batch += self._laid_out(more)
@@ -349,6 +377,7 @@ class Channel(Taking):
         """Consume it; after this its messages are handed out."""
         await super().start()
         self._known = self._core.connection
+        self._renewal.joined()
         return self
 
     def announce(self) -> int:
@@ -363,12 +392,14 @@ class Channel(Taking):
         """There is a new connection, and the broker knows the channel."""
         self._known = self._core.connection
         self._renewed = True
+        self._renewal.joined()
         self._wake()
 
     def ended(self, error: BusError | None) -> None:
         """As all parts; what nobody took can't be acknowledged any more, and is for the others."""
         if self._started:
             self._drop()
+        self._renewal.stop()
         super().ended(error)
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
@@ -413,6 +444,7 @@ class Channel(Taking):
                 self._core.report(Timeout(f"no answer within {self._drain:g} s"), "closing the channel", self.label)
             finally:
                 self._closing = False
+        self._renewal.stop()
         await super().close()
 
     def _withdraw(self) -> int:
@@ -425,6 +457,7 @@ class Channel(Taking):
         self._core.session.own(self._id, self.owner)
         self._core.subscriptions[self._id] = self
         self._settling.begin(self._id)
+        self._renewal.begin(self._id)
 
     def __repr__(self) -> str:
         return f"<Channel {self.label!r}{' closed' if self._over else ''}>"
@@ -437,6 +470,7 @@ class Channel(Taking):
     async def _handle(self, handler: Handler, message: Message) -> None:
         """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""
         place = message.broker or "", message.offset or 0
+        self._renewal.working[message] = self._core.loop.time()
         try:
             result = handler(message)
             if isawaitable(result):
@@ -450,6 +484,8 @@ class Channel(Taking):
         else:
             if place not in self._done:
                 self.ack(message)
+        finally:
+            self._renewal.finished(message)
         self._done.discard(place)
 
     def _failed(self, message: Message, error: BaseException) -> None:
@@ -458,3 +494,10 @@ class Channel(Taking):
         if (message.broker or "", message.offset or 0) not in self._done:
             failure = described(None, error, consumer=self._core.name)
             self._fail(message, None, failure, reject=isinstance(error, Reject))
+
+
+def _limit(max_processing: Any) -> float | None:
+    """Seconds; None: no limit, 0: nothing is renewed."""
+    if max_processing is None:
+        return None
+    return seconds("max_processing", max_processing) if max_processing else 0.0

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from busway._core import check_pattern, check_topic
 from busway.checks import check_callable, check_type
-from busway.client.channel import Channel
+from busway.client.channel import MAX_PROCESSING, Channel
 from busway.client.core import Core
 from busway.client.places import Start, info_of, start_of
 from busway.client.reading import ask
@@ -53,6 +53,7 @@ class Channels:
         paused: bool | None = None,
         handler: Handler | None = None,
         concurrency: int = 1,
+        max_processing: float | str | timedelta | None = MAX_PROCESSING,
     ) -> Channel:
         """Consume a channel: messages of a stream that all its consumers share, each to be acknowledged.
 
@@ -70,6 +71,10 @@ class Channels:
 
         At most `window` messages are in flight to this consumer; with 0 it gets only what it takes. A `handler` is called with
         each message, which is acknowledged when that returns and given back when that raises.
+
+        The leases of the messages that this consumer holds are extended by themselves until they are acknowledged or given
+        back. A message that is worked on for longer than `max_processing` (1 h; None: no limit; 0: nothing is extended) is
+        reported, and redelivered when its lease ends.
         """
         check_callable("handler", handler)
         settings = _checked(
@@ -94,6 +99,7 @@ class Channels:
             handler=handler,
             concurrency=concurrency,
             drain=self._drain,
+            max_processing=max_processing,
         )
 
     async def create_channel(

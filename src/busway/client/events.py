@@ -11,7 +11,19 @@ from typing import Final, Literal, Self, TypeAlias
 from weakref import WeakSet
 
 EventKind: TypeAlias = Literal[
-    "connected", "lost", "resumed", "closed", "missed", "gap", "rejected", "servers", "apart", "doubtful", "error"
+    "connected",
+    "lost",
+    "resumed",
+    "closed",
+    "missed",
+    "gap",
+    "rejected",
+    "servers",
+    "apart",
+    "doubtful",
+    "error",
+    "late",
+    "overdue",
 ]
 
 _KEPT: Final = 1024
@@ -21,7 +33,9 @@ _KEPT: Final = 1024
 class Event:
     """One thing that happened; what doesn't apply to its kind is left empty.
 
-    `missed`: `count` messages were dropped for the subscription `topic`. `gap`: `count` stored messages that it asked for
+    `late`: `count` messages of the channel `topic` were acknowledged, given back or extended too late: they were done already or
+    had been redelivered. `overdue`: `count` messages of the channel `topic` are worked on for longer than its `max_processing`, so
+    that their leases are not extended any more. `missed`: `count` messages were dropped for the subscription `topic`. `gap`: `count` stored messages that it asked for
     are gone for good. `rejected`: the broker refused `topic` with
     `error`. `servers`: the broker has told who is there now, see Bus.servers. `apart`: this client's server has a link
     again that it had lost to another one, so that `count` subscriptions may have missed what was published there meanwhile. `doubtful`: `count` messages that are to be stored were sent

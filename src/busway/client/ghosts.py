@@ -6,6 +6,7 @@ waits; so it is noted what was done, and up to which arrival that can be here ag
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from copy import copy
 
 from busway._core import Message
 
@@ -62,3 +63,7 @@ class Sifted(Iterator[Message]):
 
     def __length_hint__(self) -> int:
         return self._left
+
+    def __copy__(self) -> Iterator[Message]:
+        """What is left of the batch, done or not."""
+        return copy(self._batch)

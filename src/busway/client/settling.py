@@ -5,6 +5,7 @@ stream promises, or raises: AckLate if the message had gone to somebody else.
 """
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -31,6 +32,10 @@ _ENTRY: Final = struct.Struct("<QIB3xI")
 _MOST: Final = 3000
 """Entries of one frame, so that it is within the limits of a broker that allows little."""
 _LONGEST: Final = (1 << 32) - 1
+_QUIET: Final = 10.0
+"""Seconds between two log lines about late acknowledgements of a channel."""
+
+log = logging.getLogger("busway.client")
 
 
 class Said(NamedTuple):
@@ -102,16 +107,9 @@ class _Batch:
                 if start < first + many and first < start + count:
                     raise AckLate(f"offset {max(start, first)}: too late, it is done already or was handed out again")
 
-    def told(self, left: list[Run]) -> BusError | None:
-        """The broker's answer; the error that nobody else hears of."""
+    def told(self, left: list[Run]) -> None:
+        """The broker's answer."""
         self.answer.set_result(left)
-        if not left:
-            return None
-        heard = {offset for runs in self._heard for first, many in runs for offset in range(first, first + many)}
-        late = [offset for start, count in left for offset in range(start, start + count) if offset not in heard]
-        if not late:
-            return None
-        return AckLate(f"{len(late)} acknowledgements came too late, from offset {late[0]} on")
 
     def failed(self, error: BusError) -> BusError | None:
         self.answer.set_exception(error)
@@ -137,6 +135,11 @@ class Settling:
         self._joined = joined
         self._done = done
         """Called with what was acknowledged of a broker, and what of that was too late."""
+        self.sent_to: Callable[[str, list[tuple[int, int, int]]], None] | None = None
+        """Called with the broker and the entries of each frame that was sent."""
+        self._late = 0
+        """Late acknowledgements that were not logged yet."""
+        self._late_timer: asyncio.TimerHandle | None = None
         self._id = 0
         self._batches: dict[tuple[str, Said | None], _Batch] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -187,6 +190,8 @@ class Settling:
         except BusError as error:
             self._tell(batch.failed(error))
             return
+        if self.sent_to is not None:
+            self.sent_to(batch.broker, [entry for entry in batch.entries if entry[2] != EXTEND])
         answer = core.answer(number)
         self._under_way.add(answer)
         answer.add_done_callback(lambda answer: self._answered(batch, answer))
@@ -206,7 +211,33 @@ class Settling:
         left = [] if error is None else msgspec.json.decode(str(error), type=list[Run])
         if not answer.cancelled():
             self._done(batch.broker, [(first, many) for first, many, what in batch.entries if what == ACK], left)
-        self._tell(batch.told(left))
+        batch.told(left)
+        if left:
+            self._tell_late(left)
+
+    def _tell_late(self, left: list[Run]) -> None:
+        """The event for each answer; a line in the log at once, and then one in ten seconds."""
+        count, first = sum(many for _, many in left), min(left)[0]
+        error = AckLate(f"{count} acknowledgements came too late, from offset {first} on")
+        self._core.events.tell(Event(kind="late", topic=self._label, count=count, error=error))
+        self._late += count
+        if self._late_timer is None:
+            self._log_late(first)
+
+    def _log_late(self, first: int | None = None) -> None:
+        self._late_timer = None
+        if not self._late:
+            return
+        where = "" if first is None else f", from offset {first} on"
+        log.warning(
+            "channel %r: late acknowledgements of %d message(s)%s: "
+            "they were done already, or their lease had ended and they were redelivered",
+            self._label,
+            self._late,
+            where,
+        )
+        self._late = 0
+        self._late_timer = self._core.loop.call_later(_QUIET, self._log_late)
 
     def _tell(self, error: BusError | None) -> None:
         if error is not None:

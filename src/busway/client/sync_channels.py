@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from busway.client import bus as asynchronous
-from busway.client.channel import Channel as AsyncChannel
+from busway.client.channel import MAX_PROCESSING, Channel as AsyncChannel
 from busway.client.places import Start
 from busway.client.portal import Portal
 from busway.client.settling import Settled
@@ -192,6 +192,7 @@ class Channels:
         paused: bool | None = None,
         handler: Callable[[Message], object] | None = None,
         concurrency: int = 1,
+        max_processing: float | str | timedelta | None = MAX_PROCESSING,
     ) -> Channel:
         """Consume a channel of a stream; its messages are handed out when this returns. A handler runs in `concurrency` threads."""
         called, pool = in_threads("handler", handler, concurrency)
@@ -213,6 +214,7 @@ class Channels:
                 paused=paused,
                 handler=called,
                 concurrency=concurrency,
+                max_processing=max_processing,
             )
             channel = Channel(self._portal, inner, pool)
             await inner.start()

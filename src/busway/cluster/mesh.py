@@ -246,6 +246,9 @@ class Mesh(Linking):
     def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
         self._seats.settle(who, guid, call, kind, rest)
 
+    def renew(self, who: Who) -> int:
+        return self._seats.renew(who)
+
     def settled_here(self, who: Who) -> None:
         self._seats.settled_here(who)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Block
-from busway.broker.channel_frames import ACK, CHANNEL, TAKE, UNCHANNEL, Join, Take
+from busway.broker.channel_frames import ACK, CHANNEL, TAKE, UNCHANNEL, Join, Take, What
 from busway.broker.consumers import Who
 from busway.broker.delivering import elsewhere
 from busway.broker.handing import Handing
@@ -36,6 +36,7 @@ _NOBODY: Final = -2
 """In the place of a link that is gone."""
 _TAKE: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QIB3xI")
+_RENEW: Final = _ENTRY.pack(0, 0, What.RENEW, 0)
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Spans: TypeAlias = list[tuple[_Offset, Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]]]
 Told: TypeAlias = Callable[[int, int, str], None]
@@ -134,6 +135,16 @@ class Seats(Talk):
                 self._share(seat.consumer)
 
         self._ask(seat, kind, rest, told)
+
+    def renew(self, who: Who) -> int:
+        """It is alive: renew the leases of its messages of other nodes; how many it has, or may be about to have."""
+        consumer = self._consumers.get(who)
+        if consumer is None:
+            return 0
+        for seat in consumer.seats.values():
+            if seat.open and seat.used:
+                self._ask(seat, ACK, _RENEW, lambda *_: None)
+        return sum(seat.used for seat in consumer.seats.values())
 
     def settled_here(self, who: Who) -> None:
         """It has said what became of messages of this node, so it may have room."""

@@ -85,7 +85,7 @@ class Tap:
         self._beat = beat
         self._gone = gone
         self._loop = asyncio.get_running_loop()
-        self._channel: Channel = bus.channel(queue.stream, name, window=0, create=False)
+        self._channel: Channel = bus.channel(queue.stream, name, window=0, create=False, max_processing=None)
         self._held: deque[tuple[Message, Any]] = deque()
         self._size = _BYTES // 32
         """Of a message, as far as is known."""

@@ -193,6 +193,10 @@ unsafe extern "C" fn ack(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
     given(settle(message, "ack", ptr::null_mut(), ptr::null_mut()))
 }
 
+unsafe extern "C" fn extend(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    given(settle(message, "extend", ptr::null_mut(), ptr::null_mut()))
+}
+
 unsafe extern "C" fn nack(
     message: *mut ffi::PyObject,
     args: *mut ffi::PyObject,
@@ -288,6 +292,12 @@ pub(super) fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         ml_doc: c"ack($self, /)\n--\n\nTell its channel that it is done; await it to know that this is stored."
             .as_ptr(),
     };
+    let extend = ffi::PyMethodDef {
+        ml_name: c"extend".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: extend },
+        ml_flags: ffi::METH_NOARGS,
+        ml_doc: c"extend($self, /)\n--\n\nTell its channel that work on it goes on: its lease begins anew.".as_ptr(),
+    };
     let nack = ffi::PyMethodDef {
         ml_name: c"nack".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionWithKeywords: nack },
@@ -301,7 +311,7 @@ pub(super) fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         ml_flags: ffi::METH_VARARGS | ffi::METH_KEYWORDS,
         ml_doc: c"reject($self, /, reason)\n--\n\nMake it a dead letter of its channel at once.".as_ptr(),
     };
-    let methods = vec![method, ack, nack, reject, ffi::PyMethodDef::zeroed()];
+    let methods = vec![method, ack, extend, nack, reject, ffi::PyMethodDef::zeroed()];
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     // The class lives as long as the process, and so do the lists it points to.
     let (getters, methods) = (getters.leak(), methods.leak());
