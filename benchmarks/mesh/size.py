@@ -185,14 +185,14 @@ class _Client:
 
     async def main(self) -> None:
         async with busway.connect(self._node.url, learn=False) as bus:
-            for pattern in self._wanted:
-                await bus.subscribe(pattern).start()
+            wanted = [await bus.subscribe(pattern) for pattern in self._wanted]
             self._asked.set()
             await self._later.wait()
             async with bus.subscribe(MORE, wait="cluster"):
                 pass
             self._done.set()
             await asyncio.get_running_loop().create_future()
+            del wanted
 
 
 def _stats(node: Node) -> dict[str, int]:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, Literal, Self, TypeAlias, final, overload
+from weakref import ref
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -114,7 +115,7 @@ class Message:
     @property
     def deliveries(self) -> int: ...  # how often its channel has handed it out
     @property
-    def channel(self) -> Any: ...  # that handed it out
+    def channel(self) -> Any: ...  # that handed it out; None if it was dropped
     def ack(self) -> Awaitable[None]: ...
     def extend(self) -> Awaitable[None]: ...
     def nack(self, delay: float | str | timedelta | None = None, reason: str | None = None) -> Awaitable[None]: ...
@@ -210,7 +211,7 @@ class Session:
     def unserve(self, service: int) -> int: ...
     def reached(self, sub: int) -> list[tuple[tuple[str, str], int]]: ...  # (broker, stream) -> the next offset
     def channel(self, kind: int, id: int, rest: bytes) -> int: ...  # a frame about a channel; its number
-    def own(self, id: int, owner: object | None) -> None: ...  # whose _ack and _nack its messages call
+    def own(self, id: int, owner: ref[Any] | None) -> None: ...  # of the channel whose _ack and _nack its messages call
     def hold(self, sub: int, full: bool, taken: int) -> None: ...  # nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
@@ -705,9 +706,11 @@ class ColumnBuffer:
 def furthest(messages: list[Message]) -> list[tuple[tuple[str, str], int]]:
     """How far these go in each stream: (broker, stream), and the offset behind the last."""
 
-def handed(messages: Iterable[Message], channel: object) -> list[tuple[tuple[str, str], list[tuple[int, int]]]] | None:
+def handed(
+    messages: Iterable[Message], channel: ref[Any]
+) -> list[tuple[tuple[str, str], list[tuple[int, int]]]] | None:
     """The offsets of messages that this channel handed out, as (first, how many) in their order, by (broker, stream); None: one is
-    not of it."""
+    not of it. `channel` is the weak reference that Session.own() got."""
 
 def block_records(block: bytes) -> list[StoredRow]:
     """The messages of a block; ValueError if it is none."""

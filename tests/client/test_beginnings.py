@@ -52,9 +52,10 @@ async def test_starting_a_server() -> None:
 async def test_stopping_a_server_that_is_stopped_by_somebody_else(net: Net) -> None:
     server = await net.serve()
     bus = await net.connect(reconnect=None)
-    await bus.subscribe("t")
+    subscription = await bus.subscribe("t")
     await within(asyncio.gather(server.stop(), server.stop(), server.stop()))
     await until(lambda: bus.state == "closed")
+    assert subscription.closed
 
 
 async def test_a_cancelled_stop_goes_on(net: Net) -> None:
@@ -68,9 +69,10 @@ async def test_a_cancelled_stop_goes_on(net: Net) -> None:
 async def test_closing_from_several_tasks_at_once(net: Net) -> None:
     await net.serve()
     bus = await net.client()
-    await bus.subscribe("t")
+    subscription = await bus.subscribe("t")
     await within(asyncio.gather(bus.close(), bus.close(), bus.drain(1), bus.close()))
     assert bus.state == "closed"
+    assert subscription.closed
 
 
 async def test_requests_under_way_are_answered_before_a_server_stops(net: Net) -> None:

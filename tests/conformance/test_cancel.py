@@ -191,9 +191,10 @@ async def test_close_and_drain(net: Net) -> None:
     watcher = await net.connect()
     for turns in range(TURNS):
         bus = await net.client()
-        await bus.subscribe("t")
+        subscription = await bus.subscribe("t")
         await cancelled_after(turns, bus.close)
         await bus.close()
         assert bus.state == "closed"
+        assert subscription.closed
         await settle(watcher)
         assert await watcher.publish("t", b"", confirm=True) == 0

@@ -66,7 +66,7 @@ pub struct Place {
     pub stored: i64,
     /// How often a channel has handed it out.
     pub deliveries: u32,
-    /// The channel that wants to hear what became of it, or null.
+    /// A weak reference to the channel that wants to hear what became of it, or null.
     owner: *mut ffi::PyObject,
 }
 
@@ -98,9 +98,15 @@ impl Place {
         unsafe { Bound::from_borrowed_ptr(py, self.stream) }
     }
 
+    fn has_owner(&self) -> bool {
+        !self.owner.is_null()
+    }
+
+    /// Its channel, unless that was dropped.
     fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         // SAFETY: the field holds a reference, or none.
-        unsafe { Bound::from_borrowed_ptr_or_opt(py, self.owner) }
+        let weak: Bound<'py, PyAny> = unsafe { Bound::from_borrowed_ptr_or_opt(py, self.owner) }?;
+        weak.call0().ok().filter(|owner| !owner.is_none())
     }
 }
 
@@ -235,7 +241,8 @@ pub fn furthest<'py>(py: Python<'py>, messages: &Bound<'py, PyList>) -> PyResult
 /// Offsets of a stream, as (first, how many).
 type Runs<'py> = (Bound<'py, PyAny>, Vec<(u64, u64)>);
 
-/// The offsets of messages that this channel handed out, in their order, by (broker, stream); None: one is not of it.
+/// The offsets of messages that a channel delivered, in their order, by (broker, stream); None: one is not of it. `channel` is
+/// the weak reference that `Session.own` got.
 #[pyfunction]
 pub fn handed<'py>(
     py: Python<'py>,

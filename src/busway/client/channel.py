@@ -11,9 +11,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
+from functools import partial
 from inspect import isawaitable
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias
+from weakref import ref
 
 import msgspec
 
@@ -55,6 +57,18 @@ MAX_PROCESSING: Final = 3600.0
 """Seconds that a message may be worked on before its lease is no longer extended, unless the user says otherwise."""
 _LATE: Final = 5.0
 """Seconds that the answer of the broker may be late when a take's time is over."""
+
+
+def _forget(core: Core, number: int) -> None:
+    core.session.forget(number)
+    core.session.own(number, None)
+
+
+def _leave_dropped(core: Core, number: int) -> None:
+    """A channel that was garbage-collected: what it had is delivered to other consumers."""
+    if core.greeted:
+        core.session.channel(_UNCHANNEL, number, b"")
+    _forget(core, number)
 
 
 class Channel(Taking):
@@ -106,8 +120,8 @@ class Channel(Taking):
         """What a handler's function has settled by itself."""
         self._takes: dict[int, asyncio.Future[int]] = {}
         """Answers that somebody waits for, by the numbers of their frames."""
-        self.owner: object = self
-        """What its messages have as their channel; the blocking face puts itself here."""
+        self.owner: ref[object] = ref(self)
+        """What its messages refer to as their channel, which they do not keep alive; the blocking face puts itself here."""
         self.ahead: deque[Message] = deque()
         """What the blocking face has taken out and nobody was given yet."""
         self._known: Connection | None = None
@@ -464,8 +478,10 @@ class Channel(Taking):
 
     def _leave(self) -> None:
         if self._core.subscriptions.pop(self._id, None) is not None:
-            self._core.session.forget(self._id)
-            self._core.session.own(self._id, None)
+            _forget(self._core, self._id)
+
+    def _farewell(self) -> Callable[[], None]:
+        return partial(_leave_dropped, self._core, self._id)
 
     async def _handle(self, handler: Handler, message: Message) -> None:
         """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""

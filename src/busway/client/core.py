@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
@@ -85,9 +86,11 @@ class Core:
         self.events = Announcer()
         self.waiting = Waiting()
         self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
-        self.subscriptions: dict[int, Taking] = {}
-        """Subscriptions and channels."""
-        self.services: dict[int, Service] = {}
+        self.subscriptions: WeakValueDictionary[int, Taking] = WeakValueDictionary()
+        """Subscriptions and channels. One that the program drops without closing it ends."""
+        self.services: WeakValueDictionary[int, Service] = WeakValueDictionary()
+        self.held: set[Part] = set()
+        """Subscriptions, channels and services that stay alive by themselves: they have a handler, or a task waits for them."""
         self.unstored: Unstored | None = None
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
         """Requests with several replies; one that nobody holds any more is not waited for."""
@@ -175,9 +178,19 @@ class Core:
             return Disconnected("this bus is not connected yet: enter it with `async with` or await it")
         return Disconnected("the broker is going away" if self.away else "there is no connection at the moment")
 
+    @property
+    def greeted(self) -> bool:
+        """Whether there is a connection over which the broker can be told something."""
+        return self.connection is not None and self.connection.greeted
+
     def parts(self) -> "list[Part]":
         """Every subscription and service."""
         return [*self.subscriptions.values(), *self.services.values()]
+
+    def drop(self, farewell: Callable[[], None]) -> None:
+        """A subscription, channel or service was garbage-collected, in any thread: the loop's thread withdraws it."""
+        with suppress(RuntimeError, AttributeError):  # the loop is closed: its connections are, too
+            self.loop.call_soon_threadsafe(farewell)
 
     def next_id(self) -> int:
         """A number for a subscription or service."""

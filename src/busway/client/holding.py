@@ -7,6 +7,7 @@ however slowly, is waited for; one that takes none for its patience is not, and 
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 if TYPE_CHECKING:
     from busway._core import Session
@@ -20,16 +21,31 @@ class _Hold:
     """One full subscription, and when its consumer was last seen to take something."""
 
     def __init__(self, subscription: "Taking", now: float) -> None:
-        self.subscription = subscription
+        self._subscription = ref(subscription)  # one that the program drops must end
         self.taken = subscription.taken
         self.since = now
 
     def works(self, now: float, *, stopped: bool) -> bool:
         """Whether its consumer takes messages, or may be unable to since its own publishes have to wait."""
-        if (taken := self.subscription.taken) != self.taken or stopped:
+        if (subscription := self._subscription()) is None:
+            return False
+        if (taken := subscription.taken) != self.taken or stopped:
             self.taken = taken
             self.since = now
-        return now - self.since < self.subscription.patience
+        return now - self.since < subscription.patience
+
+    def relieved(self) -> bool:
+        """Whether it has room again; then `taken` is up to date."""
+        if (subscription := self._subscription()) is None or subscription.full:
+            return False
+        self.taken = subscription.taken
+        return True
+
+    def renew(self) -> int:
+        """How many messages were taken by now."""
+        if (subscription := self._subscription()) is not None:
+            self.taken = subscription.taken
+        return self.taken
 
 
 class Holding:
@@ -53,9 +69,9 @@ class Holding:
     def relieve(self) -> None:
         """Messages were taken: tell of those that have room again."""
         for number, hold in list(self._holds.items()):
-            if not hold.subscription.full:
+            if hold.relieved():
                 del self._holds[number]
-                self._session.hold(number, False, hold.subscription.taken)
+                self._session.hold(number, False, hold.taken)
 
     def forget(self, number: int) -> None:
         """This subscription is over."""
@@ -64,7 +80,7 @@ class Holding:
     def renew(self, number: int) -> None:
         """A new connection knows the subscription now, but not that it is full."""
         if (hold := self._holds.get(number)) is not None:
-            self._session.hold(number, True, hold.subscription.taken)
+            self._session.hold(number, True, hold.renew())
 
     def stop(self) -> None:
         self._holds.clear()

@@ -1,8 +1,9 @@
 """What subscriptions and services have in common: registered with the broker, restored after a loss, ended, waited on."""
 
 import asyncio
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from copy import copy
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -21,6 +22,7 @@ class Part(ABC):
     noun: ClassVar[str]
     handled: bool
     """Whether closing it has to wait for somebody's function."""
+    _handler: Any = None
 
     def __init__(self, core: Core, label: str, drain: float) -> None:
         self.label = label
@@ -48,6 +50,8 @@ class Part(ABC):
         self._started = True
         self._id = core.next_id()
         self._enter()
+        if self._handler is not None:
+            core.held.add(self)
         try:
             await core.result(self.announce())
         except BaseException as error:
@@ -84,6 +88,7 @@ class Part(ABC):
             try:
                 await self._finish()
             finally:
+                core.held.discard(self)
                 self._leave()
 
     def ended(self, error: BusError | None) -> None:
@@ -91,6 +96,7 @@ class Part(ABC):
         self.live = False
         self._over = True
         self._error = error
+        self._core.held.discard(self)
         self._leave()
         self._wake()
 
@@ -113,6 +119,10 @@ class Part(ABC):
     @abstractmethod
     def _leave(self) -> None:
         """Leave the core's books."""
+
+    @abstractmethod
+    def _farewell(self) -> Callable[[], None]:
+        """What the loop calls after the garbage collection of this part; it must not refer to the part."""
 
     @abstractmethod
     async def _finish(self) -> None:
@@ -144,6 +154,7 @@ class Part(ABC):
             return False
         future: asyncio.Future[bool] = core.loop.create_future()
         self._waiters.append(future)  # each consumer its own: cancelling one must not cancel the others
+        core.held.add(self)
         timer = core.loop.call_later(timeout, _expire, future) if timeout is not None else None
         try:
             woken = await future
@@ -152,9 +163,19 @@ class Part(ABC):
                 timer.cancel()
             if future in self._waiters:
                 self._waiters.remove(future)
+            if not self._waiters and self._handler is None:
+                core.held.discard(self)
         if not woken:
             raise Timeout(f"nothing arrived on {self.label!r} within {timeout:g} s")
         return True
+
+    def __del__(self) -> None:
+        if not getattr(self, "live", False) or self._core.forked:
+            return
+        self.live = False
+        text = f"the {self.noun} of {self.label!r} was not closed: use `async with`, or close() it"
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        self._core.drop(self._farewell())
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.start().__await__()

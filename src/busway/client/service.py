@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
@@ -77,6 +78,15 @@ def _encoded(topic: str, payload: object) -> bytes | str:
     if type(payload) is bytes or type(payload) is str:
         return payload
     return b"" if payload is None else outgoing(topic, payload)[1]
+
+
+def _unserve(core: Core, number: int, calls: list[tuple[Connection, int]]) -> None:
+    """A service that was garbage-collected: requests that nobody took fail."""
+    if core.greeted:
+        core.session.unserve(number)
+        for connection, call in calls:
+            if connection is core.connection:
+                core.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
 
 
 class Service(Part):
@@ -305,6 +315,9 @@ class Service(Part):
 
     def _leave(self) -> None:
         self._core.services.pop(self._id, None)
+
+    def _farewell(self) -> Callable[[], None]:
+        return partial(_unserve, self._core, self._id, [(one, call) for one, call, _ in self._queue])
 
     async def _finish(self) -> None:
         deadline = self._core.loop.time() + self._drain

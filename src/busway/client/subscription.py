@@ -1,5 +1,7 @@
 """A subscription: what it asks for, and how far it has come in streams. How messages are taken is in `taking`."""
 
+from collections.abc import Callable
+from functools import partial
 from inspect import iscoroutinefunction
 from operator import length_hint
 from typing import Final
@@ -157,8 +159,10 @@ class Subscription(Taking):
 
     def _leave(self) -> None:
         if self._core.subscriptions.pop(self._id, None) is not None:
-            self._core.session.forget(self._id)
-            self._core.holding.forget(self._id)
+            _forget(self._core, self._id)
+
+    def _farewell(self) -> Callable[[], None]:
+        return partial(_unsubscribe, self._core, self._id)
 
     def _accepted(self, most: int) -> list[Message]:
         """As the inbox's take(), but only what the predicates take."""
@@ -187,6 +191,18 @@ class Subscription(Taking):
         if self._since:
             self._note(batch)
         return batch
+
+
+def _forget(core: Core, number: int) -> None:
+    core.session.forget(number)
+    core.holding.forget(number)
+
+
+def _unsubscribe(core: Core, number: int) -> None:
+    """A subscription that was garbage-collected."""
+    if core.greeted:
+        core.session.unsubscribe(number)
+    _forget(core, number)
 
 
 def _check_local(rules: Compiled, group: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final
+from weakref import ref
 
 from busway.client import bus as asynchronous
 from busway.client.channel import MAX_PROCESSING, Channel as AsyncChannel
@@ -35,7 +36,7 @@ class Channel(Part):
         super().__init__(portal, pool)
         self._inner = inner
         self._ahead: deque[Message] = inner.ahead
-        inner.owner = self  # so that message.ack() comes here, in whatever thread
+        inner.owner = ref(self)  # so that message.ack() comes here, in whatever thread
 
     # Receiving.
 

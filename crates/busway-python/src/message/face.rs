@@ -160,7 +160,11 @@ fn settle(
     // SAFETY: called by the interpreter, attached, with a message.
     let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
     let Some(owner) = place_of(object).and_then(|place| place.owner(py)) else {
-        let text = "only a message that a channel handed out can be acknowledged";
+        let text = if place_of(object).is_some_and(|place| place.has_owner()) {
+            "the channel of this message was dropped without being closed, so the message is delivered again"
+        } else {
+            "only a message that a channel handed out can be acknowledged"
+        };
         return Err(raised(py, &Fault::new(code::NO_CHANNEL, text)));
     };
     // SAFETY: as above, with a tuple or none, and a dict or none.
