@@ -9,8 +9,17 @@ import msgspec
 
 from busway.topic import check_topic
 
-Store: TypeAlias = Literal["memory", "disk", "db"]
+STORES: Final = ("memory", "disk", "db")
+"""Stores that every broker has; `db` is a SQLite file in the data folder. Others have names that the operator gives."""
+Store: TypeAlias = str
+"""One of STORES, or the name that the operator of the broker has given a database."""
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
+
+NO_URL: Final = (
+    "url: a client can't name a database by its URL. The operator of the broker gives the database a name "
+    "(busway serve --store NAME=URL), and clients use that name (store=NAME)"
+)
+"""What a client is told that still names a database itself."""
 
 DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""
@@ -49,8 +58,6 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_count: int | None = None
     once: float = 900.0
     """How long a publisher's messages are remembered, to know one that is sent again."""
-    url: str | None = None
-    """Of the database, for the store `db`; None: a SQLite file in the data folder."""
     retain_until: str | None = None
     """A channel: nothing is removed for the limits above before the channel has done it."""
     note: str = ""
@@ -62,6 +69,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def make(cls, name: Any, **given: Any) -> Self:
         """Checked: raises ValueError or TypeError with the name of what is wrong."""
         check_name("stream", name)
+        if given.pop("url", None) is not None:
+            raise ValueError(NO_URL)
         for key in given:
             if key not in SETTINGS:
                 raise ValueError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")
@@ -75,9 +84,13 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST
             ):
                 raise ValueError(f"{key} must be a whole number from 1 to {_MOST}, or None, but is {value!r}")
-        for key, kinds in (("store", Store), ("safety", Safety)):
-            if key in given and given[key] not in get_args(kinds):
-                raise ValueError(f"{key} must be one of {', '.join(get_args(kinds))}, but is {given[key]!r}")
+        if "store" in given and not (isinstance(given["store"], str) and is_name(given["store"])):
+            raise ValueError(
+                f"store must be one of {', '.join(STORES)}, or the name of one of the broker's databases, "
+                f"but is {given['store']!r}"
+            )
+        if "safety" in given and given["safety"] not in get_args(Safety):
+            raise ValueError(f"safety must be one of {', '.join(get_args(Safety))}, but is {given['safety']!r}")
         if given.get("safety") == "mirrored" and given.get("store", "disk") != "disk":
             raise ValueError("the safety 'mirrored' is for a stream on disk; what others store is as safe as that is")
         if given.get("retain_until") is not None:
@@ -93,10 +106,12 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the stream 'default' takes what no other stream does; it has no topics of its own")
         if name != DEFAULT and not given["topics"]:
             raise ValueError(f"stream {name!r} needs topics: a list of patterns such as ['orders/**']")
-        url = given.get("url")
-        if url is not None and (not isinstance(url, str) or given.get("store", "disk") != "db"):
-            raise ValueError("url is the text that names a database, for the store 'db'")
         return cls(name=name, **given)
+
+    @property
+    def in_database(self) -> bool:
+        """Whether its messages are in a database: in a file of the data folder, or in one that has a name."""
+        return self.store not in {"memory", "disk"}
 
     def changed(self, **changes: Any) -> "StreamConfig":
         """With other settings, checked as by make()."""

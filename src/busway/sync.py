@@ -7,7 +7,7 @@
             print(message.topic, message.payload)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -58,6 +58,7 @@ class Server:
         tls: TLS | None,
         fields: Fields | None,
         data: str | PathLike[str] | None,
+        stores: Mapping[str, str] | None,
         cluster: str | Cluster | None,
         servers: str | Sequence[str | Listed] | None,
         key: str | bytes | None,
@@ -66,7 +67,7 @@ class Server:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http}
+            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
             server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
             return await server.start()
 
@@ -208,13 +209,14 @@ def serve(
     tls: TLS | None = None,
     fields: Fields | None = None,
     data: str | PathLike[str] | None = None,
+    stores: Mapping[str, str] | None = None,
     cluster: str | Cluster | None = None,
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
     http: str | Http | None = None,
 ) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http}
+    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
 
 

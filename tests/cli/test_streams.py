@@ -97,7 +97,7 @@ async def test_a_stream_is_made_changed_shown_and_removed(shell, bus):
         (("stream", "create", "other", "orders/eu"), 5, "overlaps"),
         (("stream", "create", "orders", "x"), 5, "with other settings"),
         (("stream", "create", "a b", "x"), 1, "no name of a stream"),
-        (("stream", "create", "x", "y", "--store", "tape"), 2, "tape"),
+        (("stream", "create", "x", "y", "--store", "tape"), 5, "no store 'tape'"),
         (("replay", "orders", "--since", "soon"), 2, "'soon' is no place"),
         (("replay", "orders", "--since", "2026-13-01"), 2, "is no time"),
         (("replay", "orders", "--raw", "--json"), 2, "exclude each other"),

@@ -164,7 +164,7 @@ async def test_tables_are_brought_to_the_newest_version(
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("nonsense", "is no address of a database: sqlite:///PATH or postgresql://USER@HOST/NAME"),
+        ("nonsense", "is no address of a database: write sqlite:///PATH or postgresql://USER@HOST/NAME"),
         ("mysql://localhost/bus", "no database store for 'mysql': sqlite and postgresql are known"),
         ("sqlite://", 'needs the path of a file .*; in memory, use the store "memory"'),
         ("sqlite:///:memory:", 'needs the path of a file .*; in memory, use the store "memory"'),

@@ -53,10 +53,10 @@ async def test_the_broker_goes_on_without_it(tmp_path, caplog, ruin):
 async def test_one_that_somebody_else_has_open_still_stops_it(tmp_path):
     """That is no damage, and is over soon."""
     folder = tmp_path / "one"
-    async with busway.serve() as other, other.connect() as bus:
-        url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
-        async with busway.serve(data=folder) as server, server.connect() as mine:
-            await mine.create_stream("bills", topics=["bills/**"], store="db", url=url)
-        await bus.create_stream("bills", topics=["bills/**"], store="db", url=url)
+    stores = {"shared": f"sqlite:///{tmp_path / 'shared.sqlite'}"}
+    async with busway.serve(stores=stores) as other, other.connect() as bus:
+        async with busway.serve(data=folder, stores=stores) as server, server.connect() as mine:
+            await mine.create_stream("bills", topics=["bills/**"], store="shared")
+        await bus.create_stream("bills", topics=["bills/**"], store="shared")
         with pytest.raises(busway.DataFailed, match="bills"):
-            await busway.serve(data=folder).start()
+            await busway.serve(data=folder, stores=stores).start()

@@ -25,7 +25,8 @@ class Place:
         self.folder = folder
         self.lasting = kind != "memory"
         self.address = f"unix:{folder / 'bus'}"
-        self.store: dict[str, Any] = {"store": kind if kind in {"memory", "disk"} else "db", "url": url}
+        self.stores = {} if url is None else {"named": url}
+        self.store: dict[str, Any] = {"store": kind if kind in {"memory", "disk"} else "named" if url else "db"}
         self.server: busway.Server
         self._clients = AsyncExitStack()
         self._buses: list[busway.Bus] = []
@@ -41,7 +42,7 @@ class Place:
 
     async def start(self) -> None:
         data = self.folder / "data" if self.lasting else None
-        self.server = await within(busway.serve(self.address, data=data).start())
+        self.server = await within(busway.serve(self.address, data=data, stores=self.stores).start())
         self._running = True
 
     async def stop(self) -> None:

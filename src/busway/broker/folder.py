@@ -4,8 +4,9 @@ import logging
 import os
 import resource
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,9 +25,8 @@ LOG: Final = "log"
 
 def write(folder: Path, config: StreamConfig) -> None:
     """Note what a stream is."""
-    mode = 0o666 if config.url is None else 0o600  # there may be a password in it
     for name in (CONFIG, COPY):
-        replace(folder / name, sealed(config), mode)
+        replace(folder / name, sealed(config))
 
 
 def discard(folder: Path) -> Path:
@@ -65,13 +65,23 @@ def copy_config(folder: Path) -> None:
         log.warning("%s can't be written: %s", copy, error.strerror)
 
 
-def read(folder: Path) -> StreamConfig | None:
-    """What a folder's stream is; None: it was never finished. If that is damaged, its copy tells."""
+class StoreUnnamed(DataFailed):
+    """A stream was made by an earlier version with the URL of its database, which has no name yet."""
+
+
+def read(folder: Path, stores: Mapping[str, str] | None = None) -> StreamConfig | None:
+    """What a folder's stream is; None: it was never finished. If that is damaged, its copy tells.
+
+    A stream of an earlier version may have the URL of its database: it is in the store that has this URL.
+    Raises StoreUnnamed if none has.
+    """
     try:
-        return _read_one(folder, folder / CONFIG)
+        return _read_one(folder, folder / CONFIG, stores or {})
+    except StoreUnnamed:
+        raise
     except DataFailed as error:
         try:
-            copy = _read_one(folder, folder / COPY)
+            copy = _read_one(folder, folder / COPY, stores or {})
         except DataFailed:
             raise error from None
         if copy is None:
@@ -84,9 +94,12 @@ def read(folder: Path) -> StreamConfig | None:
         return copy
 
 
-def _read_one(folder: Path, file: Path) -> StreamConfig | None:
+def _read_one(folder: Path, file: Path, stores: Mapping[str, str]) -> StreamConfig | None:
     try:
-        config = unsealed(file.read_bytes(), StreamConfig)
+        plain = unsealed(file.read_bytes(), dict[str, Any])
+        if (url := plain.pop("url", None)) is not None:
+            plain["store"] = _named(folder, file, url, stores)
+        config = msgspec.convert(plain, StreamConfig)
         made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
     except FileNotFoundError:
         if not any((folder / one).exists() for one in (LOG, FILE)):
@@ -98,7 +111,31 @@ def _read_one(folder: Path, file: Path) -> StreamConfig | None:
         raise DataFailed(f"the stream in {folder} can't be opened: {file}: {error}") from error
     if config.name != folder.name:
         raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
-    return msgspec.structs.replace(made, former=config.former)
+    made = msgspec.structs.replace(made, former=config.former)
+    if url is not None:
+        _forget_url(folder, made)
+    return made
+
+
+def _forget_url(folder: Path, config: StreamConfig) -> None:
+    """Note the name of the store in place of its URL, which may have a password in it."""
+    try:
+        write(folder, config)
+    except OSError as error:
+        log.warning("%s still has the URL of a database: it can't be written: %s", folder / CONFIG, error.strerror)
+    else:
+        log.info("stream %r is in the store %r, which has the URL that the stream had", config.name, config.store)
+
+
+def _named(folder: Path, file: Path, url: object, stores: Mapping[str, str]) -> str:
+    """The name of the store with this URL."""
+    for name, known in stores.items():
+        if known == url:
+            return name
+    raise StoreUnnamed(
+        f"the stream in {folder} can't be opened: {file} names its database by the URL, which has to have a name now. "
+        "Start the broker with --store NAME=URL and the same URL (or --store NAME=env:VARIABLE), once for each URL"
+    )
 
 
 def missing(folder: Path, *, made: bool, new: bool, lost: bool) -> Path | None:

@@ -73,7 +73,7 @@ class Databases:
             try:
                 database, users = Database(url), 0
             except ValueError as error:
-                raise Rejected(f"url: {error}", code=Code.INVALID_SETTING) from error
+                raise Rejected(f"store: {error}", code=Code.INVALID_SETTING) from error
             await database.open()
         self._open[url] = database, users + 1
         return database
@@ -102,8 +102,10 @@ class DatabaseStream(Stream):
         store: "DatabaseStore",
         database: "Database",
         databases: Databases,
+        url: str | PathLike[str],
     ) -> None:
         super().__init__(hub, number, config, front, folder)
+        self._url = url
         self.store = store
         store.kept(self._kept)
         self._database = database
@@ -123,10 +125,16 @@ class DatabaseStream(Stream):
 
     @classmethod
     async def open(
-        cls, hub: "Hub", number: int, config: StreamConfig, folder: Path | None, databases: Databases, begin: int
+        cls,
+        hub: "Hub",
+        number: int,
+        config: StreamConfig,
+        folder: Path | None,
+        databases: Databases,
+        url: str | PathLike[str],
+        begin: int,
     ) -> Self:
         """One that is made begins with the offset `begin`. Raises DataFailed if the database can't be reached or used."""
-        url = _address(config, folder)
         try:
             database = await databases.use(url)
         except DataFailed as error:
@@ -153,7 +161,7 @@ class DatabaseStream(Stream):
             if isinstance(error, DataFailed | StoreFailed):
                 raise _kind(error)(f"stream {config.name!r} can't be opened: {error.reason}") from error
             raise
-        return cls(hub, number, config, front, folder, store=store, database=database, databases=databases)
+        return cls(hub, number, config, front, folder, store=store, database=database, databases=databases, url=url)
 
     async def close(self) -> None:
         self._closed = True
@@ -168,7 +176,7 @@ class DatabaseStream(Stream):
             if self._writing is not None:
                 await asyncio.wait({self._writing})  # its batch was given up
         finally:
-            await self._databases.leave(_address(self.config, self.folder))
+            await self._databases.leave(self._url)
             self.log.close()
 
     async def drop(self) -> None:
@@ -382,7 +390,6 @@ class DatabaseStream(Stream):
         usage = self.store.known
         return {
             **super().figures(),
-            "url": self.config.url and self._database.shown,
             "first": self.first,
             "bytes": usage.bytes,
             "count": usage.count,
@@ -403,14 +410,6 @@ def _kind(error: BaseException) -> type[DataFailed]:
             return Ruined
         cause = cause.__cause__
     return DataFailed
-
-
-def _address(config: StreamConfig, folder: Path | None) -> str | PathLike[str]:
-    if config.url is not None:
-        return config.url
-    if folder is None:
-        raise DataFailed(f"stream {config.name!r} has no url, and there is no data folder for a SQLite file")
-    return folder / FILE
 
 
 def _records(block: bytes) -> list[Record]:

@@ -7,7 +7,7 @@ through it: an unexpected error ends that client's connection, is logged with it
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -221,6 +221,7 @@ class Hub:
         pins: Pins | None = None,
         found: Iterable[Pin] = (),
         folder: Path | None = None,
+        stores: Mapping[str, str] | None = None,
         links: int = 0,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -268,7 +269,7 @@ class Hub:
         self.keeping = Keeping(self, pins, found, fields)
         self.sharing = Sharing(self)
         self.replaying = Replaying(self)
-        self.streaming = Streaming(self, folder)
+        self.streaming = Streaming(self, folder, stores or {})
         self.delivering = Delivering(self)
         self.answering = Answering(self)
         self.directory = Directory(self)

@@ -24,6 +24,7 @@ from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Identity, Offline, Settings
+from busway.store_names import check_stores
 from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
 
@@ -50,6 +51,7 @@ class Server:
         tls: TLS | None = None,
         fields: Fields | None = None,
         data: str | PathLike[str] | None = None,
+        stores: Mapping[str, str] | None = None,
         nodes: Callable[[Hub], Nodes] | None = None,
         doors: Sequence[Callable[["Server"], Door]] = (),
     ) -> None:
@@ -60,6 +62,7 @@ class Server:
         check_type("data", data, (str, PathLike, NoneType), "the path of a folder or None")
         self._fields = encode_fields(fields or {})
         self._data = None if data is None else DataFolder(data)
+        self._stores = check_stores(stores)
         self._pins: Pins | None = None
         # Known before the start, so that clients of this process can be made.
         self.guid = (self._data and self._data.guid()) or f"{ambient.randbits(128):032x}"
@@ -99,6 +102,7 @@ class Server:
                 pins=self._pins,
                 found=found,
                 folder=None if self._data is None else self._data.path,
+                stores=self._stores,
                 links=0 if self._nodes is None else self.settings.interest,
             )
             self._hub = hub

@@ -97,7 +97,7 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/create`: a stream of these settings; where it is stored the broker may choose."""
     name, given = _settings(message)
     if given.get("store") is None:
-        given["store"] = hub.streaming.best if given.get("url") is None else "db"
+        given["store"] = hub.streaming.best
     config = _checked(lambda: StreamConfig.make(name, **given))
     if name not in hub.streaming.streams:
         hub.streaming.check_mirror(config)

@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +18,12 @@ import msgspec
 from busway import ambient
 from busway._core import matches
 from busway.broker.ends import Ends
-from busway.broker.folder import CONFIG, COPY, LOG, copy_config, discard, handles, missing, read, write
-from busway.broker.fronting import Databases, DatabaseStream, Ruined
+from busway.broker.folder import CONFIG, COPY, LOG, StoreUnnamed, copy_config, discard, handles, missing, read, write
+from busway.broker.fronting import FILE, Databases, DatabaseStream, Ruined
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
-from busway.streams import DEFAULT, Store, StreamConfig
+from busway.store_names import unknown_store
+from busway.streams import DEFAULT, STORES, Store, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -52,8 +53,10 @@ class Changes:
 class Streaming:
     """All streams of one hub."""
 
-    def __init__(self, hub: "Hub", folder: Path | None) -> None:
+    def __init__(self, hub: "Hub", folder: Path | None, stores: Mapping[str, str]) -> None:
         self._hub = hub
+        self._stores = stores
+        """URLs of databases by the names that the operator has given them."""
         self._folder = folder / FOLDER if folder is not None else None
         self._guid = bytes.fromhex(hub.guid)
         self.streams: dict[str, Stream] = {}
@@ -118,13 +121,15 @@ class Streaming:
             return []
         except OSError as error:
             raise DataFailed(f"the streams in {self._folder} can't be read: {error.strerror}") from error
-        found = []
+        found: list[StreamConfig] = []
         for folder in folders:
             if folder.name.startswith("."):
                 shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
                 continue
             try:
-                config = read(folder)
+                config = read(folder, self._stores)
+            except StoreUnnamed:
+                raise  # without it, messages of its topics would go to another stream
             except DataFailed as error:
                 self.damaged[folder.name] = error.reason
                 continue
@@ -165,7 +170,7 @@ class Streaming:
         """Change a stream: everything but its store. What it keeps no longer goes at once."""
         async with self._changing:
             stream, before = self.get(config.name), self.get(config.name).config
-            if (before.store, before.url) != (config.store, config.url):
+            if before.store != config.store:
                 raise Rejected(
                     f"the store of stream {config.name!r} can't be changed; make another stream",
                     code=Code.INVALID_SETTING,
@@ -285,11 +290,13 @@ class Streaming:
                 "a stream on disk needs a broker with a data folder (busway serve --data FOLDER)",
                 code=Code.INVALID_SETTING,
             )
-        if config.store == "db" and config.url is None and self._folder is None:
+        if config.store == "db" and self._folder is None:
             raise Rejected(
-                "a stream in a database needs its url, or a broker with a data folder for a SQLite file",
+                "the store 'db' is a SQLite file, and needs a broker with a data folder (busway serve --data FOLDER)",
                 code=Code.INVALID_SETTING,
             )
+        if config.store not in STORES and config.store not in self._stores:
+            raise Rejected(unknown_store(config.store, self._stores), code=Code.INVALID_SETTING)
         for other in self.streams.values():
             if other.config.name == config.name:
                 continue
@@ -342,9 +349,12 @@ class Streaming:
 
     async def _open(self, config: StreamConfig, folder: Path | None) -> Stream:
         number = self.number()
-        if config.store == "db":
+        if config.in_database:
+            address = self._stores.get(config.store) or (folder and folder / FILE)
+            if address is None:
+                raise DataFailed(f"stream {config.name!r} needs a data folder for its SQLite file")
             return await DatabaseStream.open(
-                self._hub, number, config, folder, self._databases, self._ends.begin(config)
+                self._hub, number, config, folder, self._databases, address, self._ends.begin(config)
             )
         place = folder / LOG if folder else None
         native = ambient.open_log(place, name=config.name, begin=self._ends.begin(config), **settings(config))

@@ -18,6 +18,7 @@ from busway.cli.place import KEY, place
 from busway.cluster.config import DEFAULT
 from busway.cluster.servers import FILE, listed
 from busway.settings import DEFAULT_URL, Settings
+from busway.store_names import store_of
 
 _LIMITS = "Limits and times"
 _CLUSTER = "Cluster"
@@ -82,6 +83,15 @@ def serve(
             "--data",
             help="Folder for what outlives the broker: streams, channels, pins, its identity.",
             metavar="FOLDER",
+        ),
+    ] = None,
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--store",
+            help="A database in which clients may store streams, under this name: sqlite:///PATH, "
+            "postgresql://USER@HOST/NAME, env:VARIABLE or file:PATH with such a URL; repeatable.",
+            metavar="NAME=URL",
         ),
     ] = None,
     cluster: Annotated[
@@ -299,12 +309,24 @@ def serve(
             tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
             fields=address.fields(field),
             data=data,
+            stores=_stores(store),
             cluster=member,
             http=_door(http, cors=http_cors, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
     terminal.run(lambda: _serve(server, member, seconds, json=json, quiet=quiet))
+
+
+def _stores(given: list[str] | None) -> dict[str, str]:
+    """The URLs of databases by their names."""
+    stores: dict[str, str] = {}
+    for text in given or ():
+        name, url = store_of(text)
+        if name in stores:
+            raise ValueError(f"the store {name!r} is given twice")
+        stores[name] = url
+    return stores
 
 
 def _door(address: str | None, **given: Any) -> busway.Http | None:

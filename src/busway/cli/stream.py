@@ -99,16 +99,19 @@ def stream_create(
     stream: Name,
     topics: Annotated[list[str], typer.Argument(help="Topics or patterns that it takes.", show_default=False)],
     store: Annotated[
-        Store | None, typer.Option("--store", help="Where; if not told, on disk where the broker has a data folder.")
+        Store | None,
+        typer.Option(
+            "--store",
+            help="memory, disk, db (a SQLite file), or a database by the name that the operator has given it "
+            "(busway serve --store); if not told, on disk where the broker has a data folder.",
+            metavar="NAME",
+        ),
     ] = None,
     safety: Annotated[Safety, typer.Option("--safety", help=_SAFETY)] = "written",
     max_age: Annotated[str, _text("--max-age", help=_AGE, default="1d")] = "1d",
     max_bytes: Annotated[str, _text("--max-bytes", help=_BYTES, default="none")] = "none",
     max_count: Annotated[str, _text("--max-count", help=_COUNT, default="none")] = "none",
     once: Annotated[str, _text("--once", help=_ONCE, default="15m")] = "15m",
-    database: Annotated[
-        str | None, _text("--database", help="URL of the database, with --store db; else a SQLite file.")
-    ] = None,
     retain_until: Annotated[str, _text("--retain-until", help=_UNTIL, default="none")] = "none",
     json: flags.Json = False,
 ) -> None:
@@ -120,7 +123,7 @@ def stream_create(
 
     async def create() -> None:
         async with link.connect(reconnect=False) as bus:
-            made = await bus.create_stream(stream, topics, store=store, safety=safety, url=database, **limits)
+            made = await bus.create_stream(stream, topics, store=store, safety=safety, **limits)
             _tell(await made.info(), json=json)
 
     terminal.run(create)

@@ -215,13 +215,13 @@ class Streams:
         max_bytes: int | None = None,
         max_count: int | None = None,
         once: float | str | timedelta = "15m",
-        url: str | None = None,
         retain_until: str | None = None,
         note: str = "",
     ) -> Stream:
         """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine.
 
-        `store` is memory, disk or db (None: disk if the broker has a data folder, else memory), `safety` what a message is when
+        `store` is memory, disk, db (a SQLite file in the broker's data folder) or the name that the operator of the broker has given
+        a database; None: disk if the broker has a data folder, else memory. `safety` what a message is when
         its publish returns: in memory, written, or synced. Messages stay for `max_age`, or until there are more than `max_bytes`
         or `max_count`; None is no limit. With `retain_until`, the name of a channel, nothing leaves before that channel has done it,
         and nothing at all while there is no such channel. A message that is sent again within `once` is stored once. `note` is
@@ -237,8 +237,8 @@ class Streams:
             "retain_until": retain_until,
             "note": note,
         }
-        if store is not None or url is not None:
-            given |= {"store": store or "db", "url": url}
+        if store is not None:
+            given["store"] = store
         config = StreamConfig.make(name, **given)
         question = {key: getattr(config, key) for key in SETTINGS} | {"name": name}
         if "store" not in given:

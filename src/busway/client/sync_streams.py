@@ -128,7 +128,6 @@ class Streams:
         max_bytes: int | None = None,
         max_count: int | None = None,
         once: float | str | timedelta = "15m",
-        url: str | None = None,
         retain_until: str | None = None,
         note: str = "",
     ) -> Stream:
@@ -144,7 +143,6 @@ class Streams:
                 max_bytes=max_bytes,
                 max_count=max_count,
                 once=once,
-                url=url,
                 retain_until=retain_until,
                 note=note,
             )

@@ -62,7 +62,7 @@ class Applying:
                     log.warning("the stream %r is stored in %s here, not in %s", name, config.store, wanted.store)
                 return
         old = streaming.streams[name].config
-        same: dict[str, Any] = {"store": old.store, "url": old.url}
+        same: dict[str, Any] = {"store": old.store}
         if old.store != "disk" and config.safety == "mirrored":
             same["safety"] = "written"
         changed = old.changed(**{key: getattr(config, key) for key in SETTINGS} | same)
@@ -70,11 +70,11 @@ class Applying:
             await streaming.update(changed)
 
     def _local(self, config: StreamConfig) -> StreamConfig:
-        """As this node can have it: each stores what its own clients publish, so no two share a database."""
+        """As this node can have it. A store with a name is the database that its operator has given that name."""
         best = self._hub.streaming.best
-        if (config.store == "disk" and best != "disk") or (config.store == "db" and (config.url or best != "disk")):
+        if config.store in {"disk", "db"} and best != "disk":
             safety = "written" if config.safety == "mirrored" else config.safety
-            return msgspec.structs.replace(config, store=best, url=None, safety=safety)
+            return msgspec.structs.replace(config, store=best, safety=safety)
         return config
 
     async def _channel(self, stream: str, channel: str, spec: dict[str, Any] | None) -> None:

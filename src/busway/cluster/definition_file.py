@@ -17,7 +17,7 @@ import msgspec
 from busway.broker import data, records
 from busway.broker.record_file import RecordFile
 from busway.broker.records import Damage
-from busway.cluster.definitions import Definition
+from busway.cluster.definitions import Definition, without_url
 from busway.errors import DataFailed
 
 log = logging.getLogger("busway.cluster")
@@ -57,7 +57,7 @@ def decode(body: bytes) -> Noted:
 class DefinitionFile(RecordFile):
     """The file of one node; load() is called before anything else, _write() on its thread."""
 
-    mode = 0o600  # the url of a database may have a password in it
+    mode = 0o600
 
     def __init__(self, folder: Path, whole: Callable[[], Iterable[Noted]]) -> None:
         super().__init__(folder / FILE)
@@ -93,8 +93,10 @@ class DefinitionFile(RecordFile):
                 torn, damage = (found.size, damage) if found.torn else (torn, True)
                 continue
             self._records += 1
-            noted.pop(found.entry.one.key, None)
-            noted[found.entry.one.key] = found.entry
+            one = without_url(found.entry.one)
+            damage = damage or one is not found.entry.one  # then it is written anew, without what was there
+            noted.pop(one.key, None)
+            noted[one.key] = Noted(one, found.entry.lacks)
         self._end = len(content) - torn
         self._look = max(_WORTH, 2 * len(noted))
         try:

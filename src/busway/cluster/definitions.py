@@ -159,10 +159,17 @@ def portions(definitions: Iterable[Definition]) -> Iterator[bytes]:
         yield _HEAD.pack(_ARRAY, len(some)) + b"".join(some)
 
 
+def without_url(one: Definition) -> Definition:
+    """As it is known here: nodes of an earlier version have the URLs of databases in it, which no node is to tell."""
+    if one.spec is None or "url" not in one.spec:
+        return one
+    return msgspec.structs.replace(one, spec={key: value for key, value in one.spec.items() if key != "url"})
+
+
 def read(packed: bytes) -> list[Definition]:
     """Raises Stranger."""
     try:
         found: list[Definition] = _decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"not a list of streams and channels: {error}") from error
-    return found
+    return [without_url(one) for one in found]

@@ -242,7 +242,7 @@ class Mirroring(Talk):
         elif conn not in self._origins:
             return
         for name in [*streams] if ask.all else [*ask.have]:
-            if (stream := streams.get(name)) is not None and stream.config.store != "db":
+            if (stream := streams.get(name)) is not None and not stream.config.in_database:
                 self._offer(conn, stream, ask.have.get(name), ask.noted.get(name))
         for name in ask.have:
             if name not in streams:
@@ -251,7 +251,7 @@ class Mirroring(Talk):
         self._pump(conn)
 
     def _offer(self, conn: int, stream: Stream, have: Have | None, noted: Stamp | None) -> None:
-        if stream.config.store == "db":
+        if stream.config.in_database:
             log.info("stream %r is in a database, and not mirrored: that is its own matter", stream.config.name)
             return
         origin = self._origins[conn]

@@ -65,7 +65,7 @@ class Returning:
         delivering = self._hub.delivering
         stream = self._hub.streaming.streams.get(back.name)
         notes = None if stream is None else delivering.notes(stream)
-        if stream is None or notes is None or stream.config.store == "db":
+        if stream is None or notes is None or stream.config.in_database:
             return
         for told in delivering.standing.absorb(stream, rebuild(entries), back.made, back.gone, back.turn):
             self._wait(back.name, notes, told)

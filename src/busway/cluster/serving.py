@@ -1,11 +1,12 @@
 """A broker, alone or as a node of a cluster; `busway.serve` without its doors."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
 from types import NoneType
+from typing import Any
 
 from busway.broker.doors import Door
 from busway.broker.server import Server
@@ -26,6 +27,7 @@ def serve(
     tls: TLS | None = None,
     fields: Fields | None = None,
     data: str | PathLike[str] | None = None,
+    stores: Mapping[str, str] | None = None,
     cluster: str | Cluster | None = None,
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
@@ -48,7 +50,8 @@ def serve(
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (added := _own_fields(place, name or socket.gethostname())):
         fields = {**added, **(fields or {})}
-    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, nodes=nodes, doors=doors)
+    more: dict[str, Any] = {"data": data, "stores": stores, "nodes": nodes, "doors": doors}
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, **more)
 
 
 def _own_fields(place: Cluster, name: str) -> Fields:

@@ -142,7 +142,7 @@ class Queues:
         await self._bus.create_stream(
             stream_name(topic),
             [topic],
-            store=type_,  # type: ignore[arg-type]
+            store=type_,
             safety="memory" if memory else "written",
             max_age=None,
             max_count=self._settings.memory_count if memory else None,

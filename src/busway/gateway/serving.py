@@ -1,7 +1,7 @@
 """`busway.serve`: a broker, alone or as a node of a cluster, with the doors that it is to have."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType
@@ -31,6 +31,7 @@ def serve(
     tls: TLS | None = None,
     fields: Fields | None = None,
     data: str | PathLike[str] | None = None,
+    stores: Mapping[str, str] | None = None,
     cluster: str | Cluster | None = None,
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
@@ -39,7 +40,8 @@ def serve(
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
     `fields` are added to each message that passes. `data` is a folder for what has to outlive the
-    broker: streams, channels, pins and its guid.
+    broker: streams, channels, pins and its guid. `stores` are databases (`sqlite:///PATH`, `postgresql://USER@HOST/NAME`) by
+    the names under which clients may store streams in them.
 
     With `cluster` (a name, or a `busway.Cluster` for more) or `servers` (some of the others: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) it
     is one of the nodes of a cluster, which know each other by the same name and `key`. If the list has address fields of the server with
@@ -63,6 +65,7 @@ def serve(
         tls=tls,
         fields=fields,
         data=data,
+        stores=stores,
         cluster=cluster,
         servers=servers,
         key=key,

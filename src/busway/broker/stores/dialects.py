@@ -78,7 +78,7 @@ def dialect_of(url: str | os.PathLike[str]) -> Dialect:
         parsed = sqlalchemy.make_url(url)
     except exc.ArgumentError:
         raise ValueError(
-            f"{url!r} is no address of a database: sqlite:///PATH or postgresql://USER@HOST/NAME"
+            "this is no address of a database: write sqlite:///PATH or postgresql://USER@HOST/NAME"
         ) from None
     match parsed.get_backend_name():
         case "sqlite":
@@ -205,7 +205,8 @@ class PostgreSQL:
             import psycopg  # noqa: PLC0415, asked for only where it is needed
         except ImportError as error:
             raise DataFailed(f"PostgreSQL needs psycopg ({error}): {install_command('db')}") from error
-        self.shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
+        # Without what follows "?", where a password may be, too.
+        self.shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
         self.errors: tuple[type[Exception], ...] = (exc.SQLAlchemyError, psycopg.Error)
         self._mine: Row | None = None
         # A server that vanished without a word is noticed within these seconds.
