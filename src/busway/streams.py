@@ -23,6 +23,8 @@ NO_URL: Final = (
 
 DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""
+DEFAULT_AGE: Final = 7 * 86400.0
+"""Seconds for which the stream `default` keeps messages. Any other stream keeps them without a limit, unless one is given."""
 
 LONGEST_NOTE: Final = 1 << 20
 _MOST: Final = 2**63 - 1
@@ -53,7 +55,7 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: tuple[str, ...] = ()
     store: Store = "disk"
     safety: Safety = "written"
-    max_age: float | None = 86400.0
+    max_age: float | None = None
     max_bytes: int | None = None
     max_count: int | None = None
     once: float = 900.0
@@ -112,6 +114,11 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def in_database(self) -> bool:
         """Whether its messages are in a database: in a file of the data folder, or in one that has a name."""
         return self.store not in {"memory", "disk"}
+
+    def differences(self, other: "StreamConfig") -> str:
+        """The settings in which another stream differs, as text."""
+        pairs = ((key, getattr(self, key), getattr(other, key)) for key in SETTINGS)
+        return ", ".join(f"{key} is {mine!r:.60}, not {theirs!r:.60}" for key, mine, theirs in pairs if mine != theirs)
 
     def changed(self, **changes: Any) -> "StreamConfig":
         """With other settings, checked as by make()."""

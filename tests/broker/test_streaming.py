@@ -318,3 +318,12 @@ async def test_a_read_that_a_connection_did_not_wait_for_goes_to_nobody_else(net
         assert (await third).payload == b"the right answer"
     assert [one.payload async for batch in stream.read() for one in batch] == [b"1"]
     assert server.stats()["errors"] == 0
+
+
+async def test_a_data_folder_of_an_earlier_version_keeps_its_limits(tmp_path: Path) -> None:
+    for name, topics in (("default", "[]"), ("orders", '["orders/**"]')):
+        folder = tmp_path / "data" / "streams" / name
+        folder.mkdir(parents=True)
+        (folder / "stream.json").write_text(f'{{"name": "{name}", "topics": {topics}, "max_age": 86400.0}}')
+    async with busway.serve(data=tmp_path / "data") as server, server.connect() as bus:
+        assert {one.name: one.max_age for one in await bus.streams()} == {"default": 86400.0, "orders": 86400.0}

@@ -293,7 +293,7 @@ async def test_replay_shows_how_far_it_is_on_a_terminal_only(shell, bus, orders,
 async def test_info_shows_streams(shell, orders):
     shown = await shell.run("info", "--no-connections")
     (line,) = [line for line in shown.lines if line.startswith("orders ")]
-    assert line.split()[:5] == ["orders", "orders/**", "disk", "written", "1d"]
+    assert line.split()[:5] == ["orders", "orders/**", "disk", "written", "for"]
     streams = json.loads((await shell.run("info", "--json")).out)["streams"]
     assert [(one["name"], one["next"], one["damage"]) for one in streams] == [("default", 1, 0), ("orders", 3, 0)]
 

@@ -41,12 +41,12 @@ async def test_only_what_is_marked_is_kept(net: Net) -> None:
 
 
 async def test_for_a_time_at_most(net: Net, tmp_path: Path) -> None:
-    """ "por um periodo de tempo máximo (ex: 1 dia)". A day is what it is unless somebody says otherwise."""
+    """ "por um periodo de tempo máximo (ex: 1 dia)". Without a limit a stream keeps everything."""
     server = await net.serve(data=tmp_path / "data")
     bus = await net.connect()
     assert server._hub is not None
     streaming = server._hub.streaming
-    assert streaming.get("default").config.max_age == 86400
+    assert streaming.get("default").config.max_age == 7 * 86400
     await bus.create_stream("short", topics=["short"], store="memory", max_age=0.05)
     await bus.publish("short", b"old", durable=True)
     async with asyncio.timeout(PATIENCE):

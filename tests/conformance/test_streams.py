@@ -52,6 +52,22 @@ async def test_a_stream_takes_what_is_published_durably_on_its_topics(net: Net) 
     assert info.broker == stream.broker == net.server.guid
 
 
+async def test_a_stream_without_limits_keeps_everything(net: Net) -> None:
+    bus = await net.connect()
+    info = await (await bus.create_stream("orders", ["orders/**"])).info()
+    assert (info.max_age, info.max_bytes, info.max_count) == (None, None, None)
+    default = await (await bus.stream("default")).info()
+    assert (default.max_age, default.max_bytes, default.max_count) == (7 * 86400.0, None, None)
+
+
+async def test_an_error_names_the_settings_that_differ(net: Net) -> None:
+    bus = await net.connect()
+    await bus.create_stream("orders", ["orders/**"], max_age="1d")
+    with pytest.raises(busway.Rejected, match=r"max_age is 86400\.0, not None") as caught:
+        await bus.create_stream("orders", ["orders/**"])
+    assert caught.value.code == busway.errors.Code.DUPLICATE
+
+
 async def test_the_broker_chooses_the_best_store_it_has(net: Net) -> None:
     await net.serve(data=net.folder / "data")
     bus = await net.connect()

@@ -23,7 +23,7 @@ from busway.broker.fronting import FILE, Databases, DatabaseStream, Ruined
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
 from busway.store_names import unknown_store
-from busway.streams import DEFAULT, STORES, Store, StreamConfig
+from busway.streams import DEFAULT, DEFAULT_AGE, STORES, Store, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -82,7 +82,7 @@ class Streaming:
         if DEFAULT not in configs:
             if DEFAULT in self.damaged:  # there is no broker without it
                 raise DataFailed(self.damaged[DEFAULT])
-            configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best)
+            configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best, max_age=DEFAULT_AGE)
         async with self._changing:
             for config in configs.values():
                 try:
@@ -156,7 +156,11 @@ class Streaming:
             if (old := self.streams.get(config.name)) is not None:
                 if msgspec.structs.replace(old.config, former=()) == config:
                     return old
-                raise Rejected(f"there is a stream {config.name!r} with other settings; update it", code=Code.DUPLICATE)
+                raise Rejected(
+                    f"there is a stream {config.name!r} with other settings ({old.config.differences(config)}); "
+                    "ask for those that it has, or update it",
+                    code=Code.DUPLICATE,
+                )
             self._refuse_damaged(config.name)
             self._check(config)
             self._check_room(config.name)

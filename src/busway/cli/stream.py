@@ -108,7 +108,7 @@ def stream_create(
         ),
     ] = None,
     safety: Annotated[Safety, typer.Option("--safety", help=_SAFETY)] = "written",
-    max_age: Annotated[str, _text("--max-age", help=_AGE, default="1d")] = "1d",
+    max_age: Annotated[str, _text("--max-age", help=_AGE, default="none")] = "none",
     max_bytes: Annotated[str, _text("--max-bytes", help=_BYTES, default="none")] = "none",
     max_count: Annotated[str, _text("--max-count", help=_COUNT, default="none")] = "none",
     once: Annotated[str, _text("--once", help=_ONCE, default="15m")] = "15m",

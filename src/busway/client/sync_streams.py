@@ -124,7 +124,7 @@ class Streams:
         *,
         store: Store | None = None,
         safety: Safety = "written",
-        max_age: float | str | timedelta | None = "1d",
+        max_age: float | str | timedelta | None = None,
         max_bytes: int | None = None,
         max_count: int | None = None,
         once: float | str | timedelta = "15m",
