@@ -10,6 +10,7 @@ from busway.client import Bus, Event, EventStream, Gathering, Request, Service, 
 from busway.client.channel import Channel
 from busway.client.streams import Stream
 from busway.client.typed import Protocol, Received, decode, encode, protocol
+from busway.client.typed_channel import Delivered, TypedChannel
 from busway.client.typed_wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
 from busway.errors import (
@@ -70,6 +71,7 @@ __all__ = [
     "Cluster",
     "ConnectFailed",
     "DataFailed",
+    "Delivered",
     "Disconnected",
     "Event",
     "EventStream",
@@ -122,6 +124,7 @@ __all__ = [
     "StreamPart",
     "Subscription",
     "Timeout",
+    "TypedChannel",
     "TypedRequest",
     "TypedService",
     "TypedSubscription",

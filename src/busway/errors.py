@@ -239,6 +239,13 @@ class PayloadError(BusError, ValueError):
         self.topic = topic
         self.field = field
 
+    @property
+    def brief(self) -> str:
+        """The field and what is wrong with it: `$.amount: expected int, got str`."""
+        path = f"${'' if self.field.startswith('[') else '.'}{self.field}" if self.field else "$"
+        reason = self.reason.replace("`", "")
+        return f"{path}: {reason[:1].lower()}{reason[1:]}"
+
     def __str__(self) -> str:
         place = f"field {self.field!r} of " if self.field else ""
         source = f"a message on topic {self.topic!r}" if self.topic else "a payload"

@@ -21,6 +21,7 @@ from busway.client.sync import Bus
 from busway.client.sync_channels import Channel
 from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
 from busway.client.sync_streams import Stream
+from busway.client.sync_typed_channel import Delivered, TypedChannel
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
 from busway.fields import Fields
@@ -34,6 +35,7 @@ _T = TypeVar("_T")
 __all__ = [
     "Bus",
     "Channel",
+    "Delivered",
     "Events",
     "Gathering",
     "Request",
@@ -41,6 +43,7 @@ __all__ = [
     "Service",
     "Stream",
     "Subscription",
+    "TypedChannel",
     "TypedRequest",
     "connect",
     "serve",

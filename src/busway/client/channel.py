@@ -24,7 +24,7 @@ from busway.checks import check_count, check_timeout, check_type
 from busway.client.connection import Connection
 from busway.client.core import Core
 from busway.client.events import Event
-from busway.client.failure import described
+from busway.client.failure import Misfit, described, misfit
 from busway.client.ghosts import Ghosts, Sifted
 from busway.client.lease_renewal import LeaseRenewal, Places
 from busway.client.places import Start, info_of, start_of
@@ -36,6 +36,7 @@ from busway.errors import (
     Code,
     Disconnected,
     LocalProtocolError,
+    PayloadError,
     Reject,
     Rejected,
     Timeout,
@@ -164,12 +165,16 @@ class Channel(Taking):
                     raise
                 break
             except BaseException:
-                if batch:  # somebody else gets it
-                    self._ready = self._laid_out([*batch, *self._ready])
-                    self._wake()
+                self.put_back(batch)
                 raise
             batch += self._batch(most - len(batch))
         return batch
+
+    def put_back(self, batch: list[Message]) -> None:
+        """Messages that were taken and are for the next consumer."""
+        if batch:
+            self._ready = self._laid_out([*batch, *self._ready])
+            self._wake()
 
     async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
         """Have the broker hand out so many; none if whoever waits has to look again."""
@@ -272,6 +277,11 @@ class Channel(Taking):
         """No consumer can deal with these: they become dead letters at once, with this reason."""
         check_type("reason", reason, str, "a text")
         return self._fail(messages, None, described(reason, consumer=self._core.name), reject=True)
+
+    def refuse(self, message: Message, error: PayloadError) -> Settled:
+        """The payload of a message does not fit its type: report it and make it a dead letter at once."""
+        self._core.report(error, "a dead letter", self.label)
+        return self._fail(message, None, misfit(error, consumer=self._core.name), reject=True)
 
     def extend(self, messages: Message | Iterable[Message]) -> Settled:
         """Work on these goes on: their lease begins anew."""
@@ -505,6 +515,9 @@ class Channel(Taking):
         self._done.discard(place)
 
     def _failed(self, message: Message, error: BaseException) -> None:
+        if isinstance(error, Misfit):
+            self.refuse(message, error.error)
+            return
         if not isinstance(error, Reject):
             self._core.report(error, "the handler", self.label)
         if (message.broker or "", message.offset or 0) not in self._done:

@@ -1,8 +1,9 @@
 """The verbs of a bus for channels: consume one, make, change, list and remove them."""
 
 import base64
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
 from busway._core import check_pattern, check_topic
 from busway.checks import check_callable, check_type
@@ -12,9 +13,16 @@ from busway.client.places import Start, info_of, start_of
 from busway.client.reading import ask
 from busway.client.sending import Sender
 from busway.client.taking import Handler
+from busway.client.typed import Kind, kind_for
+from busway.client.typed_channel import Delivered, TypedChannel, handling, reading
 from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
 from busway.streams import ChannelInfo, check_name, seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
 
 SETTINGS: Final = (
     "lease",
@@ -28,6 +36,24 @@ SETTINGS: Final = (
 )
 
 
+class ChannelOptions(TypedDict, total=False):
+    """The keyword arguments of channel(), beside the handler."""
+
+    window: int
+    create: bool
+    start: Start | None
+    lease: float | str | timedelta | None
+    max_deliveries: int | None
+    dead_letter: str | None
+    topic: str | None
+    where: Where | None
+    exclusive: bool | None
+    delete_on_leave: bool | None
+    paused: bool | None
+    concurrency: int
+    max_processing: float | str | timedelta | None
+
+
 class Channels:
     """What a bus does with channels."""
 
@@ -35,10 +61,28 @@ class Channels:
     _sender: Sender
     _drain: float
 
+    @overload
+    def channel(
+        self, stream: str, name: str, *, handler: Handler | None = None, **options: "Unpack[ChannelOptions]"
+    ) -> Channel: ...
+
+    @overload
     def channel(
         self,
+        protocol: type[T],
         stream: str,
         name: str,
+        /,
+        *,
+        handler: Callable[[Delivered[T]], object] | None = None,
+        **options: "Unpack[ChannelOptions]",
+    ) -> TypedChannel[T]: ...
+
+    def channel(
+        self,
+        stream: str | type[Any],
+        name: str,
+        channel: str | None = None,
         *,
         window: int = 64,
         create: bool = True,
@@ -51,10 +95,10 @@ class Channels:
         exclusive: bool | None = None,
         delete_on_leave: bool | None = None,
         paused: bool | None = None,
-        handler: Handler | None = None,
+        handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
         max_processing: float | str | timedelta | None = MAX_PROCESSING,
-    ) -> Channel:
+    ) -> Channel | TypedChannel[Any]:
         """Consume a channel: messages of a stream that all its consumers share, each to be acknowledged.
 
         ::
@@ -75,8 +119,17 @@ class Channels:
         The leases of the messages that this consumer holds are extended by themselves until they are acknowledged or given
         back. A message that is worked on for longer than `max_processing` (1 h; None: no limit; 0: nothing is extended) is
         reported, and redelivered when its lease ends.
+
+        `channel(Order, "orders", "billing")` gives the typed messages of a protocol: those on topics below its prefix, or on the
+        `topic` below the prefix. A payload that does not fit the type becomes a dead letter at once.
         """
         check_callable("handler", handler)
+        kind, stream, name = kind_and_names(stream, name, channel)
+        read = None
+        if kind is not None:
+            read = reading(kind, Delivered)
+            topic = kind.channel_topic(topic)
+            handler = None if handler is None else handling(read, handler)
         settings = _checked(
             lease=lease,
             max_deliveries=max_deliveries,
@@ -87,7 +140,7 @@ class Channels:
             delete_on_leave=delete_on_leave,
             paused=paused,
         )
-        return Channel(
+        made = Channel(
             self._core,
             check_name("stream", stream),
             check_name("channel", name),
@@ -101,6 +154,7 @@ class Channels:
             drain=self._drain,
             max_processing=max_processing,
         )
+        return made if read is None else TypedChannel(made, read)
 
     async def create_channel(
         self, stream: str, name: str, *, start: Start | None = None, **settings: Any
@@ -139,6 +193,13 @@ class Channels:
 
     async def _ask_channel(self, topic: str, question: dict[str, Any]) -> Any:
         return (await ask(self._sender, topic, question)).json()
+
+
+def kind_and_names(first: str | type[Any], second: str, third: str | None) -> tuple[Kind[Any] | None, str, str]:
+    """The protocol, if there is one, the stream and the channel that channel() is given."""
+    if isinstance(first, str) == (third is not None):
+        raise TypeError("channel() takes a stream and a channel, or a protocol, a stream and a channel")
+    return (None, first, second) if isinstance(first, str) else (kind_for(first), second, third or "")
 
 
 def _named(stream: str, name: str) -> dict[str, Any]:

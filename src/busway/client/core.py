@@ -28,6 +28,7 @@ from busway.errors import (
     Disconnected,
     Forked,
     LocalProtocolError,
+    PayloadError,
     from_code,
 )
 from busway.fields import Fields, encode_fields
@@ -231,7 +232,13 @@ class Core:
     def report(self, error: BaseException, what: str, topic: str = "") -> None:
         """Something went wrong where nobody waits for it, such as in a user's handler: log, count, event, hook."""
         self.errors += 1
-        log.error("%s%s: %s", what, f" of {topic!r}" if topic else "", type(error).__name__, exc_info=error)
+        place = f" of {topic!r}" if topic else ""
+        if isinstance(
+            error, PayloadError
+        ):  # another client's fault, which the text describes: a traceback adds nothing
+            log.warning("%s%s: %s", what, place, error)
+        else:
+            log.error("%s%s: %s", what, place, type(error).__name__, exc_info=error)
         self.events.tell(Event(kind="error", error=error, topic=topic))
         if self._on_error is not None:
             try:

@@ -6,13 +6,26 @@ from functools import cache
 from typing import Any, Final
 
 from busway.checks import check_type
-from busway.errors import Reject
+from busway.errors import PayloadError, Reject
 
 _REASON: Final = 1024
 _TRACEBACK: Final = 2048
 _LINES: Final = 10
 _NAME: Final = 256
 """The most characters of a reason and a traceback, lines of a traceback, and characters of a name."""
+
+
+class Misfit(Reject):
+    """A message of a typed channel whose payload does not fit; its handler was not called."""
+
+    def __init__(self, error: PayloadError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def misfit(error: PayloadError, *, consumer: str = "") -> dict[str, Any]:
+    """The map `failure` of a NACK for a payload that does not fit its type: the reason names the field."""
+    return described(error.brief, consumer=consumer) | {"error": type_name(error)}
 
 
 def described(reason: str | None, error: BaseException | None = None, *, consumer: str = "") -> dict[str, Any]:

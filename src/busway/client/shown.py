@@ -85,6 +85,55 @@ class ShowsFigures:
         return self._inner.interrupted
 
 
+class ChannelFigures(Protocol):
+    """What every channel tells of itself."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+
+
+class ShowsChannel:
+    """Around a channel."""
+
+    _inner: ChannelFigures
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def window(self) -> int:
+        return self._inner.window
+
+    @property
+    def lost(self) -> int:
+        """Messages that the stream dropped before they were acknowledged."""
+        return self._inner.lost
+
+    @property
+    def pending(self) -> int:
+        """Messages that have arrived and were not taken yet."""
+        return self._inner.pending
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+
 def before(reached: Positions, held: Iterable[Message]) -> Positions:
     """How far a consumer has come if it did not get these."""
     found = dict(reached)

@@ -8,26 +8,34 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from weakref import ref
 
 from busway.client import bus as asynchronous
-from busway.client.channel import MAX_PROCESSING, Channel as AsyncChannel
+from busway.client.channel import Channel as AsyncChannel
+from busway.client.channels import ChannelOptions, kind_and_names
 from busway.client.places import Start
 from busway.client.portal import Portal
 from busway.client.settling import Settled
+from busway.client.shown import ShowsChannel
 from busway.client.sync_parts import Part
+from busway.client.sync_typed_channel import Delivered, TypedChannel
 from busway.client.threads import in_threads
-from busway.errors import Closed, Timeout
-from busway.fields import Where
+from busway.client.typed_channel import handling, reading
+from busway.errors import Closed, PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
 
 _AHEAD: Final = 64
 """Messages that recv() has brought over from the other thread at once."""
 
 
-class Channel(Part):
+class Channel(Part, ShowsChannel):
     """A channel of a stream; iterate, recv(), take() or batches(), and ack() each message. Threads may share one."""
 
     _inner: AsyncChannel
@@ -114,6 +122,18 @@ class Channel(Part):
         """No consumer can deal with these: they become dead letters at once, with this reason."""
         self._settle(lambda given: self._inner.reject(given, reason), messages)
 
+    def refuse(self, message: Message, error: PayloadError) -> None:
+        """The payload of a message does not fit its type: report it and make it a dead letter at once."""
+
+        async def refused() -> None:
+            self._inner.refuse(message, error)
+
+        self._portal.call(refused)
+
+    def put_back(self, batch: list[Message]) -> None:
+        """Messages that were taken and are for the next consumer."""
+        self._ahead.extendleft(reversed(batch))
+
     def extend(self, messages: Message | Iterable[Message]) -> None:
         """Work on these goes on: their lease begins anew."""
         self._settle(self._inner.extend, messages)
@@ -127,23 +147,6 @@ class Channel(Part):
         self._portal.call(settled)
 
     # The channel itself.
-
-    @property
-    def stream(self) -> str:
-        return self._inner.stream
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def window(self) -> int:
-        return self._inner.window
-
-    @property
-    def lost(self) -> int:
-        """Messages that the stream dropped before they were acknowledged."""
-        return self._inner.lost
 
     @property
     def pending(self) -> int:
@@ -175,53 +178,53 @@ class Channels:
     _portal: Portal
     _inner: asynchronous.Bus
 
+    @overload
     def channel(
         self,
         stream: str,
         name: str,
         *,
-        window: int = 64,
-        create: bool = True,
-        start: Start | None = None,
-        lease: float | str | timedelta | None = None,
-        max_deliveries: int | None = None,
-        dead_letter: str | None = None,
-        topic: str | None = None,
-        where: Where | None = None,
-        exclusive: bool | None = None,
-        delete_on_leave: bool | None = None,
-        paused: bool | None = None,
         handler: Callable[[Message], object] | None = None,
+        **options: "Unpack[ChannelOptions]",
+    ) -> Channel: ...
+    @overload
+    def channel(
+        self,
+        protocol: type[T],
+        stream: str,
+        name: str,
+        /,
+        *,
+        handler: Callable[[Delivered[T]], object] | None = None,
+        **options: "Unpack[ChannelOptions]",
+    ) -> TypedChannel[T]: ...
+    def channel(
+        self,
+        stream: Any,
+        name: str,
+        channel: str | None = None,
+        *,
+        handler: Any = None,
         concurrency: int = 1,
-        max_processing: float | str | timedelta | None = MAX_PROCESSING,
-    ) -> Channel:
-        """Consume a channel of a stream; its messages are handed out when this returns. A handler runs in `concurrency` threads."""
+        **options: Any,
+    ) -> Channel | TypedChannel[Any]:
+        """Consume a channel of a stream; its messages are delivered when this returns. A handler runs in `concurrency` threads."""
         called, pool = in_threads("handler", handler, concurrency)
+        kind, stream, name = kind_and_names(stream, name, channel)
+        read: Callable[[Message], Delivered[Any]] | None = None
+        if kind is not None:
+            read = reading(kind, Delivered)
+            options["topic"] = kind.channel_topic(options.get("topic"))
+            called = None if called is None else handling(read, called)
 
         async def consumed() -> Channel:
-            inner = self._inner.channel(
-                stream,
-                name,
-                window=window,
-                create=create,
-                start=start,
-                lease=lease,
-                max_deliveries=max_deliveries,
-                dead_letter=dead_letter,
-                topic=topic,
-                where=where,
-                exclusive=exclusive,
-                delete_on_leave=delete_on_leave,
-                paused=paused,
-                handler=called,
-                concurrency=concurrency,
-                max_processing=max_processing,
-            )
+            inner = self._inner.channel(stream, name, handler=called, concurrency=concurrency, **options)
             channel = Channel(self._portal, inner, pool)
             await inner.start()
             return channel
 
-        return self._portal.call(consumed)
+        made = self._portal.call(consumed)
+        return made if read is None else TypedChannel(made, read)
 
     def create_channel(self, stream: str, name: str, *, start: Start | None = None, **settings: Any) -> ChannelInfo:
         """Make a channel without consuming it; one that is there gets these settings."""

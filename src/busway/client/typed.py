@@ -68,6 +68,10 @@ class Kind(Generic[T]):
             return f"re:{re.escape(self.prefix)}/(?:{pattern[3:]})"
         return pattern if pattern.startswith("re:") else self.topic(pattern)
 
+    def channel_topic(self, topic: str | None) -> str | None:
+        """The setting `topic` of a channel that delivers only messages of this protocol."""
+        return self.pattern("**" if topic is None else topic) if self.prefix else topic
+
     def receive(self, message: Message) -> "Received[T]":
         """A message with its value; the word that everything kept has been handed over has none."""
         try:
