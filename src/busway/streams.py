@@ -25,6 +25,10 @@ DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""
 DEFAULT_AGE: Final = 7 * 86400.0
 """Seconds for which the stream `default` keeps messages. Any other stream keeps them without a limit, unless one is given."""
+DEAD: Final = "dead"
+"""The stream of dead letters, which the broker makes for the first of them."""
+DEAD_TOPICS: Final = "dead/**"
+"""The topics of that stream."""
 
 LONGEST_NOTE: Final = 1 << 20
 _MOST: Final = 2**63 - 1

@@ -260,7 +260,7 @@ async def test_after_max_deliveries_it_goes_to_the_dead_letter_topic(net: Net) -
             "dead_times": 1,
         }
         assert letter.time_ns == message.time_ns
-        assert letter.stream == "default"
+        assert letter.stream == "dead"
         await shown(bus, dead=1, floor=2, dying=0, lag=0)
         assert await nothing(bus, channel)
     async with bus.subscribe("dead/**", since="all") as reader:  # it is stored

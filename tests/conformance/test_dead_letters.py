@@ -130,9 +130,10 @@ async def test_a_letter_that_dies_again_tells_of_its_last_death(net: Net) -> Non
         (message,) = await some(channel, 1)
         await message.nack(0, "x")
         await (await channel.recv(timeout=PATIENCE)).reject("unknown customer")
-        async with bus.channel("default", "d", topic="dead/**", dead_letter="late") as undertaker:
+        await shown(bus, dead=1)
+        async with bus.channel("dead", "d", dead_letter="late") as undertaker:
             (letter,) = await some(undertaker, 1)
             await letter.reject("unknown letter")
             (again,) = await gather(late, 1)
     assert (again.fields["dead_times"], again.fields["dead_reason"]) == (2, "unknown letter")
-    assert (again.fields["dead_stream"], again.fields["dead_deliveries"]) == ("default", 1)
+    assert (again.fields["dead_stream"], again.fields["dead_deliveries"]) == ("dead", 1)

@@ -1,7 +1,7 @@
-"""Dead letters: messages that no consumer of a channel could deal with are stored under another topic.
+"""Dead letters: stores messages that no consumer of a channel could deal with under the channel's dead-letter topic.
 
-They keep payload, sender, time and fields; fields that begin with `dead_` tell where they come from. Each is stored once, also
-when the broker is killed between storing it and noting that.
+A dead letter keeps payload, sender, time and fields of its message; fields that begin with `dead_` record where it comes from and
+why it died. Each is stored once, also if the broker is killed after storing it and before noting that in the channel's journal.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import msgspec
 from busway import ambient
 from busway._core import Block
 from busway.broker.channel_actions import Dead
+from busway.broker.dead_stream import DeadStream
 from busway.broker.handing import Handing
 from busway.broker.stream import BILLION
 from busway.errors import BusError, Code
@@ -25,8 +26,7 @@ log = logging.getLogger("busway.broker")
 
 _RETRY: Final = 1.0
 _TIMES: Final = 3
-"""So often a message is put into a dead-letter topic: two channels that read each other's dead must not go on for ever."""
-
+"""The most times that one message becomes a dead letter, so that two channels that read each other's dead letters come to an end."""
 
 FIELDS: Final = frozenset(
     f"dead_{name}"
@@ -39,21 +39,29 @@ FIELDS: Final = frozenset(
 
 
 class Burying:
-    """What all channels of a hub put into their dead-letter topics."""
+    """Stores the dead letters of all channels of a hub."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
+        self._stream = DeadStream(hub)
         self._tickets = count(1)
         self._under_way: dict[int, tuple[Handing, int]] = {}
-        """By ticket: whose it is, and its offset."""
+        """By ticket: the channel of a letter that is being stored, and the offset of its message."""
+
+    def stop(self) -> None:
+        self._stream.stop()
 
     def bury(self, handing: Handing, block: Block, dead: Dead) -> None:
-        """Store these; the channel hears it when they are safe."""
+        """Store dead letters for these messages; the channel is told when they are safe, or to try again later."""
         (start, many), deliveries = dead
         name, stream = handing.name, handing.stream.config.name
         if not handing.dead_topic:
             log.warning("channel %r of stream %r gives up %d messages from offset %d on", name, stream, many, start)
             handing.do(handing.machine.dead_done(start, handing.now, many))
+            return
+        if (delay := self._stream.missing_for(handing.dead_topic)) is not None:
+            handing.machine.dead_failed(start, delay, handing.now, many)
+            handing.do(())
             return
         for offset in range(start, start + many):
             row = block.get(offset)

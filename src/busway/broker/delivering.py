@@ -104,6 +104,7 @@ class Delivering:
             await notes.stop()
 
     async def close(self) -> None:
+        self._burying.stop()
         for task in list(self._tasks):
             task.cancel()
         for notes in self.noted.values():

@@ -1,0 +1,69 @@
+"""The stream `dead`, which stores dead letters without limits: makes it before the first dead letter is stored.
+
+A stream of an operator that takes the dead-letter topic comes first. Where `dead` can't be made, because its name or a part
+of its topics is taken, the stream `default` takes the letters, as for any other topic that no stream claims.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from busway._core import matches
+from busway.errors import BusError, DataFailed
+from busway.streams import DEAD, DEAD_TOPICS, StreamConfig
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+_SOON: Final = 0.02
+"""Seconds until a channel tries again while the stream is being made."""
+_RETRY: Final = 1.0
+"""Seconds until it tries again after that failed."""
+
+
+class DeadStream:
+    """Makes the stream `dead` of one hub where it is needed."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._making: asyncio.Task[None] | None = None
+        self._failed: str | None = None
+        """Why the disk refused the stream."""
+        self._refused: tuple[int, str] | None = None
+        """Why the stream can't be made, as of how many changes of streams."""
+
+    def stop(self) -> None:
+        if self._making is not None:
+            self._making.cancel()
+
+    def missing_for(self, topic: str) -> float | None:
+        """Seconds until a letter of this topic is to be tried again, because the stream is not there yet; None: store it now."""
+        streaming = self._hub.streaming
+        if not matches(topic, DEAD_TOPICS) or streaming.taking(topic) is not None:
+            return None
+        if self._refused is not None and self._refused[0] == streaming.changes.count:
+            return None
+        if self._making is None:
+            self._making = self._hub.loop.create_task(self._make(), name="busway dead letters")
+        return _SOON if self._failed is None else _RETRY
+
+    async def _make(self) -> None:
+        streaming = self._hub.streaming
+        safe = "synced" if streaming.best == "disk" else "written"
+        config = StreamConfig.make(DEAD, topics=[DEAD_TOPICS], store=streaming.best, safety=safe, max_age=None)
+        try:
+            await streaming.create(config)
+            self._failed = None
+        except DataFailed as error:
+            if error.reason != self._failed:
+                log.warning("dead letters can't be stored and stay with their channels: %s", error.reason)
+            self._failed = error.reason
+        except BusError as error:
+            before, self._refused = self._refused, (streaming.changes.count, error.reason)
+            if before is None or before[1] != error.reason:
+                text = "the stream 'dead' can't be made, so the stream 'default' stores dead letters, within its limits: %s"
+                log.warning(text, error.reason)
+        finally:
+            self._making = None
