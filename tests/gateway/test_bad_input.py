@@ -19,7 +19,7 @@ async def test_broken_json(door, data):
         await ws.socket.send_bytes(data)
         answer = await ws.recv()
         assert (answer["status"], answer["body"]) == (400, "json format required")
-        assert (await ws.ask(cmd="ping"))["status"] == 200
+        assert (await ws.ask(cmd="ping", id="p"))["status"] == 200
     if data:
         async with door.session.post(door.url + "/", data=data) as response:
             assert (response.status, (await response.json())["body"]) == (400, "json format required")
@@ -97,7 +97,7 @@ async def test_huge_bodies(tmp_path):
                 ws.socket._writer.transport.write(head + part)
             closed = await asyncio.wait_for(ws.socket.receive(), 10)
             assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1009)
-        await other.done(cmd="ping")
+        await other.done(cmd="ping", id="p")
 
 
 async def test_a_body_beyond_what_the_bus_takes(tmp_path):
@@ -217,7 +217,7 @@ async def test_header_injection(door):
         assert (response.status, await response.text()) == (200, "y")
         assert "Set-Cookie" not in response.headers
         response.close()
-        await caller.done(cmd="ping")
+        await caller.done(cmd="ping", id="p")
 
 
 async def test_pages_of_elsewhere(tmp_path):

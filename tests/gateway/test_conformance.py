@@ -115,7 +115,7 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
             ),
         ],
     ),
-    ("ping", [({"cmd": "ping"}, 200, "OK, PING")]),
+    ("ping", [({"cmd": "ping", "id": "p"}, 200, "OK, PING")]),
     (
         "query",
         [
@@ -325,7 +325,7 @@ async def test_what_is_missing_for_create(door):
 
 async def test_an_id_is_given_if_there_is_none(door, form):
     async with door.ws(form) as ws:
-        first, second = await ws.ask(cmd="ping"), await ws.ask(cmd="ping")
+        first, second = await ws.ask(cmd="remove", mq="Q"), await ws.ask(cmd="remove", mq="Q")
         assert len(first["id"]) == 36
         assert first["id"] != second["id"]
 

@@ -92,7 +92,7 @@ async def test_silent_clients_are_closed():
 async def test_pings_of_the_websocket(door):
     async with door.ws() as ws:
         await ws.socket.ping(b"there?")
-        await ws.done(cmd="ping")
+        await ws.done(cmd="ping", id="p")
 
 
 async def test_any_path_and_other_clients(door):
@@ -162,7 +162,7 @@ async def test_keys(tmp_path, form):
             await ws.socket.send_str(json.dumps(made | (tamper or {}), ensure_ascii=False))
             return doors.flat(await ws.raw())
 
-        assert (await ws.ask(cmd="ping"))["status"] == 200
+        assert (await ws.ask(cmd="ping", id="p"))["status"] == 200
         refused = await ws.ask(cmd="create", mq="orders/1")
         assert (refused["status"], refused["body"]) == (403, "missing apiKey in request")
         assert (await ask(cmd="create", mq="orders/1", channel="C"))["status"] == 200
@@ -230,4 +230,4 @@ async def test_no_more_clients_than_there_is_room_for():
         assert (await door.http.get("/?cmd=ping"))[0] == 503
         for path in ("/healthz", "/readyz"):
             assert (await door.http.get(path))[0] == 200, path
-        await ws.done(cmd="ping")
+        await ws.done(cmd="ping", id="p")

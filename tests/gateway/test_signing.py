@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from busway.gateway.signing import control, form_of, sign, signed, signed_text, verify
+from busway.gateway.signing import JAVASCRIPT, PYTHON, control, form_of, sign, signed, signed_text, verify
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "zbus-signatures.json").read_text("utf-8"))
 KEY, SECRET = VECTORS["apiKey"], VECTORS["secretKey"]
@@ -117,4 +117,42 @@ def test_signatures_are_compared_in_constant_time(monkeypatch):
     assert verify(whole, SECRET)
     assert not verify({**whole, "signature": "0" * 64}, SECRET)
     assert len(compared) == 2
+    odd = {**ODD, "headers": {**ODD["headers"], "signature": "0" * 64}}
+    assert not verify(odd, SECRET)
+    assert len(compared) == 5, "each text is compared, whatever the others say"
     assert all(type(a) is bytes for pair in compared for a in pair)
+
+
+ODD = {
+    "headers": {"cmd": "route", "id": "1", "mqType": None},
+    "status": 200,
+    "body": [None, {"z": None, "a": "ż\u2028\x7f/\n😀"}],
+}
+
+
+@pytest.mark.parametrize("request_", [ODD, ODD | {"body": None}, {"cmd": "pub", "\uffff": 1, "\U00010000": None}])
+def test_python_clients_sign_what_json_dumps_writes(request_):
+    text = signed_text(request_, KEY, writing=PYTHON).decode()
+    held = dict(request_)
+    if "headers" in held:
+        held["headers"] = {**held["headers"], "apiKey": KEY}
+    else:
+        held["apiKey"] = KEY
+    assert text == json.dumps(held, separators=(",", ":"), sort_keys=True)
+
+
+def test_javascript_clients_sign_nulls():
+    assert signed_text(ODD, KEY, writing=JAVASCRIPT).decode() == (
+        '{"body":[null,{"a":"ż\u2028\x7f/\\n😀","z":null}],"headers":{"apiKey":"%s","cmd":"route","id":"1","mqType":null},"status":200}'
+        % KEY
+    )
+
+
+@pytest.mark.parametrize("writing", [JAVASCRIPT, PYTHON], ids=["js", "python"])
+def test_each_text_of_released_clients_is_right(writing):
+    digits = hmac.digest(SECRET.encode(), signed_text(ODD, KEY, writing=writing), sha256).hex()
+    whole = {**ODD, "headers": {**ODD["headers"], "apiKey": KEY, "signature": digits}}
+    assert verify(whole, SECRET)
+    assert verify(whole, SECRET, raw=json.dumps(whole))
+    assert not verify({**whole, "body": [None, {"z": None, "a": "z"}]}, SECRET)
+    assert not verify(whole, SECRET + " ")

@@ -249,7 +249,9 @@ class Commands:
         session.answer(request.form, request.ident, OK, found)
 
     def _ping(self, session: Session, request: Request) -> None:
-        session.answer(request.form, request.ident, OK, "OK, PING")
+        """A sign of life. Without an id it is not answered: the released clients send it so, and don't know what to do with an answer."""
+        if request.ident is not None:
+            session.answer(request.form, request.ident, OK, "OK, PING")
 
     # Services.
 

@@ -36,6 +36,8 @@ _BREATH: Final = 15.0
 class Once(Session):
     """A request that is answered once."""
 
+    answers_all = True
+
     def __init__(self, commands: "Commands") -> None:
         super().__init__(commands)
         self.answered: asyncio.Future[tuple[int, Ident, int, Any, dict[str, Any]]] = (

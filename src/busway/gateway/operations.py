@@ -162,7 +162,7 @@ COMMANDS: Final = (
         (_MQ, Field("channel", CHANNEL, "The channel to look at.")),
         answer="name, type, mask, size and channels of the queue, or name, mask, filter and offset of the channel",
     ),
-    Command("ping", "See whether somebody is there.", answer="`OK, PING`"),
+    Command("ping", "A sign of life. Over a WebSocket it is answered only if it has an `id`.", answer="`OK, PING`"),
     Command(
         "route",
         "Answer a call that came as a message of a queue.",

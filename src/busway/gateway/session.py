@@ -27,6 +27,9 @@ log = logging.getLogger("busway.gateway")
 class Session:
     """One client."""
 
+    answers_all = False
+    """Whether a request is answered also if it has no id to know the answer by."""
+
     def __init__(self, commands: "Commands") -> None:
         self.id = str(uuid4())
         self.form = FLAT
@@ -78,7 +81,7 @@ class Session:
     def receive(self, request: Request) -> None:
         """Somebody asks for something."""
         self.form = request.form
-        if request.ident is None:
+        if request.ident is None and (request.cmd != "ping" or self.answers_all):
             request.ident = str(uuid4())
         if self._running is not None:
             self._waiting.append(request)
