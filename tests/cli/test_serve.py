@@ -211,7 +211,7 @@ async def test_it_says_of_which_cluster_it_is_a_node_and_who_is_linked(shell, tm
                 await asyncio.sleep(0.01)
         done = await serving.end(signal.SIGTERM)
     assert "as a node of the cluster 'shop', with 2 servers in its list, to be a mirror of 'west'" in done.notes
-    assert f"busway: cluster shop: west ({west.guid[:8]}) is linked\n" in done.notes
+    assert f" INFO busway.cluster.links: cluster shop: west ({west.guid[:8]}) is linked\n" in done.notes
     alone = await shell.run("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--json")
     assert json.loads(alone.out).keys() == {"addresses", "guid", "name"}
 
@@ -223,7 +223,7 @@ async def test_a_misspelt_setting_of_the_list_of_servers_is_told(shell, tmp_path
     done = await shell.run(*serve)
     assert done.code == 0
     (told,) = (line for line in done.notes.splitlines() if "tiemout" in line)
-    assert told == f"busway: warning: {file}: not used: 'tiemout' (is 'timeout' meant?)"
+    assert told.endswith(f" WARNING busway.cluster: {file}: not used: 'tiemout' (is 'timeout' meant?)")
     assert "tiemout" not in (await shell.run(*serve, "-q")).notes
 
 

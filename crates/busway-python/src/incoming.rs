@@ -205,21 +205,21 @@ impl Arrivals {
         let Some(inbox) = self.inboxes.get(&id) else { return Ok(0) };
         let (topic, from) = self.slots(first)?;
         let mut messages = inbox.borrow_mut();
-        let (waiting, full) = (!messages.is_empty(), messages.is_full());
-        let (mut at, mut dropped) = (0, 0);
+        let (waiting, full, before) = (!messages.is_empty(), messages.is_full(), messages.missed);
+        let mut at = 0;
         let (frame, flags) = (kind::DELIVER, first.flags);
         while let Some(Run { size, time, number, payload }) = Run::next(head, &rest[at..], self.limit) {
             let message =
                 make(py, Parts { topic, from, time, number, frame, flags, fields: None, payload, place: None })
                     .map_err(|_| Fault::protocol("no memory for a message"))?;
-            dropped += u64::from(!messages.push(payload.len(), || message));
+            messages.push(payload.len(), || message);
             at += size;
         }
         if !waiting && !messages.is_empty() {
             self.events.push(Event::Ready(id));
         }
-        if dropped > 0 {
-            missed(&mut self.events, id, dropped);
+        if messages.missed != before {
+            missed(&mut self.events, id, messages.missed - before);
         }
         if messages.is_full() && !full {
             self.events.push(Event::Full(id));
@@ -276,11 +276,11 @@ impl Arrivals {
         let id = first.id();
         let Some(inbox) = self.inboxes.get(&id).cloned() else { return Ok(0) };
         let mut messages = inbox.borrow_mut();
-        let (waiting, full) = (!messages.is_empty(), messages.is_full());
-        let (mut at, mut dropped, mut last) = (0, 0, None);
+        let (waiting, full, before) = (!messages.is_empty(), messages.is_full(), messages.missed);
+        let (mut at, mut last) = (0, None);
         while let Some((size, record)) = Stored::next(head, &rest[at..], self.limit) {
             let message = self.stored(py, of, first.flags, first.deliveries, &record)?;
-            dropped += u64::from(!messages.push(record.payload.len(), || message));
+            messages.push(record.payload.len(), || message);
             last = Some(record.offset());
             at += size;
         }
@@ -290,8 +290,8 @@ impl Arrivals {
         if !waiting && !messages.is_empty() {
             self.events.push(Event::Ready(id));
         }
-        if dropped > 0 {
-            missed(&mut self.events, id, dropped);
+        if messages.missed != before {
+            missed(&mut self.events, id, messages.missed - before);
         }
         if messages.is_full() && !full {
             self.events.push(Event::Full(id));
@@ -471,10 +471,12 @@ impl Arrivals {
 #[inline]
 fn push(events: &mut Vec<Event>, id: u32, inbox: &Shared, size: usize, message: impl FnOnce() -> Message) {
     let mut messages = inbox.borrow_mut();
-    let (waiting, full) = (!messages.is_empty(), messages.is_full());
-    if !messages.push(size, message) {
-        missed(events, id, 1);
-    } else if !waiting {
+    let (waiting, full, before) = (!messages.is_empty(), messages.is_full(), messages.missed);
+    let taken = messages.push(size, message);
+    if messages.missed != before {
+        missed(events, id, messages.missed - before); // this one, or older ones for which it came
+    }
+    if taken && !waiting {
         events.push(Event::Ready(id));
     }
     if messages.is_full() && !full {

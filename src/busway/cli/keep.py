@@ -7,7 +7,7 @@ import typer
 
 from busway.cli import address, flags, terminal, values
 from busway.cli.body import Source
-from busway.cli.link import Link, linked, watch
+from busway.cli.link import Link, linked
 from busway.gateway.objects import as_object
 
 
@@ -35,14 +35,11 @@ def post(
             async with link.connect(reconnect=True) as bus:
                 await bus.post(topic, payload, fields=fields)
                 note(f"posted on {topic} at {bus.url}; Ctrl-C withdraws it")
-                watching = asyncio.create_task(watch(bus, note))
                 try:
                     async with asyncio.timeout(seconds):
                         await signals.first.wait()
                 except TimeoutError:
                     pass  # as long as it was asked to last
-                finally:
-                    watching.cancel()
         if signals.interrupted:
             raise terminal.Ended(terminal.INTERRUPTED)
 

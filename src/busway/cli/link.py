@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 import busway
-from busway.cli import values
+from busway.cli import logs, values
+from busway.cli.flags import checked
 from busway.settings import DEFAULT_URL
 from busway.transport import parse
 
@@ -95,22 +96,6 @@ class Link:
         )
 
 
-async def watch(bus: busway.Bus, note: Callable[[str], None]) -> None:
-    """Tell when the connection is lost, when it is back, and what went wrong where nobody waits, for as long as the bus lives."""
-    async for event in bus.events():
-        if event.kind == "lost":
-            note("connection lost; trying to come back")
-        elif event.kind == "resumed":
-            missed = f"; what others published in these {event.downtime:.1f} s was missed" if event.count else ""
-            note(f"connected again to {bus.url}{missed}")
-        elif event.kind == "apart" and event.count:
-            note(
-                "the server was cut off from another one of its cluster; what was published there meanwhile was missed"
-            )
-        elif event.kind == "error" and event.error is not None:
-            note(f"error: {' '.join(str(event.error).split()) or type(event.error).__name__}")
-
-
 def linked(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb whose first parameter is a Link the flags of one."""
     flags = {
@@ -127,6 +112,7 @@ def linked(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def with_flags(**given: Any) -> None:
+        checked(lambda: logs.begin(quiet=given.get("quiet", False)))
         link = Link(**{name: given.pop(name) for name in flags}).checked()
         verb(link, **given)
 

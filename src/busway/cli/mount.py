@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import busway
-from busway.cli import flags, link as links, terminal, values
+from busway.cli import flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.gateway.fuse.config import Mount
 
@@ -141,9 +141,9 @@ def _mounted(
     if link.url and (addresses or data):
         url = "the variable BUSWAY_URL" if link.url == os.environ.get("BUSWAY_URL", "").split() else "--url"
         raise typer.BadParameter(f"--unix, --tcp and --data are for a bus of its own: leave {url} out, or them")
-    note = _logging(log, quiet=quiet)
+    _log_to(log)
     ready = _detached() if background else _hush
-    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, note, json=json, quiet=quiet))
+    terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, json=json, quiet=quiet))
 
 
 def _verb(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -191,26 +191,17 @@ def _addresses(unix: list[str] | None, tcp: list[str] | None) -> list[str]:
     )
 
 
-def _logging(path: str | None, *, quiet: bool) -> Callable[[str], None]:
-    """Let warnings be seen, and written to a file if there is to be one; how to tell of the connection likewise."""
-    shown = _hush if quiet else terminal.note
-    logger = logging.getLogger("busway")
-    logger.addHandler(terminal.Warnings(quiet=quiet))
+def _log_to(path: str | None) -> None:
+    """Write warnings to a file, too."""
     if path is None:
-        return shown
+        return
     try:
         file = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"the log {path} can't be written: {error.strerror}") from None
     file.setLevel(logging.WARNING)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(file)
-
-    def note(text: str) -> None:
-        shown(text)
-        file.handle(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))
-
-    return note
+    logging.getLogger("busway").addHandler(file)
 
 
 def _detached() -> Callable[[str], None]:
@@ -253,7 +244,6 @@ async def _mount(
     data: str | None,
     seconds: float | None,
     ready: Callable[[str], None],
-    note: Callable[[str], None],
     *,
     json: bool,
     quiet: bool,
@@ -264,7 +254,6 @@ async def _mount(
         async with _bus(link, addresses, data) as (connect, listening):
             door = FileDoor(folder, connect, settings)
             await door.open()
-            watching = asyncio.ensure_future(links.watch(door.bus, note))
             try:
                 gc.collect()
                 gc.freeze()  # what is there by now stays
@@ -279,7 +268,6 @@ async def _mount(
                 if door.ended.is_set() and not quiet:
                     terminal.note(f"{door.address} was unmounted")
             finally:
-                watching.cancel()
                 closing = asyncio.ensure_future(door.close())
                 hurry = asyncio.ensure_future(signals.second.wait())
                 await asyncio.wait({closing, hurry}, return_when=asyncio.FIRST_COMPLETED)

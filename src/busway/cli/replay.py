@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 import busway
-from busway.cli import address, flags, saving, terminal, values
-from busway.cli.link import Link, linked, watch
+from busway.cli import address, flags, logs, saving, terminal, values
+from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, read, renderer
 from busway.fields import Where
 from busway.message import Message
@@ -109,6 +109,7 @@ def replay(
             if wanted.lost:
                 note(f"{wanted.lost} messages are gone for good")
 
+    logs.without_missed()
     terminal.run(run)
 
 
@@ -293,9 +294,10 @@ async def _follow(
         ]
         note(f"follows {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(watch(bus, note))]
-            for place, one in enumerate(subscriptions):
-                running.append(tasks.create_task(read(one, printer, patterns[:place], wanted.only)))
+            running = [
+                tasks.create_task(read(one, printer, patterns[:place], wanted.only))
+                for place, one in enumerate(subscriptions)
+            ]
             await printer.done.wait()
             for task in running:
                 task.cancel()

@@ -9,7 +9,7 @@ import typer
 import busway
 from busway.cli import flags, terminal
 from busway.cli.commands import Command
-from busway.cli.link import Link, linked, watch
+from busway.cli.link import Link, linked
 from busway.client.events import EventStream
 from busway.gateway.objects import as_object
 from busway.message import Message
@@ -75,10 +75,8 @@ def reply(
                 ):
                     note(f"serving {topic} at {bus.url}; Ctrl-C ends")
                     async with asyncio.TaskGroup() as tasks:
-                        watching = tasks.create_task(watch(bus, note))
                         refused = tasks.create_task(_refusal(events, topic))
                         await _first(seconds, work.done.wait(), signals.first.wait())
-                        watching.cancel()
                         refused.cancel()
                     if signals.first.is_set():
                         commands.interrupt()

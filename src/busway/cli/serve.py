@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import gc
-import logging
 import os
 import shutil
 import sys
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import busway
-from busway.cli import address, flags, terminal, values
+from busway.cli import address, flags, logs, terminal, values
 from busway.cli.place import KEY, place
 from busway.cluster.config import DEFAULT
 from busway.cluster.servers import FILE, listed
@@ -261,6 +260,19 @@ def serve(
     heartbeat: Annotated[float | None, _time("heartbeat", "Silence before a sign of life is asked for.")] = None,
     handshake: Annotated[float | None, _time("handshake", "Time for a new connection to say who it is.")] = None,
     drain: Annotated[float | None, _time("drain", "Time to deliver what waits when stopping.")] = None,
+    log_level: Annotated[
+        logs.Level | None,
+        typer.Option(
+            "--log-level",
+            help="Least severe log lines on stderr.",
+            envvar=logs.LEVEL,
+            show_default="warning; info with JSON; error with -q",
+        ),
+    ] = None,
+    log_format: Annotated[
+        logs.Format,
+        typer.Option("--log-format", help="Log lines as text, or as one JSON object each.", envvar=logs.FORMAT),
+    ] = "text",
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -277,12 +289,8 @@ def serve(
     busway serve --http 127.0.0.1:15555
     """
     given = locals()
-    logging.getLogger("busway").addHandler(terminal.Warnings(quiet=quiet))
-    if not quiet:
-        links = logging.getLogger("busway.cluster.links")
-        links.setLevel(logging.INFO)
-        links.addHandler(terminal.News())
     try:
+        logs.begin(log_level, log_format, quiet=quiet)
         addresses = [values.listen_address(kind, one) for kind in ("unix", "tcp", "tls") for one in given[kind] or ()]
         secure = any(one.startswith("tls:") for one in addresses)
         if secure and not (cert and key):
@@ -315,7 +323,7 @@ def serve(
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    terminal.run(lambda: _serve(server, member, seconds, json=json, quiet=quiet))
+    terminal.run(lambda: _serve(server, member, seconds, json=json, quiet=quiet or log_format == "json"))
 
 
 def _stores(given: list[str] | None) -> dict[str, str]:

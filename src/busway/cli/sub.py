@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import address, flags, terminal, values
-from busway.cli.link import Link, linked, watch
+from busway.cli import address, flags, logs, terminal, values
+from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, read, renderer
 from busway.settings import Policy
 
@@ -108,13 +108,12 @@ def sub(
                 note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
                 try:
                     async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                        watching = tasks.create_task(watch(bus, note))
                         reading = [
                             tasks.create_task(read(one, printer, [] if group else patterns[:place]))
                             for place, one in enumerate(subscriptions)
                         ]
                         await printer.done.wait()
-                        for task in (*reading, watching):
+                        for task in reading:
                             task.cancel()
                 except TimeoutError:
                     if count is not None:
@@ -126,4 +125,5 @@ def sub(
             if (lost := sum(one.lost for one in subscriptions)) > 0:
                 note(f"{lost} stored messages are gone for good")
 
+    logs.without_missed()
     terminal.run(print_all)

@@ -10,7 +10,7 @@ import busway
 from busway.cli import flags, terminal, values
 from busway.cli.channel import Channel, Stream
 from busway.cli.commands import Command
-from busway.cli.link import Link, linked, watch
+from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, renderer
 from busway.client.settling import Settled
 from busway.message import Message
@@ -88,7 +88,6 @@ def take(
                     if follow:
                         note(f"taking from {stream}/{channel} at {bus.url}; Ctrl-C ends")
                     async with asyncio.TaskGroup() as tasks:
-                        watching = tasks.create_task(watch(bus, note))
                         working = tasks.create_task(
                             taking.follow(one, total, patience)
                             if follow
@@ -97,7 +96,6 @@ def take(
                         stopped = asyncio.ensure_future(signals.first.wait())
                         await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
                         stopped.cancel()
-                        watching.cancel()
                         if not working.done():
                             await taking.interrupt(working)
                 if one.lost:

@@ -5,7 +5,6 @@ Every verb runs its coroutine through run(); nothing else of the command line pr
 
 import asyncio
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -21,7 +20,6 @@ from rich.console import Console
 import busway
 from busway import errors
 from busway.cli.advice import advice
-from busway.cli.values import one_line
 
 OK: Final = 0
 ERROR: Final = 1
@@ -50,36 +48,6 @@ class Ended(Exception):  # noqa: N818 - not an error: a verb has come to its end
 def note(text: str) -> None:
     """A line for people, on stderr."""
     notes.print(text, markup=False, style="dim" if notes.is_terminal else None)
-
-
-class _Lines(logging.Formatter):
-    """A message is one line, whoever's words are in it; tracebacks have theirs."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, named by logging
-        return one_line(super().formatMessage(record))
-
-
-class Warnings(logging.Handler):
-    """What the broker has to tell its owner, as lines on stderr; `-q` leaves only errors."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        super().__init__(logging.ERROR if quiet else logging.WARNING)
-        self.setFormatter(_Lines())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        note(f"busway: {record.levelname.lower()}: {self.format(record)}")
-
-
-class News(logging.Handler):
-    """What the broker tells that is no warning, as lines on stderr."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.setFormatter(_Lines())
-        self.addFilter(lambda record: record.levelno < logging.WARNING)  # the rest comes as warnings
-
-    def emit(self, record: logging.LogRecord) -> None:
-        note(f"busway: {self.format(record)}")
 
 
 def data(payload: bytes) -> None:
@@ -141,11 +109,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def run(verb: Callable[[], Coroutine[Any, Any, None]], *, timed: bool = False) -> None:
-    """Run a verb to its end and leave with its exit code; `timed`: it has --timeout.
-
-    What the library logs is told by the verbs in their own words.
-    """
-    logging.getLogger("busway").addHandler(logging.NullHandler())
+    """Run a verb to its end and leave with its exit code. `timed`: it has --timeout."""
     try:
         busway.run(_one_error(verb()))
     except Ended as ended:

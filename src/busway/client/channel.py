@@ -27,6 +27,7 @@ from busway.client.events import Event
 from busway.client.failure import Misfit, described, misfit
 from busway.client.ghosts import Ghosts, Sifted
 from busway.client.lease_renewal import LeaseRenewal, Places
+from busway.client.log_lines import GONE
 from busway.client.places import Start, info_of, start_of
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
 from busway.client.taking import Handler, Taking
@@ -428,6 +429,7 @@ class Channel(Taking):
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
         self.lost += count
+        self._core.lines.missed(self.label, count, GONE)
         self._core.events.tell(Event(kind="gap", topic=self.label, count=count))
 
     def _drop(self) -> list[Message]:

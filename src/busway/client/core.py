@@ -19,6 +19,7 @@ from busway.checks import check_type
 from busway.client.connection import Connection
 from busway.client.events import Announcer, Event
 from busway.client.holding import Holding
+from busway.client.log_lines import LogLines
 from busway.client.offline import Waiting
 from busway.client.pending import Pending
 from busway.errors import (
@@ -28,7 +29,6 @@ from busway.errors import (
     Disconnected,
     Forked,
     LocalProtocolError,
-    PayloadError,
     from_code,
 )
 from busway.fields import Fields, encode_fields
@@ -85,6 +85,7 @@ class Core:
         """The user closes this client, so the end of the connection is no loss."""
         self.error: BusError | None = None
         self.events = Announcer()
+        self.lines = LogLines(lambda: ambient.perf_counter())  # noqa: PLW0108, simulations replace it
         self.waiting = Waiting()
         self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
         self.subscriptions: WeakValueDictionary[int, Taking] = WeakValueDictionary()
@@ -232,13 +233,7 @@ class Core:
     def report(self, error: BaseException, what: str, topic: str = "") -> None:
         """Something went wrong where nobody waits for it, such as in a user's handler: log, count, event, hook."""
         self.errors += 1
-        place = f" of {topic!r}" if topic else ""
-        if isinstance(
-            error, PayloadError
-        ):  # another client's fault, which the text describes: a traceback adds nothing
-            log.warning("%s%s: %s", what, place, error)
-        else:
-            log.error("%s%s: %s", what, place, type(error).__name__, exc_info=error)
+        self.lines.failed(error, what, topic)
         self.events.tell(Event(kind="error", error=error, topic=topic))
         if self._on_error is not None:
             try:
@@ -361,7 +356,7 @@ class Core:
         _, sub, count = event
         subscription = self.subscriptions.get(sub)
         pattern = subscription.label if subscription is not None else ""
-        log.debug("missed %d messages of %r", count, pattern)
+        self.lines.missed(pattern, count, "its queue was full")
         self.events.tell(Event(kind="missed", topic=pattern, count=count))
 
     def _stored(self, event: Row) -> None:

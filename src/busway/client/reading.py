@@ -14,6 +14,7 @@ import msgspec
 from busway import ambient
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.log_lines import GONE
 from busway.client.sending import REQUEST, Sender, limits
 from busway.errors import RemoteProtocolError
 from busway.fields import Compiled
@@ -124,7 +125,7 @@ class Blocks:
     def _gap(self, count: int) -> None:
         name, pattern = self._wanted.info.name, self._wanted.pattern
         self.lost += count
-        log.warning("%d messages of the stream %r are gone", count, name)
+        self._core.lines.missed(name, count, GONE)
         self._core.events.tell(Event(kind="gap", topic=pattern, count=count))
 
 

@@ -146,6 +146,7 @@ class Life:
             core.unstored.end(core.why_not())
         core.wake()
         core.holding.stop()
+        core.lines.end()
         core.events.tell(Event(kind="closed", url=self.url, error=error))
         core.events.end()
 
@@ -168,9 +169,17 @@ class Life:
                 if subscription.policy == "disconnect":
                     subscription.ended(SlowConsumer(error.reason, missed=subscription.missed))
         core.state = "lost"
-        log.info("%s: %s", connection.url, error)
+        final = not self._schedule or error.code in _FINAL
+        log.log(
+            logging.INFO if not self._schedule else logging.WARNING,  # without reconnect= every call raises the error
+            "connection lost to %s: %s; %s",
+            connection.url,
+            error,
+            "not reconnecting" if final else "reconnecting",
+            extra={"url": connection.url, "error": str(error)},
+        )
         core.events.tell(Event(kind="lost", url=connection.url, error=error, unsent=unsent))
-        if not self._schedule or error.code in _FINAL:
+        if final:
             self.end(error)
             return
         self._task = core.loop.create_task(self._come_back(unsent), name="busway reconnect")
@@ -187,8 +196,11 @@ class Life:
             try:
                 await self._reach(self._timeout, attempts - 1)
             except (BusError, OSError) as error:
-                log.debug("attempt %d: %s", attempts, error)
+                # The first failure is news, and so is each attempt that takes twice as many as the one before.
+                level = logging.INFO if attempts & (attempts - 1) == 0 else logging.DEBUG
+                log.log(level, "reconnect attempt %d failed: %s", attempts, error, extra={"attempts": attempts})
                 if isinstance(error, BusError) and error.code in _FINAL:
+                    log.error("the client is closed, it can't reconnect: %s", error)  # noqa: TRY400, it is expected
                     self.end(error)
                     return
             except Exception as error:
@@ -201,6 +213,14 @@ class Life:
         self._established()
         downtime = core.loop.time() - lost
         gaps = sum(isinstance(part, Subscription) and part.live and part.plain for part in core.parts())
+        text = f"; {gaps} subscription(s) missed what was published meanwhile" if gaps else ""
+        log.warning(
+            "connected again to %s after %.1f s%s",
+            self.url,
+            downtime,
+            text,
+            extra={"url": self.url, "downtime": round(downtime, 3), "attempts": attempts, "interrupted": gaps},
+        )
         core.events.tell(
             Event(kind="resumed", url=self.url, downtime=downtime, attempts=attempts, unsent=unsent, count=gaps)
         )
@@ -311,6 +331,14 @@ class Life:
         if apart:
             parts = (part for part in self._core.parts() if isinstance(part, Subscription))
             count = sum(part.apart() for part in parts if part.live)
+            if count:
+                log.warning(
+                    "%s was cut off from another server of its cluster; "
+                    "%d subscription(s) missed what was published there meanwhile",
+                    self.url,
+                    count,
+                    extra={"url": self.url, "interrupted": count},
+                )
             self._core.events.tell(Event(kind="apart", url=self.url, count=count))
 
     def _learn(self, servers: Told, url: str) -> None:

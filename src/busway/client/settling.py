@@ -235,6 +235,7 @@ class Settling:
             self._label,
             self._late,
             where,
+            extra={"channel": self._label, "late": self._late},
         )
         self._late = 0
         self._late_timer = self._core.loop.call_later(_QUIET, self._log_late)

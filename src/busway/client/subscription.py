@@ -11,6 +11,7 @@ from busway._core import Message, furthest
 from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
 from busway.client.events import Event
+from busway.client.log_lines import GONE
 from busway.client.part import WAIT
 from busway.client.taking import Handler, Taking
 from busway.errors import InvalidRule
@@ -121,6 +122,7 @@ class Subscription(Taking):
         self._begun[key] = max(self._begun.get(key, 0), place.offset + count)
         if count:
             self.lost += count
+            self._core.lines.missed(self.pattern, count, GONE)
             self._core.events.tell(Event(kind="gap", topic=self.pattern, count=count))
 
     @property
