@@ -123,7 +123,7 @@ async def test_fragmented_messages(door):
 async def test_slow_requests(tmp_path):
     async with doors.opened(slow=0.2) as door:
         host, port = door.url.removeprefix("http://").split(":")
-        for text in (b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"):
+        for text in (b"POST / HT", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(text)
             got = await asyncio.wait_for(reader.read(), 10)
@@ -223,15 +223,10 @@ async def test_header_injection(door):
 async def test_pages_of_elsewhere(tmp_path):
     evil, good = "https://evil.example", "https://good.example"
     async with doors.opened(cors=[good]) as door:
-        named = "evil.example:15555"  # whose address is that of the door
         for headers in (
             {"Origin": evil},
             {"Origin": "null"},
             {"Origin": "http://["},
-            {"Origin": "http://[", "Host": "["},
-            {"Sec-Fetch-Site": "same-origin", "Host": "["},
-            {"Origin": f"http://{named}", "Host": named},
-            {"Sec-Fetch-Site": "same-origin", "Host": named},
             {"Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},
             {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
@@ -336,14 +331,14 @@ async def test_huge_and_slow_events():
         assert (await door.http.get("/events"))[0] == 400
 
 
-HEAD = b"POST /?cmd=pub&mq=Q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+HEAD = b"POST /?cmd=pub&mq=Q HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ncmd: ping\r\nid: \xff\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\ncmd: create\r\nmq: \xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\ncmd: ping\r\nid: \xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\ncmd: create\r\nmq: \xff\r\n\r\n",
         HEAD + b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 10\r\n\r\n--x\r\nbroke",
         HEAD + b"Content-Type: multipart/form-data\r\nContent-Length: 10\r\n\r\n--x\r\nbroke",
         HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8bxx",

@@ -260,7 +260,7 @@ async def test_a_reader_that_goes_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(events_http, "_SIGN", 1e9)  # nothing is written that would tell
     async with busway.serve() as server, site(server) as address:
         reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"GET /events/a HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /events/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b": ready")
         assert server.stats()["subscriptions"] == 1
         writer.close()
@@ -270,7 +270,7 @@ async def test_a_reader_that_goes_leaves_nothing_behind(monkeypatch):
 async def test_a_reader_that_takes_nothing_is_disconnected():
     async with busway.serve() as server, site(server, stall=0.05) as address, server.connect() as bus:
         reader, writer = await asyncio.open_connection(*address, limit=1024)
-        writer.write(b"GET /events/a HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /events/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b": ready")
         await nobody_is_left(server, lambda: bus.publish("a", b"x" * 1_000_000))
         writer.close()

@@ -35,8 +35,8 @@ LISTENS = re.compile(r"DevTools listening on (ws://\S+)")
 
 
 @contextmanager
-def chromium():
-    """A browser of its own, and the address of its DevTools. It ends with the block, with all its processes."""
+def chromium(*more):
+    """A browser of its own with `more` flags, and the address of its DevTools. It ends with the block, with all its processes."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     assert program is not None, (
         "Chromium is not installed: scripts/system-packages.sh chromium, or apt-get install chromium"
@@ -45,7 +45,7 @@ def chromium():
         said = Path(folder, "stderr")
         with said.open("wb") as errors:
             process = subprocess.Popen(
-                [program, *FLAGS, f"--user-data-dir={folder}/profile", "about:blank"],
+                [program, *FLAGS, *more, f"--user-data-dir={folder}/profile", "about:blank"],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env={**os.environ, "HOME": folder, "XDG_CONFIG_HOME": folder, "XDG_CACHE_HOME": folder},

@@ -208,6 +208,15 @@ def serve(
             rich_help_panel=_HTTP,
         ),
     ] = None,
+    http_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--http-host",
+            help="Name by which clients reach it, besides localhost and its address, * = any; repeatable.",
+            metavar="NAME",
+            rich_help_panel=_HTTP,
+        ),
+    ] = None,
     http_keys: Annotated[
         str | None,
         typer.Option(
@@ -319,7 +328,7 @@ def serve(
             data=data,
             stores=_stores(store),
             cluster=member,
-            http=_door(http, cors=http_cors, keys=http_keys, body=http_body),
+            http=_door(http, cors=http_cors, hosts=http_host, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
@@ -342,7 +351,9 @@ def _door(address: str | None, **given: Any) -> busway.Http | None:
     chosen = {name: value for name, value in given.items() if value is not None}
     if address is None:
         if chosen:
-            raise ValueError("--http-cors, --http-keys and --http-body are for the JSON door: give --http HOST:PORT")
+            raise ValueError(
+                "--http-cors, --http-host, --http-keys and --http-body are for the JSON door: give --http HOST:PORT"
+            )
         return None
     return busway.Http(address=address, **chosen)
 

@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Final
 
 from busway.checks import check_count, check_seconds, check_type
+from busway.gateway.origins import check_host
 from busway.settings import KiB, MiB
 
 DEFAULT: Final = "127.0.0.1:15555"
@@ -21,6 +22,9 @@ class Http:
     """HOST:PORT, with port 0 for any; `[::1]:15555` for IPv6."""
     cors: Sequence[str] = ()
     """Origins whose pages may call it, such as `https://example.org`; `*`: all. None: pages of its own origin only."""
+    hosts: Sequence[str] = ()
+    """Names by which clients reach it, such as `bus.example`, besides localhost, the address it listens on and, if that is not loopback,
+    every IP address; `*`: any name."""
     keys: str | PathLike[str] | None = None
     """A file of keys: without one everybody may do everything."""
     body: int = 8 * MiB
@@ -55,7 +59,13 @@ class Http:
             raise TypeError(f"cors of Http must be a list of origins, not {self.cors!r}")
         for origin in self.cors:
             check_type("each origin of cors", origin, str, "a str")
+        if isinstance(self.hosts, str) or not isinstance(self.hosts, Sequence):
+            raise TypeError(f"hosts of Http must be a list of names, not {self.hosts!r}")
+        for host in self.hosts:
+            check_type("each name of hosts", host, str, "a str")
+            check_host(host)
         object.__setattr__(self, "cors", tuple(self.cors))  # a value doesn't change under its holder
+        object.__setattr__(self, "hosts", tuple(self.hosts))
         for field in fields(self):
             if field.type is int:
                 check_count(f"{field.name} of Http", getattr(self, field.name))

@@ -5,9 +5,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -16,11 +14,12 @@ from busway.errors import ListenFailed
 from busway.gateway.commands import Commands
 from busway.gateway.config import Http, host_port
 from busway.gateway.guard import Guard, Keys
+from busway.gateway.origins import Origins
 from busway.gateway.queues import Queues
 from busway.gateway.recent import Recent
 from busway.gateway.site import application, unheard
 from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Pubs, Socket
-from busway.gateway.statuses import AWAY, FORBIDDEN
+from busway.gateway.statuses import AWAY, FORBIDDEN, MISDIRECTED
 
 try:
     from busway.gateway.fastsocket import Front
@@ -50,6 +49,7 @@ class JsonDoor:
         self.closing = False
         self.guard = Guard(keys)
         self._host, self._port = host_port(settings.address)
+        self.origins = Origins(self._host, settings.hosts, settings.cors)
         self._sockets: set[Socket] = set()
         self.fronts: set[Any] = set()
         """Connections that have not said what they want."""
@@ -189,32 +189,13 @@ class JsonDoor:
             self._empty.set()
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Why a request is not even looked at: a page of somewhere else sends it, or there are too many."""
+        """Why a request is refused unread: it is for another host, a page of another site sends it, or there are too many clients."""
+        if (text := self.origins.misdirected(headers)) is not None:
+            return MISDIRECTED, text
         if self.closing:
             return AWAY, "the broker stops"
         if len(self._sockets) >= self.settings.clients:
             return AWAY, f"{self.settings.clients} clients are there already"
-        if self._is_foreign(headers) and not self.shares(origin := headers.get("Origin")):
-            return FORBIDDEN, f"pages of {origin or 'other origins'} may not call it (setting cors)"
+        if self.origins.foreign(headers):
+            return FORBIDDEN, f"pages of {headers.get('Origin') or 'other origins'} may not call it (setting cors)"
         return None
-
-    def _is_foreign(self, headers: Mapping[str, str]) -> bool:
-        """Whether a page of somewhere else sends a request, also one that has the name of its own host point here."""
-        host, origin = headers.get("Host", ""), headers.get("Origin")
-        if origin is not None:
-            return origin.partition("://")[2] != host or not self._is_own(host)
-        site = headers.get("Sec-Fetch-Site")
-        return site is not None and site != "none" and (site != "same-origin" or not self._is_own(host))
-
-    def _is_own(self, host: str) -> bool:
-        """Whether only this door can be meant: a number can't be made to point elsewhere, and other names have to be in `cors`."""
-        if "*" in self.settings.cors or any(host == one.partition("://")[2] for one in self.settings.cors):
-            return True
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            return name in {"localhost", self._host} or bool(ip_address(name))
-        except ValueError:
-            return False
-
-    def shares(self, origin: str | None) -> bool:
-        return "*" in self.settings.cors or (origin is not None and origin in self.settings.cors)

@@ -17,7 +17,7 @@ from busway.gateway.events_http import UNREADABLE
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.sockets import HIGH
-from busway.gateway.statuses import BAD, OK, SLOWLY, TOO_LARGE
+from busway.gateway.statuses import BAD, FORBIDDEN, OK, SLOWLY, TOO_LARGE
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -29,6 +29,8 @@ log = logging.getLogger("busway.gateway")
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
+_LOOKING: Final = frozenset({"query", "ping"})
+"""Commands that change nothing. A `sub` and a `take` move their channel."""
 _BREATH: Final = 15.0
 """Seconds after which a silent stream says that it is still there."""
 
@@ -131,6 +133,13 @@ class Handler:
             return self._refused(FLAT, None, BAD, f"the request can't be read: {error}")
         except TimeoutError:
             return self._refused(FLAT, None, SLOWLY, f"a request has to be there within {self._settings.slow:g} s")
+        if (
+            request.method in {"GET", "HEAD"}
+            and asked.cmd not in _LOOKING
+            and self._door.origins.unproven(request.headers, changes=asked.cmd is not None)
+        ):
+            text = f"a browser may send {asked.cmd or 'a call'} by GET only if it says that no page of another site asks: use POST"
+            return self._refused(asked.form, asked.ident, FORBIDDEN, text)
         if asked.cmd == "sub":
             return await self._stream(request, asked)
         session = Once(self._commands)

@@ -222,6 +222,7 @@ _REFUSALS: Final = (
     Answer("404", "There is no such queue, channel, command or service.", _REPLY),
     Answer("408", "The request did not come in time.", _REPLY),
     Answer("413", "The request is too large.", _REPLY),
+    Answer("421", "The request is for another host.", _REPLY),
     Answer("500", "It failed; for a call, the service did.", _REPLY),
     Answer("502", "The service went away before it answered.", _REPLY),
     Answer("503", "The bus is not there for now.", _REPLY),
@@ -235,6 +236,7 @@ _EVENT_REFUSALS: Final = tuple(
         ("403", "The key is missing or wrong, or may not use this topic."),
         ("408", "The request did not come in time."),
         ("413", "Something is too large."),
+        ("421", "The request is for another host."),
         ("503", "The bus is not there, or can't store it."),
         ("504", "It took too long."),
     )

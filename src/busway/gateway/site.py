@@ -17,7 +17,7 @@ from busway.gateway import asyncapi, events_http, health, openapi, pages, websoc
 from busway.gateway.grants import Key, Verb
 from busway.gateway.http import Handler
 from busway.gateway.metrics import counter, gauge
-from busway.gateway.statuses import FORBIDDEN, Refused
+from busway.gateway.statuses import FORBIDDEN, MISDIRECTED, Refused
 
 if TYPE_CHECKING:
     from busway.broker.server import Server
@@ -69,10 +69,12 @@ class Site:
 
     @web.middleware
     async def guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Whether a page may call it."""
+        """Refuse requests for other hosts, and those of pages that may not call it."""
+        if (text := self._door.origins.misdirected(request.headers)) is not None:
+            return _refused(MISDIRECTED, text)
         origin = request.headers.get("Origin")
         if request.method == "OPTIONS" and origin is not None and "Access-Control-Request-Method" in request.headers:
-            response = web.Response(status=204 if self._door.shares(origin) else FORBIDDEN)
+            response = web.Response(status=204 if self._door.origins.shares(origin) else FORBIDDEN)
             response.headers["Access-Control-Allow-Methods"] = "GET, POST, PUT, DELETE, OPTIONS"
             if (wanted := request.headers.get("Access-Control-Request-Headers")) is not None:
                 response.headers["Access-Control-Allow-Headers"] = wanted
@@ -87,7 +89,7 @@ class Site:
     async def shared(self, request: web.Request, response: web.StreamResponse) -> None:
         """Headers that let a page of elsewhere read the answer."""
         origin = request.headers.get("Origin")
-        if origin is not None and self._door.shares(origin):
+        if origin is not None and self._door.origins.shares(origin):
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Access-Control-Expose-Headers"] = "*"
             response.headers["Vary"] = "Origin"

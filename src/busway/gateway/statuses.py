@@ -21,6 +21,7 @@ FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 SLOWLY: Final = 408
 TOO_LARGE: Final = 413
+MISDIRECTED: Final = 421
 FAILED: Final = 500
 GONE: Final = 502
 AWAY: Final = 503
