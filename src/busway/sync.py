@@ -22,6 +22,7 @@ from busway.client.sync_channels import Channel
 from busway.client.sync_parts import Events, Gathering, Request, Service, Subscription, TypedRequest
 from busway.client.sync_streams import Stream
 from busway.client.sync_typed_channel import Delivered, TypedChannel
+from busway.client.waiting import Waits
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
 from busway.fields import Fields
@@ -228,6 +229,7 @@ def connect(
     name: str = "",
     fields: Fields | None = None,
     timeout: float = 5.0,
+    wait: Waits = False,
     reconnect: Sequence[float] | None = RECONNECT,
     jitter: float = JITTER,
     offline: Offline = "fail",
@@ -248,6 +250,7 @@ def connect(
             name=name,
             fields=fields,
             timeout=timeout,
+            wait=wait,
             reconnect=reconnect,
             jitter=jitter,
             offline=offline,

@@ -47,6 +47,7 @@ ConnectTimeout = Annotated[
     _flag("--connect-timeout", help="Time to connect.", parser=values.duration, metavar="TIME", show_default="5s"),
 ]
 
+Wait = Annotated[bool, _flag("--wait", help="Wait for a server that is not there yet, without a limit.")]
 Learn = Annotated[
     bool, _flag("--learn/--no-learn", help="Whether to go to servers that the broker tells of when it is gone.")
 ]
@@ -64,6 +65,7 @@ class Link:
     server_name: str | None = None
     credentials: str | None = None
     connect_timeout: float = 5.0
+    wait: bool = False
     learn: bool = True
 
     def checked(self) -> "Link":
@@ -89,6 +91,7 @@ class Link:
             *self.urls,
             name=self.name,
             timeout=self.connect_timeout,
+            wait=self.wait,
             tls=tls,
             credentials=self.credentials,
             learn=self.learn,
@@ -107,6 +110,7 @@ def linked(verb: Callable[..., None]) -> Callable[..., None]:
         "server_name": (ServerName, None),
         "credentials": (Credentials, None),
         "connect_timeout": (ConnectTimeout, "5s"),
+        "wait": (Wait, False),
         "learn": (Learn, True),
     }
 

@@ -22,20 +22,18 @@ from busway.client.feeding import Feed
 from busway.client.keeping import Keeping, Posts
 from busway.client.receiving import Receiving
 from busway.client.resume import Credentials, Life
-from busway.client.schedule import JITTER
+from busway.client.schedule import JITTER, RECONNECT
 from busway.client.sending import CONFIRM, PUBLISH, Sender
 from busway.client.storing import Lasting, Unstored, times_of
 from busway.client.streams import Streams
 from busway.client.typed import outgoing
+from busway.client.waiting import Waits
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed
 from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, Scope, check_offline, check_scope
 
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
-
-RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
-"""Delays before the attempts to reconnect; the last one repeats."""
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
 _FOR_ALL: Final = "a stored message is for everybody: durable=True takes no scope"
@@ -52,6 +50,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         name: str = "",
         fields: Fields | None = None,
         timeout: float = 5.0,
+        wait: Waits = False,
         reconnect: Sequence[float] | None = RECONNECT,
         jitter: float = JITTER,
         offline: Offline = "fail",
@@ -74,6 +73,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             urls,
             name=name,
             timeout=timeout,
+            wait=wait,
             reconnect=reconnect,
             jitter=jitter,
             tls=tls,
@@ -264,7 +264,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
     # Life.
 
     async def open(self) -> Self:
-        """Connect; ConnectFailed if none of the servers can be reached in time."""
+        """Connect. Raises ConnectFailed if no server answers within the timeout, or within the time of `wait`."""
         if self._core.forked or self._core.state == "closed":
             raise self._core.why_not()
         if not self._opened:
@@ -337,6 +337,7 @@ def connect(
     name: str = "",
     fields: Fields | None = None,
     timeout: float = 5.0,
+    wait: Waits = False,
     reconnect: Sequence[float] | None = RECONNECT,
     jitter: float = JITTER,
     offline: Offline = "fail",
@@ -349,7 +350,9 @@ def connect(
 ) -> Bus:
     """A client of the bus at the first of these addresses that answers.
 
-    Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. `fields` are added to
+    Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. With `wait=True` a client
+    that starts before its server waits for it, with `wait="30s"` for so long; `timeout` then limits each attempt. Wrong
+    credentials, versions and certificates fail at once. `fields` are added to
     all that is published, pushed and asked, under those of the message itself. `reconnect` are the
     delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
     `jitter` of itself. `on_error` is called with what handlers raise. `identity` (a busway.settings.Identity) is for a
@@ -369,6 +372,7 @@ def connect(
         name=name,
         fields=fields,
         timeout=timeout,
+        wait=wait,
         reconnect=reconnect,
         jitter=jitter,
         offline=offline,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import NoneType
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -19,9 +19,10 @@ from busway.client.events import Event
 from busway.client.keeping import Posts
 from busway.client.reaching import Reaching
 from busway.client.regaining import Regaining
-from busway.client.schedule import Schedule
+from busway.client.schedule import RECONNECT, Schedule
 from busway.client.sending import PUBLISH
 from busway.client.subscription import Subscription
+from busway.client.waiting import FINAL, Waits, is_curable, patience
 from busway.errors import (
     BusError,
     Closed,
@@ -40,8 +41,6 @@ log = logging.getLogger("busway.client")
 
 Credentials: TypeAlias = str | bytes | Callable[[], str | bytes] | None
 
-_FINAL: Final = {Code.UNAUTHORIZED, Code.VERSION, Code.SESSION_TAKEN, Code.SESSION_SECRET, Code.FORBIDDEN}
-"""Codes after which trying again changes nothing."""
 _STEADY: Final = 1.0
 """Seconds a connection must have lived for the schedule to begin anew, so that a server which closes at once isn't stormed."""
 
@@ -79,6 +78,7 @@ class Life:
         *,
         name: str,
         timeout: float,
+        wait: Waits,
         reconnect: Sequence[float] | None,
         jitter: float,
         tls: TLS | None,
@@ -98,6 +98,10 @@ class Life:
         self.directory = Directory(urls, ambient.chance, learn=learn)
         self._name = name
         self._timeout = timeout
+        self._wait = patience(wait)
+        self._retries = Schedule(reconnect or RECONNECT, jitter, ambient.chance)
+        """For the first connection of a client that waits for its server, which need not reconnect."""
+        self._closed = asyncio.Event()
         self._schedule = Schedule(reconnect, jitter, ambient.chance)
         self._tls = tls
         self._credentials = credentials
@@ -110,16 +114,53 @@ class Life:
         core.when_told = self._servers
 
     async def open(self) -> None:
-        """The first connection, within the timeout."""
+        """The first connection, within the timeout or the time to wait."""
         core = self._core
         core.start()
         try:
-            await self._reach(self._timeout)
+            await (self._wait_for_server() if self._wait else self._reach(self._timeout))
         except BaseException as error:
             self.end(error if isinstance(error, BusError) else None)
             raise
         self._established()
         core.events.tell(Event(kind="connected", url=self.url))
+
+    async def _wait_for_server(self) -> None:
+        """Try until a server answers, the time is up, this client is closed, or an error comes that waiting can't cure."""
+        core = self._core
+        deadline = core.loop.time() + self._wait
+        attempts = 0
+        while True:
+            left = deadline - core.loop.time()
+            try:
+                await self._reach(min(self._timeout, max(left, 0.1)))
+            except BusError as error:
+                if not is_curable(error):
+                    raise
+                if core.loop.time() >= deadline:
+                    raise ConnectFailed(f"{error} (waited {self._wait:g} s)") from error
+                self._tell_waiting(attempts, error)
+            else:
+                if attempts:
+                    log.info("connected to %s", self.url, extra={"url": self.url, "attempts": attempts})
+                return
+            attempts += 1
+            delay = min(self._retries.next(), max(deadline - core.loop.time(), 0.0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._closed.wait()
+            if core.state == "closed":
+                raise core.why_not()
+
+    def _tell_waiting(self, attempts: int, error: BusError) -> None:
+        if attempts == 0:
+            urls = self.directory.order("", left=False)
+            shown = ", ".join(urls)
+            log.warning(
+                "no server answers at %s: %s; waiting for one", shown, error, extra={"urls": urls, "error": str(error)}
+            )
+            return
+        log.debug("attempt %d: %s", attempts + 1, error)
 
     def end(self, error: BusError | None = None) -> None:
         """There will be no further connection. Without an error this is what the user wanted."""
@@ -128,6 +169,7 @@ class Life:
             return
         core.state = "closed"
         core.error = error
+        self._closed.set()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         self._regaining.stop()
@@ -169,7 +211,7 @@ class Life:
                 if subscription.policy == "disconnect":
                     subscription.ended(SlowConsumer(error.reason, missed=subscription.missed))
         core.state = "lost"
-        final = not self._schedule or error.code in _FINAL
+        final = not self._schedule or error.code in FINAL
         log.log(
             logging.INFO if not self._schedule else logging.WARNING,  # without reconnect= every call raises the error
             "connection lost to %s: %s; %s",
@@ -199,7 +241,7 @@ class Life:
                 # The first failure is news, and so is each attempt that takes twice as many as the one before.
                 level = logging.INFO if attempts & (attempts - 1) == 0 else logging.DEBUG
                 log.log(level, "reconnect attempt %d failed: %s", attempts, error, extra={"attempts": attempts})
-                if isinstance(error, BusError) and error.code in _FINAL:
+                if isinstance(error, BusError) and error.code in FINAL:
                     log.error("the client is closed, it can't reconnect: %s", error)  # noqa: TRY400, it is expected
                     self.end(error)
                     return
@@ -267,9 +309,10 @@ class Life:
         for url, reason in failed:
             # What a server says that nobody has chosen is no reason to give up those that were.
             told = self.directory.was_told(url) and reason.code != Code.SESSION_TAKEN
-            if not told and (not isinstance(reason, ConnectFailed) or reason.code in _FINAL):
+            if not told and (not isinstance(reason, ConnectFailed) or reason.code in FINAL):
                 raise reason
-        raise ConnectFailed("; ".join(str(reason) for _, reason in failed)) from failed[0][1]
+        cause = next((reason for _, reason in failed if not is_curable(reason)), failed[0][1])
+        raise ConnectFailed("; ".join(str(reason) for _, reason in failed)) from cause
 
     async def _dial(self, url: str, timeout: float) -> Connection:
         connection = Connection(self._core, url)

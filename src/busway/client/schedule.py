@@ -10,6 +10,8 @@ from typing import Final
 
 from busway.checks import check_seconds, check_type
 
+RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+"""Delays before the attempts to reconnect; the last one repeats."""
 JITTER: Final = 0.2
 """The part of a delay by which it may be longer or shorter."""
 

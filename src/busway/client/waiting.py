@@ -1,0 +1,33 @@
+"""How long a client waits for its first server, and which failures waiting can cure. Values and a pure rule."""
+
+import math
+import ssl
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from busway.errors import BusError, Code, RemoteProtocolError
+from busway.streams import seconds
+
+Waits: TypeAlias = bool | float | str | timedelta
+"""True: without a limit. False: not at all. Else a length of time, such as 30 or "30s"."""
+
+FINAL: Final = {Code.UNAUTHORIZED, Code.VERSION, Code.SESSION_TAKEN, Code.SESSION_SECRET, Code.FORBIDDEN}
+"""Codes after which trying again changes nothing."""
+
+
+def patience(wait: Waits) -> float:
+    """Seconds to wait, 0 for not at all. Raises TypeError or ValueError."""
+    return (math.inf if wait else 0.0) if isinstance(wait, bool) else seconds("wait", wait)
+
+
+def is_curable(error: BusError) -> bool:
+    """Whether the same attempt may succeed later: False for wrong credentials, versions, certificates and protocols."""
+    if error.code in FINAL or isinstance(error, RemoteProtocolError):
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        ended = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        if isinstance(cause, ssl.SSLError | ValueError) and not ended:  # a ValueError: a file that is no certificate
+            return False
+        cause = cause.__cause__
+    return True
