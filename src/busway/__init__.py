@@ -13,6 +13,7 @@ from busway.client.typed import Protocol, Received, decode, encode, protocol
 from busway.client.typed_channel import Delivered, TypedChannel
 from busway.client.typed_wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
+from busway.dead_letters import DeadLetter, Redrive
 from busway.errors import (
     AckLate,
     BusError,
@@ -71,6 +72,7 @@ __all__ = [
     "Cluster",
     "ConnectFailed",
     "DataFailed",
+    "DeadLetter",
     "Delivered",
     "Disconnected",
     "Event",
@@ -103,6 +105,7 @@ __all__ = [
     "Protocol",
     "ProtocolError",
     "Received",
+    "Redrive",
     "Reject",
     "Rejected",
     "RemoteProtocolError",

@@ -248,7 +248,7 @@ async def test_after_max_deliveries_it_goes_to_the_dead_letter_topic(net: Net) -
             await message.nack()
         (letter,) = await gather(dead, 1)
         assert (letter.payload, letter.sender) == (b"poison", "maker")
-        recorded = {"dead_first", "dead_last", "dead_time", "dead_broker", "dead_node"}
+        recorded = {"dead_first", "dead_last", "dead_time", "dead_broker", "dead_node", "dead_part", "dead_epoch"}
         assert {name: value for name, value in letter.fields.items() if name not in recorded} == {
             "colour": "red",
             "n": 7,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from busway.broker.channel_actions import Action, Answer, Dead, Deliver, Gone, Note, Read, Rewound, TakeDone
 from busway.broker.channels import Channel
-from busway.broker.progress import ChannelConfig, Created, Delivered, Done, Entry, Sought, rebuild
+from busway.broker.progress import ChannelConfig, Created, Delivered, Done, Entry, Redriven, Sought, rebuild
 from busway.runs import Runs
 
 LEASE, WORST = 10.0, 3
@@ -280,6 +280,21 @@ class Model:
         self.highest = offset - 1
         self.fates = {n: Fate("done" if n < offset else "new") for n in self.fates}
 
+    def redrive(self, which: int, count: int) -> None:
+        done = [n for n, one in self.fates.items() if one.phase == "done" and self.records[n] and n >= self.first]
+        if not done:
+            return
+        again = done[which % len(done) :][:count]
+        cursor, epoch = self.channel.cursor, self.channel.epoch
+        self.fates |= {n: Fate("waiting" if n < cursor else "new") for n in again}
+        if again[-1] >= cursor:
+            self.read = None
+        letters = [(n, epoch) for n in again]
+        actions = self.channel.redrive(letters, self.now)
+        self.perform(actions)
+        assert all(self.channel.was_redriven(*one) for one in letters)
+        assert self.channel.redrive(letters, self.now) == [], "they are sent back once"
+
     def trim(self, first: int) -> None:
         first = min(max(first, self.first), len(self.records))
         self.first = first
@@ -349,6 +364,9 @@ def counted(notes: list[Entry]) -> dict[int, int]:
                 counts |= dict.fromkeys(range(start, start + count), entry.deliveries)
         elif isinstance(entry, Sought | Created):
             counts.clear()
+        elif isinstance(entry, Redriven):
+            for start, count in entry.spans:
+                counts = {n: times for n, times in counts.items() if not start <= n < start + count}
         elif isinstance(entry, Done):
             for start, count in entry.spans:
                 counts = {n: times for n, times in counts.items() if not start <= n < start + count}
@@ -385,6 +403,7 @@ steps = st.lists(
         st.tuples(st.just("cancel"), who, st.integers(0, 3)),
         st.tuples(st.just("bury"), st.integers(0, 5), st.booleans()),
         st.tuples(st.just("seek"), st.integers(-10, 10)),
+        st.tuples(st.just("redrive"), st.integers(0, 50), st.integers(1, 5)),
         st.tuples(st.just("trim"), st.integers(-2, 3)),
         st.tuples(st.just("skip"), near),
         st.tuples(st.just("pause"), st.sampled_from([True, False, False])),

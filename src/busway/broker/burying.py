@@ -32,7 +32,7 @@ FIELDS: Final = frozenset(
     f"dead_{name}"
     for name in (
         *("times", "stream", "channel", "offset", "topic", "deliveries", "reason", "error", "traceback"),
-        *("consumer", "host", "first", "last", "time", "broker", "node"),
+        *("consumer", "host", "first", "last", "time", "broker", "node", "part", "epoch"),
     )
 )
 """The fields that a dead letter has beside those of its message."""
@@ -86,6 +86,8 @@ class Burying:
                 "dead_offset": offset,
                 "dead_topic": topic,
                 "dead_deliveries": deliveries,
+                "dead_part": handing.stream.copied or self._hub.guid,
+                "dead_epoch": handing.machine.epoch,
             }
             ticket = next(self._tickets)
             session = self._session(handing, offset)

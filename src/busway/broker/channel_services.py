@@ -4,13 +4,14 @@ Questions and answers are JSON; rules and other bytes are base64 in them. Consum
 """
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import msgspec
 
 from busway._core import Message
 from busway.broker.channel_frames import OneMessage, check_channel
 from busway.broker.handing import Handing
+from busway.broker.redriving import Letters, look, redrive as send_back
 from busway.broker.stream_services import Service
 from busway.broker.survey import Answer, own_figures, summed
 from busway.errors import Code, OutOfRange, Rejected, StoreFailed, from_code
@@ -26,6 +27,17 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channel: str | None = None
     start: tuple[str, Any] = ("first", None)
     settings: dict[str, Any] = {}
+
+
+class LettersQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/channel/dead` and `$bus/channel/redrive`."""
+
+    stream: str
+    channel: str
+    letters: Letters
+    """Offset and time of the message of each, and the epoch in which it died: `dead_offset`, `dead_epoch`, and the letter's own time."""
+    broker: str = ""
+    """The guid of the node whose part of the stream the messages are in, `dead_part`; empty: the one that is asked."""
 
 
 async def create(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -92,6 +104,35 @@ def _raise_for(start: tuple[str, Any], guid: str, others: list[Answer]) -> NoRet
     raise StoreFailed(f"{start[0]}: {one.node}, whose place that is, can't be reached now: {one.error}")
 
 
+async def dead(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/channel/dead`: what became of dead letters of a channel."""
+    return await _letters(hub, message, "dead")
+
+
+async def redrive(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/channel/redrive`: send dead letters back to their channel."""
+    return await _letters(hub, message, "redrive")
+
+
+async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"]) -> dict[str, Any]:
+    question = msgspec.json.decode(message.payload, type=LettersQuestion)
+    name, guid = check_channel(question.channel), question.broker or hub.guid
+    if guid == hub.guid:
+        handing = hub.delivering.get(question.stream, name)
+        letters = list(question.letters)
+        states = await (look(handing, letters) if what == "dead" else send_back(hub, handing, letters))
+        return {"states": states}
+    answers = [] if hub.nodes is None else await hub.nodes.letters(what, question.stream, name, question.letters, guid)
+    if not answers:
+        raise OutOfRange(f"letters: the broker {guid}, whose channel that is, is not known here")
+    answer = answers[0]
+    if answer.code != Code.OK:
+        raise from_code(answer.code, f"{answer.node}: {answer.error}")
+    if answer.error:
+        raise StoreFailed(f"letters: {answer.node}, whose channel that is, can't be reached now: {answer.error}")
+    return {"states": answer.states}
+
+
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/remove`: the channel as it was."""
     handing = _found(hub, _question(message))
@@ -152,6 +193,8 @@ SERVICES: Final[dict[str, Service]] = {
     "$bus/channel/create": create,
     "$bus/channel/update": update,
     "$bus/channel/seek": seek,
+    "$bus/channel/dead": dead,
+    "$bus/channel/redrive": redrive,
     "$bus/channel/remove": remove,
     "$bus/channel/list": listed,
 }

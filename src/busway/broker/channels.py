@@ -8,7 +8,7 @@ a crash; everything else is handed out until it is acknowledged or dead.
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -32,11 +32,16 @@ from busway.broker.progress import (
     Configured,
     Deleted,
     Delivered,
+    Redriven,
     Sought,
     Span,
 )
 from busway.broker.turning import Turning
+from busway.errors import Code, LimitExceeded
 from busway.runs import Runs
+
+REDRIVEN: Final = 100_000
+"""The most separate runs of messages that were sent back, and that a channel may hold to send some back."""
 
 
 class Channel(Turning):
@@ -62,7 +67,9 @@ class Channel(Turning):
         if (last := past.last) <= end:
             return []
         cursor = min(self.cursor, end)
-        state = ChannelState(self.name, self.config, self._epoch + 1, min(self.floor, end))
+        state = ChannelState(
+            self.name, self.config, self._epoch + 1, min(self.floor, end), redriven=past.redriven.copy()
+        )
         self._put_done(state, state.floor, end)
         for run in self._held:
             if self._counts(run.deliveries):
@@ -366,6 +373,47 @@ class Channel(Turning):
         self._ahead.again(offset)
         self._noted = offset
         return self._pump(now, [Note(Sought(self.name, self._epoch, offset))])
+
+    def redrive(self, letters: Iterable[tuple[int, int]], now: float) -> list[Action]:
+        """Deliver messages again whose dead letters are sent back: each letter is an offset and the epoch in which it was made.
+
+        A letter that was sent back before is left out, so nothing comes twice. What is not done comes anyway.
+        """
+        past, cursor = self._ahead.past, self.cursor
+        sent = Runs()
+        for offset, epoch in letters:
+            if self._first <= offset < self._safe and not self.was_redriven(offset, epoch):
+                sent.put(offset, offset + 1)
+        for run in self._held:
+            if run.phase is DYING:  # it becomes a letter, and that is sent back later
+                sent.put(run.start, run.end, 0)
+        if not sent:
+            return []
+        undone = sent.copy()
+        for run in self._held:
+            undone.put(run.start, run.end, 0)
+        if len(self._held) + len(undone) > REDRIVEN or len(past.redriven) > REDRIVEN:
+            raise LimitExceeded(
+                f"channel {self.name!r} has too many separate messages to deliver; redrive more when some are done",
+                code=Code.TOO_MANY_PENDING,
+            )
+        for start, end, _ in undone:
+            if start < cursor:
+                self._held.put_back(start, min(end, cursor))
+        self._epoch += 1
+        spans = tuple((start, end - start) for start, end, _ in sent)
+        ahead = [(max(start, cursor), end) for start, end, _ in undone if end > cursor]
+        past.redrive(self._epoch, [(start, end - start) for start, end in ahead])
+        past.begin = min(past.begin, spans[0][0])
+        past.sent_back(self._epoch, spans)
+        if ahead:
+            self._ahead.again(cursor)
+        self._noted = min(self._noted, self.floor)
+        return self._pump(now, [Note(Redriven(self.name, self._epoch, spans))])
+
+    def was_redriven(self, offset: int, epoch: int) -> bool:
+        """Whether the dead letter of a message was sent back that was made in this epoch."""
+        return next(self._ahead.past.redriven.pieces(offset, offset + 1))[2] > epoch
 
     def pause(self) -> list[Action]:
         """Hand nothing out until resume(). What is in flight stays so."""

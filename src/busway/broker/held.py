@@ -85,6 +85,15 @@ class Held:
             self.wake(run)
         return run
 
+    def put_back(self, start: int, end: int) -> None:
+        """Messages that were done are to be handed out as if for the first time. None of them is here."""
+        index = bisect_left(self._starts, start)
+        run = Run(start, end, AGAIN, None, 0, inf)
+        self._starts.insert(index, start)
+        self._runs.insert(index, run)
+        self.due += end - start
+        self._queue(run)
+
     # Which ones are meant.
 
     def pick(self, start: int, end: int, phase: Phase, holder: Consumer | None) -> tuple[list[Run], int]:

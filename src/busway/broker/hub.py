@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from busway import _core, ambient
 from busway._core import Engine
@@ -26,6 +26,7 @@ from busway.broker.keeping import Keeping
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
 from busway.broker.pulse import Pulse
+from busway.broker.redriving import Letter
 from busway.broker.replaying import Replaying
 from busway.broker.retained import Kept, Key, Version
 from busway.broker.services import Answering
@@ -151,6 +152,11 @@ class Nodes(Protocol):
 
     async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
         """Put a channel to another place at each other node, or at one alone; what each says."""
+
+    async def letters(
+        self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
+    ) -> list[Answer]:
+        """Ask one other node what became of dead letters of its part of a channel, or have it send them back."""
 
     def joined(self, who: Who, join: Join, handing: Handing) -> None:
         """A client consumes a channel: it gets the messages of other nodes, too."""

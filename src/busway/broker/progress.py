@@ -96,11 +96,22 @@ class Sought(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
     offset: Offset
 
 
+class Redriven(msgspec.Struct, frozen=True, array_like=True, tag="back"):
+    """Dead letters of these messages were sent back: the messages are not done from this epoch on, everything else is as before.
+
+    In a snapshot, whose epoch is at least this one, it only says that they were sent back.
+    """
+
+    channel: str
+    epoch: Offset
+    spans: tuple[Span, ...]
+
+
 class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
     channel: str
 
 
-Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Deleted
+Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Redriven | Deleted
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, tag="here"):
@@ -131,20 +142,41 @@ class ChannelState:
     """How often what is not done was handed out, as far as that was noted."""
     begin: int = -1
     """Where it began, or was put to; -1 stands for the floor when it is made."""
+    redriven: Runs = field(default_factory=Runs)
+    """The epoch that began when a dead letter of a message was last sent back."""
 
     def __post_init__(self) -> None:
         if self.begin < 0:
             self.begin = self.floor
 
     def copy(self) -> "ChannelState":
-        done, deliveries = self.done.copy(), self.deliveries.copy()
-        return ChannelState(self.channel, self.config, self.epoch, self.floor, done, deliveries, self.begin)
+        done, deliveries, redriven = self.done.copy(), self.deliveries.copy(), self.redriven.copy()
+        return ChannelState(self.channel, self.config, self.epoch, self.floor, done, deliveries, self.begin, redriven)
 
     def move(self, epoch: int, floor: int) -> None:
         """Begin anew at an offset."""
         self.epoch, self.floor, self.begin = epoch, floor, floor
         self.done.clear()
         self.deliveries.clear()
+
+    def redrive(self, epoch: int, spans: Iterable[Span]) -> None:
+        """These are not done from this epoch on, and were not delivered yet; everything else stays as it is."""
+        spans = list(spans)
+        low = min((start for start, _ in spans), default=self.floor)
+        if low < self.floor:
+            self.done.put(low, self.floor)
+            self.floor, self.begin = low, min(self.begin, low)
+        self.epoch = epoch
+        for start, count in spans:
+            self.done.put(start, start + count, 0)
+            self.deliveries.put(start, start + count, 0)
+        self.raise_floor(self.done.beyond(self.floor))
+
+    def sent_back(self, epoch: int, spans: Iterable[Span]) -> None:
+        """Dead letters of these were sent back."""
+        for start, count in spans:
+            for at, end, before in list(self.redriven.pieces(start, start + count)):
+                self.redriven.put(at, end, max(before, epoch))
 
     def raise_floor(self, floor: int) -> None:
         self.floor = max(self.floor, floor)
@@ -171,12 +203,20 @@ class ChannelState:
         spans = ((start, end - start) for start, end, _ in self.done)
         while part := tuple(islice(spans, _PART)):
             yield Done(self.channel, self.epoch, self.floor, part)
-        by_count: dict[int, list[Span]] = {}
-        for start, end, count in self.deliveries:
-            by_count.setdefault(count, []).append((start, end - start))
-        for count, counted in by_count.items():
-            for at in range(0, len(counted), _PART):
-                yield Delivered(self.channel, self.epoch, count, tuple(counted[at : at + _PART]))
+        for count, counted in _by_value(self.deliveries):
+            yield Delivered(self.channel, self.epoch, count, counted)
+        for epoch, sent in _by_value(self.redriven):
+            yield Redriven(self.channel, epoch, sent)
+
+
+def _by_value(runs: Runs) -> Iterator[tuple[int, tuple[Span, ...]]]:
+    """The spans of each value, in parts for one entry each."""
+    by_value: dict[int, list[Span]] = {}
+    for start, end, value in runs:
+        by_value.setdefault(value, []).append((start, end - start))
+    for value, spans in by_value.items():
+        for at in range(0, len(spans), _PART):
+            yield value, tuple(spans[at : at + _PART])
 
 
 States: TypeAlias = dict[str, ChannelState]
@@ -212,6 +252,10 @@ def apply(states: States, entry: Entry | Stamp) -> None:
                 if state.deliveries:
                     state.deliveries.put(start, start + count, 0)
             state.raise_floor(state.done.beyond(state.floor))
+    elif isinstance(entry, Redriven):
+        if entry.epoch > state.epoch:
+            state.redrive(entry.epoch, entry.spans)
+        state.sent_back(entry.epoch, entry.spans)
     elif entry.epoch == state.epoch:
         for start, count in entry.spans:
             for at, end, done in state.done.pieces(max(start, state.floor), start + count):

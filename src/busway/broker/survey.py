@@ -42,6 +42,8 @@ class Answer(NamedTuple):
     code: int = Code.OK
     error: str = ""
     streams: tuple[StreamInfo, ...] = ()
+    states: tuple[int, ...] = ()
+    """What became of dead letters."""
 
     @property
     def heard(self) -> bool:

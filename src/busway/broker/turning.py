@@ -12,7 +12,7 @@ from busway.broker.channel_actions import Action, Note
 from busway.broker.consumers import Who
 from busway.broker.giving import Giving
 from busway.broker.held import FLIGHT, Held
-from busway.broker.progress import ChannelState, Created, Delivered, Done, Sought, Span
+from busway.broker.progress import ChannelState, Created, Delivered, Done, Redriven, Sought, Span
 
 
 class Turning(Giving):
@@ -66,7 +66,10 @@ class Turning(Giving):
             if end > cursor:
                 past.deliveries.put(max(start, cursor), end, count)
             self._held.delivered(start, end, count)
+        for start, end, epoch in state.redriven:
+            past.sent_back(epoch, [(start, end - start)])
         out += (Note(one) for one in state.entries() if isinstance(one, Done | Delivered))
+        out += (Note(one) for one in past.entries() if isinstance(one, Redriven))
         out.append(Note(Done(self.name, state.epoch, state.floor)))
         return self._pump(now, out)
 

@@ -18,6 +18,7 @@ from busway.cli.channel import (
     channel_update,
 )
 from busway.cli.cluster import cluster
+from busway.cli.dead import channel_dead, channel_redrive
 from busway.cli.doctor import doctor
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
@@ -100,6 +101,8 @@ for verb in (
     channel_seek,
     channel_pause,
     channel_resume,
+    channel_dead,
+    channel_redrive,
     channel_remove,
 ):
     channel.command(verb.__name__.removeprefix("channel_"))(flags.with_environment(verb))

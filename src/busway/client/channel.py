@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import ref
 
 import msgspec
@@ -44,6 +44,10 @@ from busway.errors import (
 )
 from busway.positions import Position
 from busway.streams import ChannelInfo, seconds
+
+if TYPE_CHECKING:
+    from busway.client.dead_letters import DeadLetters, Progress, Since
+    from busway.dead_letters import DeadLetter, Redrive
 
 Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
@@ -93,6 +97,7 @@ class Channel(Taking):
         concurrency: int = 1,
         drain: float = 0.0,
         max_processing: float | str | timedelta | None = MAX_PROCESSING,
+        letters: "DeadLetters",
     ) -> None:
         if type(window) is not int or not 0 <= window <= _MOST:
             raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
@@ -105,6 +110,7 @@ class Channel(Taking):
         self.lost = 0
         """Messages that the stream dropped before they were acknowledged; `bus.events()` tells of each gap."""
         self._call = call
+        self._letters = letters
         self._settings = settings
         self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
         self._settling = Settling(core, self.label, self._check, lambda: self._joined, self._acked)
@@ -381,6 +387,34 @@ class Channel(Taking):
         answer = await self._ask("seek", start=start_of(start, self.stream))
         offset: int = answer["offset"]
         return offset
+
+    async def dead(
+        self,
+        *,
+        last: int | None = 100,
+        topic: str = "**",
+        reason: str | None = None,
+        since: "Since | None" = None,
+        redriven: bool = False,
+    ) -> "list[DeadLetter]":
+        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        return await self._letters.listed(
+            self.stream, self.name, last=last, topic=topic, reason=reason, since=since, redriven=redriven
+        )
+
+    async def redrive(
+        self,
+        letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None,
+        *,
+        topic: str = "**",
+        reason: str | None = None,
+        since: "Since | None" = None,
+        progress: "Progress | None" = None,
+    ) -> "Redrive":
+        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        return await self._letters.redrive(
+            self.stream, self.name, letters, topic=topic, reason=reason, since=since, progress=progress
+        )
 
     async def pause(self) -> None:
         """Hand nothing out, to nobody, until resume(). It outlives the broker."""

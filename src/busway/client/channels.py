@@ -1,7 +1,7 @@
 """The verbs of a bus for channels: consume one, make, change, list and remove them."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
@@ -9,12 +9,14 @@ from busway._core import check_pattern, check_topic
 from busway.checks import check_callable, check_type
 from busway.client.channel import MAX_PROCESSING, Channel
 from busway.client.core import Core
+from busway.client.dead_letters import LAST, DeadLetters, Progress, Since
 from busway.client.places import Start, info_of, start_of
 from busway.client.reading import ask
 from busway.client.sending import Sender
 from busway.client.taking import Handler
 from busway.client.typed import Kind, kind_for
 from busway.client.typed_channel import Delivered, TypedChannel, handling, reading
+from busway.dead_letters import DeadLetter, Redrive
 from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
 from busway.streams import ChannelInfo, check_name, seconds
@@ -153,6 +155,7 @@ class Channels:
             concurrency=concurrency,
             drain=self._drain,
             max_processing=max_processing,
+            letters=DeadLetters(self._core, self._sender),
         )
         return made if read is None else TypedChannel(made, read)
 
@@ -173,6 +176,46 @@ class Channels:
         question = {**_named(stream, name), "start": start_of(start, stream)}
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
+
+    async def dead_letters(
+        self,
+        stream: str,
+        channel: str,
+        *,
+        last: int | None = LAST,
+        topic: str = "**",
+        reason: str | None = None,
+        since: Since | None = None,
+        redriven: bool = False,
+    ) -> list[DeadLetter]:
+        """The last dead letters of a channel, in the order in which they died; None: all.
+
+        `topic` is a pattern for the topic of the message, `reason` a part of the reason or of the exception's type, `since` a time or a
+        length of time back. Letters that were sent back are left out, unless `redriven` asks for them.
+        """
+        return await DeadLetters(self._core, self._sender).listed(
+            stream, channel, last=last, topic=topic, reason=reason, since=since, redriven=redriven
+        )
+
+    async def redrive_channel(
+        self,
+        stream: str,
+        channel: str,
+        letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None,
+        *,
+        topic: str = "**",
+        reason: str | None = None,
+        since: Since | None = None,
+        progress: Progress | None = None,
+    ) -> Redrive:
+        """Send dead letters back to the channel, each once: these, or all that are chosen as by dead_letters().
+
+        Their messages are delivered again as if for the first time, before new ones. It may be interrupted and repeated: a
+        letter that was sent back is never sent back again. `progress` is called with what was done so far.
+        """
+        return await DeadLetters(self._core, self._sender).redrive(
+            stream, channel, letters, topic=topic, reason=reason, since=since, progress=progress
+        )
 
     async def remove_channel(self, stream: str, name: str) -> ChannelInfo:
         """Remove a channel; what it was. The messages stay in the stream; its consumers get an error."""

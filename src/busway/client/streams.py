@@ -306,6 +306,11 @@ def _read(payload: bytes) -> StreamInfo:
         raise RemoteProtocolError(f"the broker's answer is no stream: {error}") from error
 
 
+def read_streams(message: Message) -> list[StreamInfo]:
+    """The streams in the broker's answer."""
+    return _read_many(message.payload).streams
+
+
 def _read_many(payload: bytes) -> _Listed:
     try:
         return msgspec.json.decode(payload, type=_Listed)

@@ -14,6 +14,7 @@ from weakref import ref
 from busway.client import bus as asynchronous
 from busway.client.channel import Channel as AsyncChannel
 from busway.client.channels import ChannelOptions, kind_and_names
+from busway.client.dead_letters import LAST, Progress, Since
 from busway.client.places import Start
 from busway.client.portal import Portal
 from busway.client.settling import Settled
@@ -22,6 +23,7 @@ from busway.client.sync_parts import Part
 from busway.client.sync_typed_channel import Delivered, TypedChannel
 from busway.client.threads import in_threads
 from busway.client.typed_channel import handling, reading
+from busway.dead_letters import DeadLetter, Redrive
 from busway.errors import Closed, PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
@@ -157,6 +159,14 @@ class Channel(Part, ShowsChannel):
         """Go to another place, for all consumers; the offset."""
         return self._portal.call(lambda: self._inner.seek(start))
 
+    def dead(self, **chosen: Any) -> list[DeadLetter]:
+        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        return self._portal.call(lambda: self._inner.dead(**chosen))
+
+    def redrive(self, letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None, **chosen: Any) -> Redrive:
+        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        return self._portal.call(lambda: self._inner.redrive(letters, **chosen))
+
     def pause(self) -> None:
         """Hand nothing out, to nobody, until resume()."""
         self._portal.call(self._inner.pause)
@@ -237,6 +247,42 @@ class Channels:
     def seek_channel(self, stream: str, name: str, start: Start) -> int:
         """Put a channel to another place, for all its consumers; the offset."""
         return self._portal.call(lambda: self._inner.seek_channel(stream, name, start))
+
+    def dead_letters(
+        self,
+        stream: str,
+        channel: str,
+        *,
+        last: int | None = LAST,
+        topic: str = "**",
+        reason: str | None = None,
+        since: Since | None = None,
+        redriven: bool = False,
+    ) -> list[DeadLetter]:
+        """The last dead letters of a channel, in the order in which they died; None: all. Those that were sent back are left out."""
+        return self._portal.call(
+            lambda: self._inner.dead_letters(
+                stream, channel, last=last, topic=topic, reason=reason, since=since, redriven=redriven
+            )
+        )
+
+    def redrive_channel(
+        self,
+        stream: str,
+        channel: str,
+        letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None,
+        *,
+        topic: str = "**",
+        reason: str | None = None,
+        since: Since | None = None,
+        progress: Progress | None = None,
+    ) -> Redrive:
+        """Send dead letters back to the channel, each once: these, or all that are chosen. It may be interrupted and repeated."""
+        return self._portal.call(
+            lambda: self._inner.redrive_channel(
+                stream, channel, letters, topic=topic, reason=reason, since=since, progress=progress
+            )
+        )
 
     def remove_channel(self, stream: str, name: str) -> ChannelInfo:
         """Remove a channel; what it was. The messages stay in the stream."""

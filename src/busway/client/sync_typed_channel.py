@@ -3,10 +3,10 @@
 A driver, as sync.py, of which it is a part: a wrapper around the blocking channel, so that acknowledgements work in any thread.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from busway.checks import check_timeout
 from busway.client.places import Start
@@ -20,6 +20,7 @@ from busway.streams import ChannelInfo
 
 if TYPE_CHECKING:
     from busway.client.sync_channels import Channel
+    from busway.dead_letters import DeadLetter, Redrive
 
 T = TypeVar("T")
 
@@ -114,6 +115,16 @@ class TypedChannel(Closing, ShowsChannel, Generic[T]):
     def seek(self, start: Start) -> int:
         """Go to another place, for all consumers; the offset."""
         return self._inner.seek(start)
+
+    def dead(self, **chosen: Any) -> "list[DeadLetter]":
+        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        return self._inner.dead(**chosen)
+
+    def redrive(
+        self, letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None, **chosen: Any
+    ) -> "Redrive":
+        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        return self._inner.redrive(letters, **chosen)
 
     def pause(self) -> None:
         """Deliver nothing to any consumer until resume()."""

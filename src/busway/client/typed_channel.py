@@ -6,7 +6,7 @@ A payload that does not fit its type becomes a dead letter at once, so that the 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from busway.checks import check_timeout
 from busway.client.failure import Misfit
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from busway.client.channel import Channel
     from busway.client.places import Start
     from busway.client.settling import Settled
+    from busway.dead_letters import DeadLetter, Redrive
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Received[object])
@@ -176,6 +177,16 @@ class TypedChannel(Wrapper, ShowsChannel, Generic[T]):
     async def seek(self, start: "Start") -> int:
         """Go to another place, for all consumers, as seek() of an untyped channel; the offset."""
         return await self._inner.seek(start)
+
+    async def dead(self, **chosen: Any) -> "list[DeadLetter]":
+        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        return await self._inner.dead(**chosen)
+
+    async def redrive(
+        self, letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None, **chosen: Any
+    ) -> "Redrive":
+        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        return await self._inner.redrive(letters, **chosen)
 
     async def pause(self) -> None:
         """Deliver nothing to any consumer until resume()."""

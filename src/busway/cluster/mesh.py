@@ -5,12 +5,13 @@ A driver, which hands everything on to who deals with it; `linking` has the link
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from busway.broker.channel_frames import Join, Take
 from busway.broker.consumers import Who
 from busway.broker.far import Placements, Portion
 from busway.broker.handing import Handing
+from busway.broker.redriving import Letter
 from busway.broker.retained import Kept, Key, Version
 from busway.broker.stream import Stream
 from busway.broker.survey import Answer
@@ -233,6 +234,12 @@ class Mesh(Linking):
     async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
         members = self._members
         return [] if members is None else await self._surveying.sought(stream, channel, start, members, guid)
+
+    async def letters(
+        self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
+    ) -> list[Answer]:
+        members = self._members
+        return [] if members is None else await self._surveying.letters(what, stream, channel, letters, members, guid)
 
     def joined(self, who: Who, join: Join, handing: Handing) -> None:
         self._seats.joined(who, join, handing)

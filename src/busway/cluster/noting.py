@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.journal import Journal
-from busway.broker.progress import Delivered, Done, Entry, Stamp
+from busway.broker.progress import Delivered, Done, Entry, Redriven, Stamp
 from busway.broker.stream import Stream
 from busway.cluster.hearing import Hearing
 from busway.cluster.mirror_words import Heard, Noted, Word
@@ -145,7 +145,7 @@ def split(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
     part: list[Entry] = []
     size = 0
     for entry in entries:
-        more = 512 + 20 * (len(entry.spans) if isinstance(entry, Done | Delivered) else 0)
+        more = 512 + 20 * (len(entry.spans) if isinstance(entry, Done | Delivered | Redriven) else 0)
         if part and size + more > _ENTRIES:
             yield tuple(part)
             part, size = [], 0

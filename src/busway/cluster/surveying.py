@@ -5,12 +5,13 @@ channels meanwhile is asked, and of streams whoever has copies.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from busway.broker.channel_frames import OneMessage
+from busway.broker.redriving import Letter, letters_of, look, redrive
 from busway.broker.stream import Stream
 from busway.broker.survey import Answer, own_figures
 from busway.cluster.node import Node, Stranger
@@ -29,12 +30,20 @@ _MOST: Final = 1024
 _LIST: Final = "list"
 _SEEK: Final = "seek"
 _STREAMS: Final = "streams"
+_DEAD: Final = "dead"
+_REDRIVE: Final = "redrive"
+_ONE: Final = {_SEEK, _DEAD, _REDRIVE}
+"""Questions about one channel."""
 
-_Question: TypeAlias = tuple[Literal["list", "seek", "streams"], str, str | None, tuple[str, Any], str]
-"""What, the stream (empty: all), the channel or all of them, where to, and in whose part: that of the node with this guid."""
-_Said: TypeAlias = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31)], str, list[ChannelInfo], int, list[StreamInfo]]
-"""Code and text, of a list the channels, of a seek the offset, of streams those."""
-_Found: TypeAlias = tuple[list[dict[str, Any]], int, list[dict[str, Any]]]
+_Question: TypeAlias = tuple[
+    Literal["list", "seek", "streams", "dead", "redrive"], str, str | None, tuple[str, Any], str
+]
+"""What, the stream (empty: all), the channel or all of them, where to or which letters, and in whose part: that of the node with this guid."""
+_Said: TypeAlias = tuple[
+    Annotated[int, msgspec.Meta(ge=0, le=2**31)], str, list[ChannelInfo], int, list[StreamInfo], list[int]
+]
+"""Code and text, of a list the channels, of a seek the offset, of streams those, of dead letters what became of each."""
+_Found: TypeAlias = tuple[list[dict[str, Any]], int, list[dict[str, Any]], list[int]]
 
 _encode = msgspec.msgpack.Encoder().encode
 _questions: Final = msgspec.msgpack.Decoder(_Question)
@@ -76,6 +85,18 @@ class Surveying(Talk):
         """Have a channel go to another place in the parts of every other node, or in that of one alone."""
         return await self._everywhere((_SEEK, stream, channel, start, ""), members, guid)
 
+    async def letters(
+        self,
+        what: Literal["dead", "redrive"],
+        stream: str,
+        channel: str,
+        letters: Sequence[Letter],
+        members: "Membership",
+        guid: str,
+    ) -> list[Answer]:
+        """Ask one node what became of dead letters, or have it send them back."""
+        return await self._everywhere((what, stream, channel, ("letters", letters), ""), members, guid)
+
     async def _everywhere(self, question: _Question, members: "Membership", guid: str | None = None) -> list[Answer]:
         linked = {node.guid: (conn, node) for conn, node in self._links.items()}
         wanted = {one: link for one, link in linked.items() if guid in {None, one}}
@@ -98,7 +119,7 @@ class Surveying(Talk):
         """The part of a node that is gone, of whoever hands out of it: this node, or one of the others."""
         question = (*question[:4], node.guid)
         try:
-            channels, offset, streams = await self._answered(question)
+            channels, offset, streams, _ = await self._answered(question)
             here = msgspec.convert(channels, list[ChannelInfo])
             copies = msgspec.convert(streams, list[StreamInfo])
             return Answer(node.guid, _named(node), tuple(here), offset, streams=tuple(copies))
@@ -127,9 +148,9 @@ class Surveying(Talk):
             self._waiting.pop(number, None)
         if said is None:
             return Answer(node.guid, _named(node), error="its link has ended")
-        code, text, channels, offset, streams = said
+        code, text, channels, offset, streams, states = said
         why = text if code != Code.OK else ""
-        return Answer(node.guid, _named(node), tuple(channels), offset, code, why, tuple(streams))
+        return Answer(node.guid, _named(node), tuple(channels), offset, code, why, tuple(streams), tuple(states))
 
     # Links.
 
@@ -162,7 +183,7 @@ class Surveying(Talk):
             raise error if isinstance(error, Stranger) else Stranger(f"a survey: {error}") from error
         what, stream, channel, _, _ = question
         named = is_name(stream) or (what == _STREAMS and not stream)
-        if not named or not (is_name(channel) if channel is not None else what != _SEEK):
+        if not named or not (is_name(channel) if channel is not None else what not in _ONE):
             raise Stranger("a survey of what is no name")
         if sum(link == conn for link in self._tasks.values()) >= _MOST:
             raise Stranger(f"{_MOST} surveys at once")
@@ -177,15 +198,15 @@ class Surveying(Talk):
 
     async def _answer(self, conn: int, node: Node, number: int, work: Coroutine[Any, Any, _Found]) -> None:
         try:
-            channels, offset, streams = await work
-            said = _encode((int(Code.OK), "", channels, offset, streams))
+            channels, offset, streams, states = await work
+            said = _encode((int(Code.OK), "", channels, offset, streams, states))
             if len(said) > node.frame:
                 what = f"{len(channels)} channels" if channels else f"{len(streams)} streams"
                 raise LimitExceeded(f"{what} are more than one answer holds")  # noqa: TRY301 - told as others
         except BusError as error:
-            said = _encode((int(error.code or Code.STORE_FAILED), error.reason, (), 0, ()))
+            said = _encode((int(error.code or Code.STORE_FAILED), error.reason, (), 0, (), ()))
         except msgspec.MsgspecError as error:
-            said = _encode((int(Code.INVALID_SETTING), str(error), (), 0, ()))
+            said = _encode((int(Code.INVALID_SETTING), str(error), (), 0, (), ()))
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             self._hub.unexpected(error, None, "a survey")
             return
@@ -196,7 +217,9 @@ class Surveying(Talk):
     async def _answered(self, question: _Question) -> _Found:
         what, stream, channel, start, guid = question
         if what == _STREAMS:
-            return [], 0, self._shown(stream, guid)
+            return [], 0, self._shown(stream, guid), []
+        if what in {_DEAD, _REDRIVE}:
+            return [], 0, [], await self._letters(what, stream, channel, start, guid)
         delivering = self._hub.delivering
         if guid in {"", self._hub.guid}:
             found = delivering.found(stream, channel)
@@ -207,8 +230,19 @@ class Surveying(Talk):
             if what == _SEEK and not delivering.standing.is_sure(guid):
                 raise StoreFailed("whose turn it is to hand out of it is not sure now")
         if what == _LIST:
-            return [own_figures(self._hub, one) for one in found], 0, []
-        return [], await delivering.seek(found[0], start), []
+            return [own_figures(self._hub, one) for one in found], 0, [], []
+        return [], await delivering.seek(found[0], start), [], []
+
+    async def _letters(
+        self, what: str, stream: str, channel: str | None, start: tuple[str, Any], guid: str
+    ) -> list[int]:
+        """Of the own part only: letters go back to a channel at the node that has its messages."""
+        if guid not in {"", self._hub.guid}:
+            raise Rejected(
+                f"nobody here sends dead letters back to the stream {stream!r} of {guid}", code=Code.NO_STREAM
+            )
+        handing, letters = self._hub.delivering.get(stream, channel or ""), letters_of(start[1])
+        return await (look(handing, letters) if what == _DEAD else redrive(self._hub, handing, letters))
 
     def _shown(self, name: str, guid: str) -> list[dict[str, Any]]:
         """Figures of streams here: of this node, or copies of those of another."""
