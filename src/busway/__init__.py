@@ -5,6 +5,7 @@ from collections.abc import Coroutine as _Coroutine
 from typing import Any as _Any, TypeVar as _TypeVar
 
 from busway._core import __version__, matches
+from busway.backoff import Backoff
 from busway.broker import Server
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
 from busway.client.channel import Channel
@@ -61,6 +62,7 @@ __all__ = [
     "ANY",
     "TLS",
     "AckLate",
+    "Backoff",
     "Buffer",
     "Bus",
     "BusError",

@@ -6,8 +6,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from busway.durations import seconds
 from busway.positions import Position, Positions
-from busway.streams import seconds
 
 Since: TypeAlias = str | timedelta | datetime | Position | Positions
 """Everything, a length of time back, a time, behind a position, or where a reader had come to."""

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import msgspec
 
+from busway.backoff import Delays
+from busway.durations import seconds
 from busway.topic import check_topic
 
 STORES: Final = ("memory", "disk", "db")
@@ -32,10 +33,7 @@ DEAD_TOPICS: Final = "dead/**"
 
 LONGEST_NOTE: Final = 1 << 20
 _MOST: Final = 2**63 - 1
-_LONGEST: Final = 1e10
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_PARTS: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def is_name(text: str) -> bool:
@@ -226,22 +224,6 @@ class StoredTopic(NamedTuple):
     messages: int
 
 
-def seconds(name: str, value: Any) -> float:
-    """A length of time: seconds, a timedelta, or text such as 90s, 1h30m, 7d."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    elif isinstance(value, str):
-        parts = _PARTS.findall(value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            raise ValueError(f"{name}: {value!r} is no length of time; write 90s, 1h30m or 7d")
-        value = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a length of time (seconds, a timedelta, or text such as 7d), not {value!r}")
-    if not 0 < value < _LONGEST:
-        raise ValueError(f"{name} must be above 0 and below {_LONGEST:.0f} seconds, but is {value!r}")
-    return float(value)
-
-
 class ChannelPart(msgspec.Struct, frozen=True):
     """A channel in the part of its stream that one node of a cluster has; figures as a ChannelInfo has them."""
 
@@ -298,6 +280,8 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     refused: int
     lost: int
     """Dropped by the stream before they were done."""
+    backoff: Delays = ()
+    """Seconds before a message is redelivered after its first failure, its second and so on; the last one repeats."""
     unreached: tuple[str, ...] = ()
     """Nodes of the cluster that could not be asked: what their parts hold is not in these figures."""
     parts: tuple[ChannelPart, ...] = ()

@@ -88,7 +88,7 @@ class TestAgain:
         bench.join(ANNA, window=1)
         bench.join(BOB, window=1)
         bench.act(bench.channel.renew(ANNA, bench.now))
-        bench.act(bench.channel.configure(ChannelConfig(lease=2.0), bench.now))
+        bench.act(bench.channel.configure(ChannelConfig(lease=2.0, backoff=()), bench.now))
         bench.ack((0, 1))
         bench.ack((1, 1), who=BOB)
         assert given_to(bench.later(5.0)) == {BOB: [3]}, (

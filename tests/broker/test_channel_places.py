@@ -65,7 +65,7 @@ class TestPlace:
         bench = Bench(5)
         bench.join(window=2)
         bench.act(bench.channel.pause())
-        assert bench.entries[-1] == Configured("c", ChannelConfig(paused=True))
+        assert bench.entries[-1] == Configured("c", ChannelConfig(paused=True, backoff=()))
         assert bench.ack((0, 2)) == [Answer(ANNA, 2, 0, 0)]
         assert bench.take(1) == [TakeDone(ANNA, 1, 0)]
         bench.crash()

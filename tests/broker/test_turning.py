@@ -87,7 +87,7 @@ def test_what_its_consumer_was_refused_is_handed_out_again():
 
 
 def test_whose_consumer_goes_while_it_rests_is_handed_out_again_and_dies_no_earlier():
-    one = Driver(ChannelState("c", ChannelConfig(lease=5.0, max_deliveries=1), 1, 0), size=4, window=4)
+    one = Driver(ChannelState("c", ChannelConfig(lease=5.0, max_deliveries=1, backoff=()), 1, 0), size=4, window=4)
     one.channel.rest()
     one.do(one.channel.expire(5.0))
     assert not one.given[4:]

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+import busway
 from tests.support.net import eventually
 
 
@@ -27,20 +28,23 @@ async def test_a_channel_is_made_changed_and_shown(shell, bus, orders):
     made = await shell.run(
         *("channel", "create", "orders", "billing", "--start", "2", "--lease", "5m", "--max-deliveries", "3"),
         *("--dead-letter", "bad/{channel}", "--topic", "orders/eu", "--where", "n=[2, 4]", "--exclusive", "--json"),
+        *("--backoff", "1s,250ms"),
     )
     assert (made.code, made.notes) == (0, "")
     info = json.loads(made.out)
     assert (info["floor"], info["lease"], info["max_deliveries"]) == (2, 300, 3)
     assert (info["dead_letter"], info["topic"], info["exclusive"]) == ("bad/{channel}", "orders/eu", True)
     assert info["where"]
+    assert info["backoff"] == [1, 0.25]
     done = await shell.run(
         *("channel", "update", "orders", "billing", "--lease", "none", "--max-deliveries", "none"),
-        *("--dead-letter", "none", "--shared"),
+        *("--dead-letter", "none", "--shared", "--backoff", "first=2s,limit=1m"),
     )
     assert (done.code, done.out, done.notes) == (0, b"", "")
     changed = await figures(bus)
     assert (changed.lease, changed.max_deliveries, changed.dead_letter, changed.exclusive) == (0, 0, "", False)
     assert changed.topic == "orders/eu"
+    assert changed.backoff == busway.Backoff(2, limit=60)
     listed = await shell.run("channel", "list", "orders")
     assert [line.split()[:4] for line in listed.lines] == [
         ["channel", "stream", "topic", "lag"],
@@ -51,7 +55,9 @@ async def test_a_channel_is_made_changed_and_shown(shell, bus, orders):
     shown = json.loads((await shell.run("channel", "info", "orders", "billing", "--json")).out)
     assert one == shown
     table = await shell.run("channel", "info", "orders", "billing")
-    assert {"floor 2", "lag 3"} <= {" ".join(line.split()) for line in table.lines}
+    assert {"floor 2", "lag 3", "backoff first=2s,factor=2,limit=1m,jitter=0.1"} <= {
+        " ".join(line.split()) for line in table.lines
+    }
 
 
 async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
@@ -77,6 +83,8 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "update", "orders", "nobody", "--lease", "5s"), 5, "no channel 'nobody'"),
         (("channel", "update", "orders", "billing"), 2, "nothing to change"),
         (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a duration"),
+        (("channel", "create", "orders", "billing", "--backoff", "1s,,2s"), 2, "a delay is empty"),
+        (("channel", "update", "orders", "billing", "--backoff", "first=1s,x=2"), 2, "can't be read"),
         (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is no place"),
         (("channel", "create", "orders", "billing", "--start", "99"), 5, "offset 99"),
         (("channel", "create", "orders", "a/b"), 1, "no name of a channel"),

@@ -44,6 +44,18 @@ async def test_channels_are_everywhere_too(cluster: Cluster):
     assert channels(a, "orders") == channels(b, "orders") == set()
 
 
+async def test_a_setting_that_has_its_default_again_has_it_everywhere(cluster: Cluster):
+    a, b = await cluster.several(2)
+    one, other = await cluster.client(a), await cluster.client(b)
+    await one.create_stream("orders", topics=["orders/**"])
+    made = await one.create_channel("orders", "billing", backoff="1h", max_deliveries=9)
+    (there,) = await other.channels("orders")
+    assert (there.backoff, there.max_deliveries) == (made.backoff, 9) == ((3600.0,), 9)
+    await one.update_channel("orders", "billing", max_deliveries=5, backoff=[1, 5, 30, 120, 600])
+    (there,) = await other.channels("orders")
+    assert (there.backoff, there.max_deliveries) == ((1, 5, 30, 120, 600), 5)
+
+
 async def test_one_that_the_mirror_may_not_know_yet_is_made(cluster: Cluster, caplog, monkeypatch):
     """The mirror hears of it when it is back; nobody is told that it is not there."""
     a, b = await cluster.several(2)

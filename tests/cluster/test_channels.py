@@ -132,6 +132,27 @@ async def test_a_message_given_back_comes_again_and_dies_where_it_is_stored(thre
             assert buried.broker == servers[0].guid
 
 
+async def test_a_consumer_of_another_node_that_is_lost_twice(three):
+    servers, clients = three
+    await clients[0].create_channel("jobs", "work", backoff="1h")
+    await some(clients[0], "jobs/0", 0, 1)
+    for times in (1, 2):
+        other = await busway.connect(servers[1].addresses[0], reconnect=None)
+        channel = await other.channel("jobs", "work", window=1)
+        assert (await channel.recv(60)).deliveries == times
+        other._core.connection.transport.abort()
+
+        async def back() -> bool:
+            info = await clients[0].channel_info("jobs", "work")
+            return (info.in_flight, info.consumers) == (0, 0)
+
+        await eventually(back)
+    assert (await clients[0].channel_info("jobs", "work")).waiting == 1
+    async with clients[2].channel("jobs", "work", window=0) as jobs:
+        with pytest.raises(busway.Timeout):
+            await jobs.take(1, timeout=0.1)
+
+
 async def test_taking_from_all_nodes(three):
     servers, clients = three
     for number, client in enumerate(clients):

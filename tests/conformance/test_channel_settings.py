@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -283,9 +284,77 @@ async def test_settings_are_those_that_were_given_last(net: Net) -> None:
     assert (await bus.stream(STREAM)).name == STREAM
 
 
+async def test_the_backoff_is_a_setting_as_others_are(net: Net) -> None:
+    bus = await stream(net)
+    assert (await bus.create_channel(STREAM, "c")).backoff == (1.0, 5.0, 30.0, 120.0, 600.0)
+    assert (await bus.update_channel(STREAM, "c", backoff=["1s", 2.5, timedelta(minutes=1)])).backoff == (
+        1.0,
+        2.5,
+        60.0,
+    )
+    grows = busway.Backoff("1s", factor=3, limit="1h", jitter=0.2)
+    async with bus.channel(STREAM, "c", backoff=grows) as channel:
+        assert (await channel.info()).backoff == grows
+    assert (await bus.update_channel(STREAM, "c", lease=5)).backoff == grows
+    for none in ([], 0, "none"):
+        await bus.update_channel(STREAM, "c", backoff=grows)
+        assert (await bus.update_channel(STREAM, "c", backoff=none)).backoff == ()
+
+
+async def test_a_message_that_failed_comes_after_its_delay(net: Net) -> None:
+    bus = await stream(net, 2)
+    async with bus.channel(STREAM, "c", backoff=["1h"]) as channel:
+        first, second = await some(channel, 2)
+        await asyncio.gather(first.nack(), second.nack(delay=0))
+        assert numbers(await some(channel, 1)) == [1]
+        await shown(bus, waiting=1, in_flight=1)
+        assert channel.pending == 0
+
+
+async def test_a_handler_that_raises_is_called_again_after_each_delay(net: Net) -> None:
+    bus = await stream(net, 1)
+    seen: list[tuple[int | None, float]] = []
+    done = asyncio.Event()
+
+    async def handle(message: busway.Message) -> None:
+        seen.append((message.deliveries, asyncio.get_running_loop().time()))
+        if len(seen) < 4:
+            raise ConnectionError("the database is down")
+        done.set()
+
+    async with bus.channel(STREAM, "c", backoff=["50ms", "100ms"], handler=handle):
+        await within(done.wait())
+    assert [deliveries for deliveries, _ in seen] == [1, 2, 3, 4]
+    waited = [after - before for (_, before), (_, after) in pairwise(seen)]
+    assert all(wait >= least for wait, least in zip(waited, (0.045, 0.095, 0.095), strict=True))
+
+
+async def test_only_a_second_loss_of_a_consumer_waits(net: Net) -> None:
+    bus = await stream(net, 1)
+    await bus.create_channel(STREAM, "c", backoff=["1h"])
+    for times in (1, 2):
+        one = await net.connect("one", reconnect=None)
+        channel = await one.channel(STREAM, "c")
+        assert (await channel.recv(timeout=PATIENCE)).deliveries == times
+        connection = one._core.connection
+        assert connection is not None
+        connection.transport.abort()
+        await shown(bus, in_flight=0)
+    await shown(bus, waiting=1)
+    async with bus.channel(STREAM, "c") as channel:
+        assert await nothing(bus, channel)
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
+        ({"backoff": [-1]}, ValueError),
+        ({"backoff": [""]}, ValueError),
+        ({"backoff": "soon"}, ValueError),
+        ({"backoff": [float("nan")]}, ValueError),
+        ({"backoff": [1] * 65}, ValueError),
+        ({"backoff": True}, TypeError),
+        ({"backoff": {"first": 1}}, TypeError),
         ({"lease": -1}, ValueError),
         ({"lease": "soon"}, ValueError),
         ({"lease": float("nan")}, ValueError),

@@ -300,7 +300,7 @@ async def test_without_a_dead_letter_topic_it_is_given_up(net: Net) -> None:
 
 async def test_without_a_limit_it_comes_again_and_again(net: Net) -> None:
     bus = await stream(net, 1)
-    async with bus.channel(STREAM, "c", max_deliveries=0) as channel:
+    async with bus.channel(STREAM, "c", max_deliveries=0, backoff=[]) as channel:
         for times in range(1, 20):
             message = await channel.recv(timeout=PATIENCE)
             assert message.deliveries == times

@@ -194,7 +194,7 @@ class Consumer(Worker):
         self.jobs, self.window, self.chance = jobs, window, random.Random(seed)
 
     async def work(self, bus: busway.Bus) -> None:
-        channel = bus.channel("default", "jobs", window=self.window, lease="5s", max_deliveries=0)
+        channel = bus.channel("default", "jobs", window=self.window, lease="5s", max_deliveries=0, backoff=[0.05, 0.5])
         async with channel as jobs:
             while not self.stopping:
                 try:

@@ -42,7 +42,10 @@ async def publish(bus: busway.Bus, name: str, stopping: asyncio.Event, watch: "W
 
 async def consume(bus: busway.Bus, stopping: asyncio.Event) -> None:
     """Share the channel with others, and acknowledge all; the next message does not wait for the answer to an acknowledgement."""
-    async with bus.channel(STREAM, CHANNEL, window=WINDOW, max_deliveries=0) as channel, asyncio.TaskGroup() as acks:
+    async with (
+        bus.channel(STREAM, CHANNEL, window=WINDOW, max_deliveries=0, backoff=[0.05, 0.5]) as channel,
+        asyncio.TaskGroup() as acks,
+    ):
         while not stopping.is_set():
             for message in await _some(channel):
                 tell("got", message.broker, message.offset, message.payload.decode())

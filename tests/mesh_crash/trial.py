@@ -74,7 +74,7 @@ class Trial:
                         break
                     except busway.Rejected:  # the mirror has not come yet
                         await asyncio.sleep(0.05)
-            await bus.create_channel(STREAM, CHANNEL, start="first", max_deliveries=0)
+            await bus.create_channel(STREAM, CHANNEL, start="first", max_deliveries=0, backoff=[0.05, 0.5])
         for name, host in (PUBLISHERS | CONSUMERS).items():
             role = "publisher" if name in PUBLISHERS else "consumer"
             client = self._clients[name] = Client(self._network, role, name, self._nodes[host].url, self._note)

@@ -47,7 +47,7 @@ class World:
         self.server = await busway.serve(self.address, data=self.folder / "data" if self.lasting else None).start()
         self.maker = await busway.connect(self.address, reconnect=(0.001,))
         await self.maker.create_stream("s", ["t"])
-        await self.maker.create_channel("s", "c", lease=0, max_deliveries=0)
+        await self.maker.create_channel("s", "c", lease=0, max_deliveries=0, backoff=[])
 
     async def end(self) -> None:
         for consumer in self.consumers:

@@ -36,7 +36,7 @@ class Person:
 
 
 class Model:
-    def __init__(self, ranges: int) -> None:
+    def __init__(self, ranges: int, backoff: tuple[float, ...] = ()) -> None:
         self.now = 100.0
         self.ranges = ranges
         self.records: list[bool] = []
@@ -48,7 +48,7 @@ class Model:
         self.patient = False
         self.highest = -1
         self.take_number = 0
-        self.config = ChannelConfig(lease=LEASE, max_deliveries=WORST)
+        self.config = ChannelConfig(lease=LEASE, max_deliveries=WORST, backoff=backoff)
         self.notes: list[Entry] = [Created("c", 1, 0, self.config)]
         self.known: list[dict[int, bool]] = [{}]  # after each note: what is done
         self.channel = Channel(rebuild(self.notes)["c"], ranges=ranges)
@@ -136,6 +136,11 @@ class Model:
         fate = self.fates[offset]
         fate.phase, fate.holder, fate.until, fate.lapsed = "waiting", None, self.now + delay, False
 
+    def backoff(self, failures: int) -> float:
+        delays = self.config.backoff
+        assert isinstance(delays, tuple)
+        return delays[min(failures, len(delays)) - 1] if delays and failures else 0.0
+
     def settle(self) -> None:
         """Whoever has room has everything that there is for him, and no take waits for what will not come."""
         assert self.read is None or self.patient
@@ -174,12 +179,12 @@ class Model:
         self.people.setdefault(who, Person(window)).window = window
         self.perform(self.channel.join(who, window, self.now))
 
-    def leave(self, who: tuple[int, int]) -> None:
+    def leave(self, who: tuple[int, int], lost: bool = False) -> None:
         if self.people.pop(who, None):
             for offset, fate in self.fates.items():
                 if fate.holder == who:
-                    self.back(offset)
-        self.perform(self.channel.leave(who, self.now))
+                    self.back(offset, self.backoff(fate.deliveries - 1) if lost else 0.0)
+        self.perform(self.channel.leave(who, self.now, lost=lost))
 
     def expect(
         self, who: tuple[int, int], spans: list[tuple[int, int]], *, waiting: bool, once: bool = True
@@ -214,10 +219,10 @@ class Model:
         answers = self.perform(self.channel.ack(who, spans, self.now))
         assert answers[0] == answer
 
-    def nack(self, who: tuple[int, int], spans: list[tuple[int, int]], delay: float, *, counted: bool) -> None:
+    def nack(self, who: tuple[int, int], spans: list[tuple[int, int]], delay: float | None, *, counted: bool) -> None:
         good, answer = self.expect(who, spans, waiting=False)
         for offset in good:
-            self.back(offset, delay)
+            self.back(offset, self.backoff(self.fates[offset].deliveries) if delay is None else delay)
             self.fates[offset].deliveries -= not counted
         assert self.perform(self.channel.nack(who, spans, delay, self.now, counted=counted))[0] == answer
 
@@ -252,7 +257,7 @@ class Model:
                 if (until := self.people[fate.holder].until) > self.now and not fate.lapsed:
                     fate.until = until
                 else:
-                    self.back(offset)
+                    self.back(offset, self.backoff(fate.deliveries))
         self.perform(self.channel.expire(self.now))
 
     def bury(self, which: int, *, worked: bool) -> None:
@@ -378,7 +383,8 @@ who = st.sampled_from(CONSUMERS)
 near = st.lists(st.tuples(st.integers(-2, 12), st.integers(1, 8)), min_size=1, max_size=2)
 """Spans, counted from the floor."""
 kinds = st.lists(st.sampled_from([True, True, True, False]), min_size=1, max_size=12)
-delays = st.sampled_from([0.0, 0.0, 3.0, 20.0])
+delays = st.sampled_from([0.0, 0.0, 3.0, 20.0, None, None])
+backoffs = st.sampled_from([(), (), (2.0,), (0.0, 5.0), (1.0, 5.0, 12.0)])
 own = st.tuples(st.just("ack_own"), who, st.integers(0, 50), st.integers(1, 5))
 append = st.tuples(st.just("append"), kinds)
 later = st.tuples(st.just("time"), st.sampled_from([1.0, 4.0, 9.5]))
@@ -391,7 +397,7 @@ steps = st.lists(
         later,
         later,
         st.tuples(st.just("join"), who, st.integers(0, 6)),
-        st.tuples(st.just("leave"), who),
+        st.tuples(st.just("leave"), who, st.booleans()),
         st.tuples(st.just("ack"), who, near),
         st.tuples(st.just("nack_own"), who, st.integers(0, 50), st.integers(1, 5), delays, st.booleans()),
         st.tuples(st.just("nack"), who, near, delays, st.booleans()),
@@ -467,10 +473,10 @@ def run(model: Model, what: str, *said) -> None:
         getattr(model, what)(*said)
 
 
-@given(steps, st.sampled_from([65_536, 65_536, 4]))
+@given(steps, st.sampled_from([65_536, 65_536, 4]), backoffs)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_nothing_is_lost_and_nothing_done_comes_again(script, ranges: int) -> None:
-    model = Model(ranges)
+def test_nothing_is_lost_and_nothing_done_comes_again(script, ranges: int, backoff: tuple[float, ...]) -> None:
+    model = Model(ranges, backoff)
     model.append([0, 0, 1, 0, 0, 0, 2, 0, 0, 0])
     model.join(CONSUMERS[0], 3)
     model.join(CONSUMERS[1], 2)

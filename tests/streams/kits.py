@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import busway
 from busway.broker.stream import Stream
+from busway.durations import seconds
 from busway.errors import StoreFailed
 from busway.positions import Position
-from busway.streams import seconds
 from tests.support.net import PATIENCE, until, within
 from tests.support.relay import Relay
 

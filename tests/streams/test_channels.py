@@ -145,7 +145,7 @@ async def test_where_it_stands_survives(lasting: Place) -> None:
     async with bus.channel("orders", "c", window=0, lease="1h", max_deliveries=9, topic="orders/*") as channel:
         got = await some(channel, 50)
         await channel.ack([message for message in got if message.offset % 5])
-        await channel.nack(got[0])
+        await channel.nack(got[0], delay=0)
         assert numbers(await some(channel, 1)) == [0]
     await place.restart()
     (info,) = await bus.channels("orders")

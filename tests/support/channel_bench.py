@@ -20,7 +20,7 @@ ANNA, BOB, CARL = (1, 1), (2, 1), (3, 1)
 
 
 class Bench:
-    """A channel on a stream in which every message fits, unless `chosen` says which ones do."""
+    """A channel on a stream in which every message fits, unless `chosen` says which ones do. Without backoff unless given."""
 
     def __init__(self, end: int = 0, *, first: int = 0, chosen=None, ranges: int = 65_536, **options) -> None:
         self.end, self.first, self.now = end, first, 1000.0
@@ -28,7 +28,7 @@ class Bench:
         self.ranges = ranges
         self.reads: list[Read] = []
         self.spared: tuple[tuple[int, int], ...] = ()
-        self.entries: list[Entry] = [Created("c", 1, first, ChannelConfig(**options))]
+        self.entries: list[Entry] = [Created("c", 1, first, ChannelConfig(**{"backoff": ()} | options))]
         self.begin()
 
     def begin(self) -> list[Action]:
@@ -73,13 +73,13 @@ class Bench:
     def join(self, who=ANNA, window: int = 10) -> list[Action]:
         return self.act(self.channel.join(who, window, self.now))
 
-    def leave(self, who=ANNA) -> list[Action]:
-        return self.act(self.channel.leave(who, self.now))
+    def leave(self, who=ANNA, *, lost: bool = False) -> list[Action]:
+        return self.act(self.channel.leave(who, self.now, lost=lost))
 
     def ack(self, *spans, who=ANNA) -> list[Action]:
         return self.act(self.channel.ack(who, spans, self.now))
 
-    def nack(self, *spans, who=ANNA, delay: float = 0.0, counted: bool = True) -> list[Action]:
+    def nack(self, *spans, who=ANNA, delay: float | None = 0.0, counted: bool = True) -> list[Action]:
         return self.act(self.channel.nack(who, spans, delay, self.now, counted=counted))
 
     def extend(self, *spans, who=ANNA) -> list[Action]:

@@ -24,6 +24,8 @@ NACK: Final = 0x34
 WINDOW: Final = 65_536
 """The most messages that one consumer may have in flight, and take at once."""
 
+LOST: Final = b"\x01"
+"""What follows an UNCHANNEL between nodes if the connection of the consumer ended before it left."""
 _TAKE: Final = struct.Struct("<II")
 _CANCEL: Final = struct.Struct("<IQ")
 _ENTRY: Final = struct.Struct("<QIB3xI")

@@ -24,7 +24,7 @@ from busway.broker.channel_actions import (
     TakeDone,
 )
 from busway.broker.consumers import Take, Who
-from busway.broker.failures import Failure, expired, lost
+from busway.broker.failures import Failure, expired, left_behind
 from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Run
 from busway.broker.progress import (
     ChannelConfig,
@@ -152,8 +152,12 @@ class Channel(Turning):
         if self._consumers and exclusive:
             raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so nobody can have it exclusively")
 
-    def leave(self, consumer: Who, now: float, *, grace: float = 0.0) -> list[Action]:
-        """It goes, or, with a time of grace, it is lost and may come back: what it didn't acknowledge is for the others."""
+    def leave(self, consumer: Who, now: float, *, lost: bool = False, grace: float = 0.0) -> list[Action]:
+        """A consumer leaves, or is lost: what it did not acknowledge is redelivered, at once.
+
+        A message that lost its consumer more than once may be what kills them: it waits as the backoff says, which counts
+        one failure less than deliveries. With a time of grace the consumer may come back.
+        """
         gone = self._consumers.leave(consumer)
         if gone is None:
             return []
@@ -163,7 +167,7 @@ class Channel(Turning):
             self.alone(now + grace)
         out: list[Action] = []
         for run in [run for run in self._held if run.holder is gone]:
-            self._back(run, out, lost(gone.name))
+            self._back(run, out, left_behind(gone.name), self._pause(run, run.deliveries - 1, now) if lost else 0.0)
         return self._pump(now, out)
 
     def alone(self, until: float) -> None:
@@ -257,14 +261,14 @@ class Channel(Turning):
         counted: bool = True,
         failure: Failure | None = None,
     ) -> list[Action]:
-        """The consumer could not deal with these: they are redelivered, after the delay.
+        """The consumer could not deal with these: they are redelivered after the delay, without one as the backoff says.
 
         Not counted: the consumer has not even looked at them, so nothing speaks against the messages.
         """
         out: list[Action] = []
-        until = now + delay if delay else 0.0
 
         def give_back(run: Run) -> None:
+            until = self._pause(run, run.deliveries, now) if delay is None else now + delay if delay else 0.0
             if not counted:
                 self._uncount(run, out)
             self._back(run, out, failure, until)
@@ -347,7 +351,8 @@ class Channel(Turning):
                 if item.holder.until > now and not item.lapsed:
                     self._held.extend(item, item.holder.until)
                 else:
-                    self._back(item, out, expired(item.holder.name, self.config.lease))
+                    failure = expired(item.holder.name, self.config.lease)
+                    self._back(item, out, failure, self._pause(item, item.deliveries, now))
             elif item.phase is LATER:
                 self._held.again(item)
             else:

@@ -333,7 +333,7 @@ class Delivering:
                     return
                 raise Rejected("this connection does not consume that channel", code=Code.NO_CHANNEL)
             if kind == frames.UNCHANNEL:
-                self._leave((conn, number), handing)
+                self._leave((conn, number), handing, lost=rest == frames.LOST)
                 self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
             elif kind == frames.TAKE:
                 self._take((conn, number), handing, call, frames.take_of(rest))
@@ -445,14 +445,14 @@ class Delivering:
             return self._hub.streaming.get(join.stream)
         return self.standing.get(join.part, join.stream)
 
-    def _leave(self, who: Who, handing: Handing, grace: float = 0.0) -> None:
+    def _leave(self, who: Who, handing: Handing, *, lost: bool = False, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
         for key in [key for key in self._taking if key[0] == who]:
             del self._taking[key]
         if self._hub.nodes is not None and who[0] not in self.outlets:
-            self._hub.nodes.left(who)
+            self._hub.nodes.left(who, lost=lost)
         handing.left(who)
-        handing.do(handing.machine.leave(who, handing.now, grace=grace))
+        handing.do(handing.machine.leave(who, handing.now, lost=lost, grace=grace))
         number = handing.stream.number
         if not handing.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
             self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
@@ -514,7 +514,7 @@ class Delivering:
     def forget(self, conn: int) -> None:
         """A connection is over: what it had is for the others. If it was lost, its client may come back."""
         for number, handing in list(self._consumed.get(conn, {}).items()):
-            self._leave((conn, number), handing, self._hub.settings.grace)
+            self._leave((conn, number), handing, lost=True, grace=self._hub.settings.grace)
         self._consumed.pop(conn, None)
         for who in [who for who in self._joining if who[0] == conn]:
             del self._joining[who]

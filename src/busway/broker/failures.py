@@ -41,7 +41,7 @@ _SHORT: Final = 128
 UNKNOWN: Final = Failure(reason="not acknowledged; the broker was restarted since, so the reason is not known")
 
 
-def lost(consumer: str) -> Failure:
+def left_behind(consumer: str) -> Failure:
     """The connection of a consumer ended, or it left the channel."""
     return Failure(reason="its consumer left, or its connection was lost, before it acknowledged", consumer=consumer)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+from busway.backoff import delay_of
 from busway.broker.ahead import Ahead
 from busway.broker.channel_actions import Action, Dead, Deliver, Note, Read, TakeDone
 from busway.broker.consumers import Consumer, Consumers, Take, Who
@@ -179,6 +180,11 @@ class Giving:
             self._held.later(run, until)
         else:
             self._held.again(run)
+
+    def _pause(self, run: Run, failures: int, now: float) -> float:
+        """When a message that failed so many times is redelivered, as the backoff says; 0: at once."""
+        wait = delay_of(self.config.backoff, failures, f"{self.name} {run.start}") if failures > 0 else 0.0
+        return now + wait if wait else 0.0
 
     def deliveries(self, offset: int) -> Deliveries:
         """How the deliveries of a message went that is on its way to the dead-letter topic."""

@@ -29,7 +29,7 @@ from busway.broker.channel_frames import dead_topic
 from busway.broker.channels import Channel
 from busway.broker.consumers import Who
 from busway.broker.journal import heard
-from busway.broker.progress import ChannelConfig, ChannelState, Entry, Span, States
+from busway.broker.progress import USUAL_SETTINGS, ChannelState, Entry, Span, States
 from busway.broker.stream import Stream
 from busway.errors import BusError
 
@@ -47,7 +47,7 @@ _EACH: Final = 4096
 _TURN: Final = 8
 """Blocks that are looked through before everybody else has a turn."""
 _RETRY: Final = 1.0
-_USUAL: Final = {name: getattr(ChannelConfig(), name) for name in ChannelConfig.__struct_fields__} | {"where": ""}
+_USUAL: Final = USUAL_SETTINGS | {"where": ""}
 
 
 class Notes(Protocol):

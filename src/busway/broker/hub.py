@@ -161,8 +161,8 @@ class Nodes(Protocol):
     def joined(self, who: Who, join: Join, handing: Handing) -> None:
         """A client consumes a channel: it gets the messages of other nodes, too."""
 
-    def left(self, who: Who) -> None:
-        """It does so no longer."""
+    def left(self, who: Who, *, lost: bool = False) -> None:
+        """A consumer left its channel, or its connection was lost."""
 
     def take(self, who: Who, call: int, take: Take | int) -> bool:
         """It takes some, or calls a take off; whether that is done here."""

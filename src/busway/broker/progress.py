@@ -13,6 +13,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from busway.backoff import USUAL, Delays, check_delays
 from busway.runs import Runs
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -39,6 +40,8 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     exclusive: bool = False
     delete_on_leave: bool = False
     paused: bool = False
+    backoff: Delays = USUAL
+    """Seconds until a message is redelivered that failed."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.lease) or not 0 <= self.lease < LONGEST:
@@ -47,10 +50,14 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             )
         if not 0 <= self.max_deliveries <= MOST:
             raise ValueError(f"max_deliveries={self.max_deliveries!r}: give 1 to {MOST}, or 0 for no limit")
+        check_delays(self.backoff)
 
     def same_choice(self, other: "ChannelConfig") -> bool:
         """Whether both choose the same messages."""
         return (self.topic, self.where) == (other.topic, other.where)
+
+
+USUAL_SETTINGS: Final = {name: getattr(ChannelConfig(), name) for name in ChannelConfig.__struct_fields__}
 
 
 class Created(msgspec.Struct, frozen=True, array_like=True, tag="new"):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
+from busway.backoff import backoff_of, shown as text_of
 from busway.cli import address, flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
@@ -50,6 +51,16 @@ DeadLetter: TypeAlias = Annotated[
         "--dead-letter",
         help="That topic; {stream} and {channel} are filled in, none: nowhere.",
         metavar="TOPIC",
+        show_default=False,
+    ),
+]
+BackoffText: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--backoff",
+        help="Delays before a message that failed is redelivered, the last one repeats (1s,5s,30s), or "
+        "first=1s,factor=2,limit=10m,jitter=0.1; none: no delay.",
+        metavar="TIMES",
         show_default=False,
     ),
 ]
@@ -108,6 +119,7 @@ def channel_info(link: Link, stream: Stream, channel: Channel, json: flags.Json 
             terminal.record(found)
             return
         shown = msgspec.to_builtins(found)
+        shown["backoff"] = text_of(found.backoff)
         parts = shown.pop("parts")
         terminal.out.print(pairs("", shown))
         if parts:
@@ -124,6 +136,7 @@ def channel_create(
     start: Start = "first",
     lease: Lease = None,
     max_deliveries: MaxDeliveries = None,
+    backoff: BackoffText = None,
     dead_letter: DeadLetter = None,
     topic: Topic = None,
     where: flags.Where = None,
@@ -136,7 +149,7 @@ def channel_create(
 
     busway channel create orders billing --start new --lease 5m --max-deliveries 3
     """
-    settings = _settings(lease, max_deliveries, dead_letter, topic, where, exclusive, delete_on_leave, paused)
+    settings = _settings(lease, max_deliveries, backoff, dead_letter, topic, where, exclusive, delete_on_leave, paused)
     begin = flags.checked(lambda: place(start))
 
     async def create() -> None:
@@ -153,6 +166,7 @@ def channel_update(
     channel: Channel,
     lease: Lease = None,
     max_deliveries: MaxDeliveries = None,
+    backoff: BackoffText = None,
     dead_letter: DeadLetter = None,
     topic: Topic = None,
     where: flags.Where = None,
@@ -165,7 +179,7 @@ def channel_update(
 
     busway channel update orders billing --lease 1m
     """
-    settings = _settings(lease, max_deliveries, dead_letter, topic, where, exclusive, delete_on_leave, paused)
+    settings = _settings(lease, max_deliveries, backoff, dead_letter, topic, where, exclusive, delete_on_leave, paused)
     if not settings:
         raise typer.BadParameter("nothing to change: give --lease, --topic or another setting")
 
@@ -248,6 +262,7 @@ def place(text: str) -> Any:
 def _settings(
     lease: str | None,
     max_deliveries: str | None,
+    backoff: str | None,
     dead_letter: str | None,
     topic: str | None,
     where: list[str] | None,
@@ -265,6 +280,7 @@ def _settings(
             else 0
             if max_deliveries == "none"
             else values.count(max_deliveries),
+            "backoff": None if backoff is None else backoff_of(backoff),
             "dead_letter": "" if dead_letter == "none" else dead_letter,
             "topic": topic,
             "where": address.rules(where),

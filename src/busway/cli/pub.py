@@ -8,7 +8,7 @@ import typer
 from busway.cli import address, flags, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
-from busway.streams import seconds as read_seconds
+from busway.durations import seconds as read_seconds
 
 
 @linked

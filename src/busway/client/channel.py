@@ -31,6 +31,7 @@ from busway.client.log_lines import GONE
 from busway.client.places import Start, info_of, start_of
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
 from busway.client.taking import Handler, Taking
+from busway.durations import seconds
 from busway.errors import (
     BusError,
     Closed,
@@ -43,7 +44,7 @@ from busway.errors import (
     Timeout,
 )
 from busway.positions import Position
-from busway.streams import ChannelInfo, seconds
+from busway.streams import ChannelInfo
 
 if TYPE_CHECKING:
     from busway.client.dead_letters import DeadLetters, Progress, Since

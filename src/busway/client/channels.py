@@ -1,11 +1,14 @@
 """The verbs of a bus for channels: consume one, make, change, list and remove them."""
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
+import msgspec
+
 from busway._core import check_pattern, check_topic
+from busway.backoff import Backoff, Delay, backoff_of
 from busway.checks import check_callable, check_type
 from busway.client.channel import MAX_PROCESSING, Channel
 from busway.client.core import Core
@@ -17,9 +20,10 @@ from busway.client.taking import Handler
 from busway.client.typed import Kind, kind_for
 from busway.client.typed_channel import Delivered, TypedChannel, handling, reading
 from busway.dead_letters import DeadLetter, Redrive
+from busway.durations import seconds
 from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
-from busway.streams import ChannelInfo, check_name, seconds
+from busway.streams import ChannelInfo, check_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,6 +39,7 @@ SETTINGS: Final = (
     "exclusive",
     "delete_on_leave",
     "paused",
+    "backoff",
 )
 
 
@@ -52,6 +57,7 @@ class ChannelOptions(TypedDict, total=False):
     exclusive: bool | None
     delete_on_leave: bool | None
     paused: bool | None
+    backoff: Backoff | Sequence[Delay] | Delay | None
     concurrency: int
     max_processing: float | str | timedelta | None
 
@@ -97,6 +103,7 @@ class Channels:
         exclusive: bool | None = None,
         delete_on_leave: bool | None = None,
         paused: bool | None = None,
+        backoff: Backoff | Sequence[Delay] | Delay | None = None,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
         max_processing: float | str | timedelta | None = MAX_PROCESSING,
@@ -112,8 +119,10 @@ class Channels:
         A channel that is not there is made, unless `create` is False; it begins at `start` (first, new, an offset, a position,
         a time, a length of time back). Settings that are given are those of the channel from then on, for all; without them
         it has the ones it had, or: what is not acknowledged within a `lease` of 30 s (0: no end) is handed out again, after 5
-        `max_deliveries` (0: no limit) it goes to the topic `dead_letter` ("dead/{stream}/{channel}"; "": nowhere). `topic` and
-        `where` choose messages, an `exclusive` channel has one consumer, with `delete_on_leave` it goes with the last one.
+        `max_deliveries` (0: no limit) it goes to the topic `dead_letter` ("dead/{stream}/{channel}"; "": nowhere). A message
+        that failed is redelivered after the delays of `backoff`: a list such as ["1s", "5s", "30s"] whose last delay repeats,
+        a busway.Backoff, or [] to redeliver at once. `topic` and `where` choose messages, an `exclusive` channel has one consumer,
+        with `delete_on_leave` it goes with the last one.
 
         At most `window` messages are in flight to this consumer; with 0 it gets only what it takes. A `handler` is called with
         each message, which is acknowledged when that returns and given back when that raises.
@@ -141,6 +150,7 @@ class Channels:
             exclusive=exclusive,
             delete_on_leave=delete_on_leave,
             paused=paused,
+            backoff=backoff,
         )
         made = Channel(
             self._core,
@@ -271,6 +281,8 @@ def _checked(**settings: Any) -> dict[str, Any]:
             if type(value) is not int or value < 0:
                 raise ValueError(f"max_deliveries must be a whole number, 0 for no limit, but is {value!r}")
             found[key] = value
+        elif key == "backoff":
+            found[key] = msgspec.to_builtins(backoff_of(value))
         elif key == "dead_letter":
             check_type(key, value, str, "a topic")
             if value:

@@ -21,8 +21,9 @@ from busway.client.reading import ask
 from busway.client.sending import Sender
 from busway.client.streams import Stream, read_streams
 from busway.dead_letters import DeadLetter, Redrive
+from busway.durations import seconds
 from busway.errors import OutOfRange, StoreFailed
-from busway.streams import DEFAULT, StreamInfo, check_name, seconds
+from busway.streams import DEFAULT, StreamInfo, check_name
 
 Since: TypeAlias = str | timedelta | datetime
 Progress: TypeAlias = Callable[[Redrive], object]

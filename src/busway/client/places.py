@@ -6,10 +6,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Message
+from busway.durations import seconds
 from busway.errors import RemoteProtocolError
 from busway.positions import Position
 from busway.since import moment
-from busway.streams import ChannelInfo, seconds
+from busway.streams import ChannelInfo
 
 Start: TypeAlias = str | float | datetime | Position | Message
 """Where a channel begins: first, new, an offset, a position, a message, a time, or a length of time back."""

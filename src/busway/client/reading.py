@@ -16,11 +16,12 @@ from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.log_lines import GONE
 from busway.client.sending import REQUEST, Sender, limits
+from busway.durations import seconds
 from busway.errors import RemoteProtocolError
 from busway.fields import Compiled
 from busway.positions import Position, Positions
 from busway.since import moment
-from busway.streams import StreamInfo, seconds
+from busway.streams import StreamInfo
 
 log = logging.getLogger("busway.client")
 

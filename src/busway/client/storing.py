@@ -24,10 +24,10 @@ from busway.client.placed import MOST, ask
 from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
 from busway.client.underway import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
+from busway.durations import seconds
 from busway.errors import BusError, from_code
 from busway.positions import Placed, Position
 from busway.since import moment
-from busway.streams import seconds
 
 log = logging.getLogger("busway.client")
 

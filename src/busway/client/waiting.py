@@ -5,8 +5,8 @@ import ssl
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from busway.durations import seconds
 from busway.errors import BusError, Code, RemoteProtocolError
-from busway.streams import seconds
 
 Waits: TypeAlias = bool | float | str | timedelta
 """True: without a limit. False: not at all. Else a length of time, such as 30 or "30s"."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from busway.broker.progress import USUAL_SETTINGS
 from busway.cluster.definitions import Definition
 from busway.errors import Code, Rejected
 from busway.streams import SETTINGS, StreamConfig
@@ -80,7 +81,7 @@ class Applying:
     async def _channel(self, stream: str, channel: str, spec: dict[str, Any] | None) -> None:
         delivering = self._hub.delivering
         if spec is not None:
-            settings = spec["settings"]
+            settings = USUAL_SETTINGS | spec["settings"]  # what a definition does not name has its default
             if isinstance(rules := settings.get("where"), str):
                 settings = settings | {"where": base64.b64decode(rules)}
             kind, value = spec["start"]

@@ -244,8 +244,8 @@ class Mesh(Linking):
     def joined(self, who: Who, join: Join, handing: Handing) -> None:
         self._seats.joined(who, join, handing)
 
-    def left(self, who: Who) -> None:
-        self._seats.left(who)
+    def left(self, who: Who, *, lost: bool = False) -> None:
+        self._seats.left(who, lost=lost)
 
     def take(self, who: Who, call: int, take: Take | int) -> bool:
         return self._seats.take(who, call, take)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Block
-from busway.broker.channel_frames import ACK, CHANNEL, TAKE, UNCHANNEL, Join, Take, What
+from busway.broker.channel_frames import ACK, CHANNEL, LOST, TAKE, UNCHANNEL, Join, Take, What
 from busway.broker.consumers import Who
 from busway.broker.delivering import elsewhere
 from busway.broker.handing import Handing
@@ -112,13 +112,13 @@ class Seats(Talk):
             if part.name == join.stream:
                 self._sit(consumer, part)
 
-    def left(self, who: Who) -> None:
-        """It does so no longer."""
+    def left(self, who: Who, *, lost: bool = False) -> None:
+        """A client left its channel, or its connection was lost."""
         if (consumer := self._consumers.pop(who, None)) is not None:
             for task in consumer.takes.values():
                 task.cancel()
             for seat in list(consumer.seats.values()):
-                self._leave(seat)
+                self._leave(seat, lost=lost)
 
     def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
         """It says what became of messages of another node, by an ACK or a NACK."""
@@ -265,13 +265,13 @@ class Seats(Talk):
             self._leave(seat)
             self._hub.loop.call_later(_RETRY, self._sit, seat.consumer, seat.part)
 
-    def _leave(self, seat: _Seat) -> None:
+    def _leave(self, seat: _Seat, *, lost: bool = False) -> None:
         self._seats.pop(seat.number, None)
         if seat.consumer.seats.get(seat.part.guid) is seat:
             del seat.consumer.seats[seat.part.guid]
         if seat.conn != _NOBODY:
             self._last += 1
-            self._send(seat.conn, CONSUME, self._last, _encode((UNCHANNEL, seat.number, b"")))
+            self._send(seat.conn, CONSUME, self._last, _encode((UNCHANNEL, seat.number, LOST if lost else b"")))
             self._forget(seat)
         self._share(seat.consumer)
 

@@ -218,7 +218,13 @@ class Program:
         window = self._chance.choice((0, 1, 4, 16))  # more could not be dealt with one by one within a lease
         channel = await self._insist(
             lambda: bus.channel(
-                self._stream, CHANNEL, window=window, lease=self.lease, max_deliveries=0, topic="orders/**"
+                self._stream,
+                CHANNEL,
+                window=window,
+                lease=self.lease,
+                max_deliveries=0,
+                backoff=[0.2, 1.0],
+                topic="orders/**",
             ).start()
         )
         async for message in channel:

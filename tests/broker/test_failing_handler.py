@@ -1,0 +1,71 @@
+"""Failing handlers with real processes: a database that is down for a while costs no message."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import busway
+from tests.support.children import Children
+from tests.support.net import eventually
+
+DOWN = float(os.environ.get("BUSWAY_DOWN", "3"))
+"""Seconds that the database is down. With 20 s it is the same, and takes 36 s: BUSWAY_DOWN=20."""
+JOBS = 100
+
+WORKER = """
+import asyncio, logging, sys, time, busway
+
+address, down = sys.argv[1], float(sys.argv[2])
+logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="log %(message)s")
+begin = time.monotonic()
+
+async def bill(message):
+    if time.monotonic() < begin + down:
+        raise ConnectionError("the database is down")
+    print("billed", message.text, flush=True)
+
+async def main():
+    async with busway.connect(address) as bus:
+        async with bus.channel("jobs", "work", handler=bill, concurrency=4):
+            print("works", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[Children]:
+    children = Children()
+    async with children.stack:
+        yield children
+
+
+async def test_a_database_that_is_down_for_a_while_costs_no_message(children: Children, tmp_path: Path) -> None:
+    """With the settings that a channel has by default. Without backoff all five deliveries were used up in a moment."""
+    server = await children.run(
+        *("-m", "busway", "serve", "--unix", tmp_path / "bus", "--data", tmp_path / "data", "--json", "-q")
+    )
+    json.loads(await server.line())
+    async with busway.connect(f"unix:{tmp_path / 'bus'}") as bus, bus.subscribe("dead/**") as dead:
+        await bus.create_stream("jobs", ["jobs/**"])
+        await bus.publish_many("jobs/a", [b"%d" % number for number in range(JOBS)], durable=True)
+        child = await children.start(WORKER, bus.url, DOWN)
+        await child.says("works")
+        billed, said = [], []
+        while len(billed) < JOBS:
+            line = await child.line()
+            (billed if line.startswith("billed") else said).append(line)
+        assert sorted(billed) == sorted(f"billed {number}" for number in range(JOBS))
+
+        async def done() -> bool:
+            return (await bus.channel_info("jobs", "work")).floor == JOBS
+
+        await eventually(done)
+        info = await bus.channel_info("jobs", "work")
+        assert (info.dead, info.late, info.lag) == (0, 0, 0)
+        assert info.redelivered >= JOBS
+        assert dead.pending == 0
