@@ -87,7 +87,7 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "update", "orders", "billing", "--backoff", "first=1s,x=2"), 2, "can't be read"),
         (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is no place"),
         (("channel", "create", "orders", "billing", "--start", "99"), 5, "offset 99"),
-        (("channel", "create", "orders", "a/b"), 1, "no name of a channel"),
+        (("channel", "create", "orders", "a/b"), 2, "no name of a channel"),
         (("channel", "seek", "orders", "nobody", "0"), 5, "no channel"),
         (("channel", "remove", "orders", "nobody"), 5, "no channel"),
         (("take", "orders", "nobody"), 5, "no channel 'nobody'"),
@@ -126,7 +126,7 @@ async def test_take_prints_and_acknowledges(shell, bus, orders):
 
 
 async def test_take_follows(shell, bus, orders):
-    following = await shell.start("take", "orders", "billing", "--create", "-f", "--format", "{payload}")
+    following = await shell.start("take", "orders", "billing", "--create", "--follow", "--format", "{payload}")
     assert "orders/billing" in await following.ready()
     assert [await following.line() for _ in range(5)] == [b"0\n", b"1\n", b"2\n", b"3\n", b"4\n"]
     await bus.publish("orders/eu", b"5", durable=True)
@@ -140,14 +140,14 @@ async def test_take_follows(shell, bus, orders):
     assert ended.code == 130
     assert (await figures(bus)).consumers == 0
     await bus.seek_channel("orders", "billing", 0)
-    counted = await shell.run("take", "orders", "billing", "-f", "-n", "4", "--raw", "-q")
+    counted = await shell.run("take", "orders", "billing", "--follow", "-n", "4", "--raw", "-q")
     assert (counted.code, counted.out, counted.notes) == (0, b"0123", "")
 
 
 async def test_take_runs_a_command_for_each(shell, bus, orders):
     await bus.create_channel("orders", "billing", max_deliveries=2)
     done = await shell.run(
-        *("take", "orders", "billing", "-f", "-t", "2s"),
+        *("take", "orders", "billing", "--follow", "-t", "2s"),
         *("--exec", 'read n; test "$n" = 3 && exit 7; echo "$BUSWAY_TOPIC $n"'),
     )
     assert done.code == 3  # nothing more came
@@ -180,7 +180,7 @@ async def test_a_command_longer_than_the_lease_keeps_its_message(shell, bus, ord
 
 async def test_an_interrupted_command_gives_its_message_back(shell, bus, orders):
     await bus.create_channel("orders", "billing", lease=0)
-    running = await shell.start("take", "orders", "billing", "-f", "--exec", "echo begun; sleep 100")
+    running = await shell.start("take", "orders", "billing", "--follow", "--exec", "echo begun; sleep 100")
     await running.ready()
 
     async def begun():

@@ -27,7 +27,7 @@ async def test_they_are_listed_and_shown_in_full(shell, bus, letters):
     (one,) = [json.loads(line) for line in few.lines]
     assert (one["reason"], one["topic"], one["deliveries"]) == ("timeout of the bank", "t/a", 1)
     assert one["payload"] == str(one["offset"])
-    assert "--last" in (await shell.run("channel", "dead", "s", "c", "-n", "2")).notes
+    assert "--last" in (await shell.run("channel", "dead", "s", "c", "--last", "2")).notes
     whole = await shell.run("channel", "dead", "s", "c", letters[0].id[:20])
     found = {" ".join(line.split()) for line in whole.lines}
     assert {"reason unknown customer", "payload 0", "offset 0", "state dead", f"id {letters[0].id}"} <= found

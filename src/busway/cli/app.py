@@ -18,6 +18,7 @@ from busway.cli.channel import (
     channel_update,
 )
 from busway.cli.cluster import cluster
+from busway.cli.command import Command, Group
 from busway.cli.dead import channel_dead, channel_redrive
 from busway.cli.doctor import doctor
 from busway.cli.info import info
@@ -42,8 +43,9 @@ from busway.cli.take import take
 
 app = typer.Typer(
     name="busway",
-    help="One message bus for Python programs: publish and subscribe, push, request and reply, keep.",
-    epilog="Every flag can be given in the environment: BUSWAY_URL and the like for a connection, else BUSWAY_<VERB>_<FLAG>.",
+    cls=Group,
+    help="A message bus for Python programs: publish, subscribe, push, request, reply, store.",
+    epilog="Every flag has an environment variable: BUSWAY_URL etc. for a connection, BUSWAY_<VERB>_<FLAG> for the others.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -85,14 +87,16 @@ for verb in (
     bench,
     doctor,
 ):
-    app.command(verb.__name__)(flags.with_environment(verb))
+    app.command(verb.__name__, cls=Command)(flags.with_environment(verb))
 
-stream = typer.Typer(name="stream", help="Streams: what the broker stores.", no_args_is_help=True)
+stream = typer.Typer(name="stream", help="Streams: stored messages.", no_args_is_help=True, cls=Group)
 for verb in (stream_list, stream_info, stream_create, stream_update, stream_remove):
-    stream.command(verb.__name__.removeprefix("stream_"))(flags.with_environment(verb))
+    stream.command(verb.__name__.removeprefix("stream_"), cls=Command)(flags.with_environment(verb))
 app.add_typer(stream)
 
-channel = typer.Typer(name="channel", help="Channels: positions in streams, shared by consumers.", no_args_is_help=True)
+channel = typer.Typer(
+    name="channel", help="Channels: positions in streams, shared by consumers.", no_args_is_help=True, cls=Group
+)
 for verb in (
     channel_list,
     channel_info,
@@ -105,10 +109,12 @@ for verb in (
     channel_redrive,
     channel_remove,
 ):
-    channel.command(verb.__name__.removeprefix("channel_"))(flags.with_environment(verb))
+    channel.command(verb.__name__.removeprefix("channel_"), cls=Command)(flags.with_environment(verb))
 app.add_typer(channel)
 
-lake = typer.Typer(name="lake", help="Spark: queries and jobs over streams and their archive.", no_args_is_help=True)
+lake = typer.Typer(
+    name="lake", help="Spark: queries and jobs over streams and their archive.", no_args_is_help=True, cls=Group
+)
 for verb in (
     lake_archive,
     lake_table,
@@ -120,5 +126,5 @@ for verb in (
     lake_run,
     lake_stop,
 ):
-    lake.command(verb.__name__.removeprefix("lake_"))(flags.with_environment(verb))
+    lake.command(verb.__name__.removeprefix("lake_"), cls=Command)(flags.with_environment(verb))
 app.add_typer(lake)

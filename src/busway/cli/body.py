@@ -13,6 +13,8 @@ from pathlib import Path
 
 import typer
 
+from busway.cli.progress import Sending
+
 _CHUNK = 256 * 1024
 _RUN = 1024  # repeats of one payload that are sent together
 
@@ -34,6 +36,15 @@ class Source:
         if self.lines and self.body not in (None, "-"):
             raise typer.BadParameter("--lines reads stdin or --file; it takes no payload")
         return self
+
+    @property
+    def lasts(self) -> bool:
+        """Whether sending may take a while: more than one message, or a pace."""
+        return self.rate is not None or self.seconds is not None or (self.count or 1) > 1
+
+    def progress(self, *, shown: bool) -> Sending:
+        """A bar for what is sent; `shown`: the verb prints nothing that it would disturb."""
+        return Sending(None if self.lines else self.count, shown=shown and self.lasts)
 
     async def whole(self) -> bytes:
         """The payload of a verb that sends one."""

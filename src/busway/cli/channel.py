@@ -11,9 +11,18 @@ from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 from busway.streams import ChannelInfo
 
-Stream: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
-AnyStream: TypeAlias = Annotated[str | None, typer.Argument(help="Name of the stream.", show_default="all")]
-Channel: TypeAlias = Annotated[str, typer.Argument(help="Name of the channel.", show_default=False)]
+Stream: TypeAlias = Annotated[
+    str,
+    typer.Argument(help="Name of the stream.", show_default=False, parser=values.stream_name, metavar="STREAM"),
+]
+AnyStream: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(help="Name of the stream.", show_default="all", parser=values.stream_name, metavar="STREAM"),
+]
+Channel: TypeAlias = Annotated[
+    str,
+    typer.Argument(help="Name of the channel.", show_default=False, parser=values.channel_name, metavar="CHANNEL"),
+]
 Place: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -63,10 +72,6 @@ BackoffText: TypeAlias = Annotated[
         metavar="TIMES",
         show_default=False,
     ),
-]
-Topic: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--topic", help="Only messages of this topic or pattern.", metavar="PATTERN", show_default=False),
 ]
 Exclusive: TypeAlias = Annotated[
     bool | None, typer.Option("--exclusive/--shared", help="One consumer at a time, or many.", show_default=False)
@@ -138,7 +143,7 @@ def channel_create(
     max_deliveries: MaxDeliveries = None,
     backoff: BackoffText = None,
     dead_letter: DeadLetter = None,
-    topic: Topic = None,
+    topic: flags.Pattern = None,
     where: flags.Where = None,
     exclusive: Exclusive = None,
     delete_on_leave: DeleteOnLeave = None,
@@ -168,7 +173,7 @@ def channel_update(
     max_deliveries: MaxDeliveries = None,
     backoff: BackoffText = None,
     dead_letter: DeadLetter = None,
-    topic: Topic = None,
+    topic: flags.Pattern = None,
     where: flags.Where = None,
     exclusive: Exclusive = None,
     delete_on_leave: DeleteOnLeave = None,
@@ -281,7 +286,7 @@ def _settings(
             if max_deliveries == "none"
             else values.count(max_deliveries),
             "backoff": None if backoff is None else backoff_of(backoff),
-            "dead_letter": "" if dead_letter == "none" else dead_letter,
+            "dead_letter": dead_letter and ("" if dead_letter == "none" else values.topic_template(dead_letter)),
             "topic": topic,
             "where": address.rules(where),
             "exclusive": exclusive,

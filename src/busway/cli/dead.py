@@ -8,28 +8,31 @@ import msgspec
 import typer
 
 from busway.cli import flags, terminal, values
+from busway.cli.channel import Channel, Stream
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 from busway.client.dead_letters import LAST
 from busway.dead_letters import DeadLetter, Redrive
 
-Stream: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
-Channel: TypeAlias = Annotated[str, typer.Argument(help="Name of the channel.", show_default=False)]
 Ids: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(help="Ids of dead letters, or as much of their beginnings as no other id has.", show_default=False),
+    typer.Argument(help="Ids of dead letters, or unique beginnings of ids.", show_default=False),
 ]
 Topic: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--topic", help="Only dead letters of messages of this topic or pattern.", metavar="PATTERN", show_default=False
+        "--topic",
+        help="Only dead letters of messages of this topic or pattern.",
+        parser=values.pattern,
+        metavar="PATTERN",
+        show_default=False,
     ),
 ]
 Reason: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--reason",
-        help="Only those with this text in the reason or the exception type.",
+        help="Only dead letters with this text in the reason or the exception type.",
         metavar="TEXT",
         show_default=False,
     ),
@@ -38,7 +41,7 @@ Since: TypeAlias = Annotated[
     float | None,
     typer.Option(
         "--since",
-        help="Only those that died within this time (1h, 7d).",
+        help="Only dead letters of this length of time up to now (1h, 7d).",
         parser=values.duration,
         metavar="TIME",
         show_default=False,
@@ -46,11 +49,9 @@ Since: TypeAlias = Annotated[
 ]
 Last: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--last", "-n", help="List so many at most.", parser=values.count, metavar="N", show_default=str(LAST)
-    ),
+    typer.Option("--last", help="List at most this many.", parser=values.count, metavar="N", show_default=str(LAST)),
 ]
-Redriven: TypeAlias = Annotated[bool, typer.Option("--redriven", help="Also those that were sent back.")]
+Redriven: TypeAlias = Annotated[bool, typer.Option("--redriven", help="List dead letters that were sent back, too.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Send all dead letters back.")]
 
 _ID: Final = 16

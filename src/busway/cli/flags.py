@@ -4,7 +4,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import typer
 from typer.models import OptionInfo
@@ -14,7 +14,20 @@ from busway.settings import Scope
 
 T = TypeVar("T")
 
-Topic = Annotated[str, typer.Argument(help="Topic, such as price/eth/eur.", show_default=False)]
+Topic = Annotated[
+    str,
+    typer.Argument(help="Topic, such as price/eth/eur.", show_default=False, parser=values.topic, metavar="TOPIC"),
+]
+Pattern: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        help="Only messages of this topic or pattern.",
+        parser=values.pattern,
+        metavar="PATTERN",
+        show_default=False,
+    ),
+]
 Body = Annotated[str | None, typer.Argument(help="Payload; - reads it from stdin, absent = empty.", show_default=False)]
 File = Annotated[str | None, typer.Option("--file", "-F", help="Read the payload from this file.", metavar="FILE")]
 Field = Annotated[
@@ -42,12 +55,14 @@ Lines = Annotated[bool, typer.Option("--lines", "-l", help="Each line of stdin (
 Count = Annotated[
     int | None,
     typer.Option(
-        "--count", "-n", help="End after so many messages.", parser=values.count, metavar="N", show_default=False
+        "--count", "-n", help="End after this many messages.", parser=values.count, metavar="N", show_default=False
     ),
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option("--count", "-n", help="Send it so many times.", parser=values.count, metavar="N", show_default="1"),
+    typer.Option(
+        "--count", "-n", help="Number of times to send it.", parser=values.count, metavar="N", show_default="1"
+    ),
 ]
 For = Annotated[
     float | None,
@@ -57,7 +72,7 @@ For = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", help="At most so many messages a second.", min=0.001, metavar="N", show_default=False),
+    typer.Option("--rate", help="Messages per second, at most.", min=0.001, metavar="N", show_default=False),
 ]
 Timeout = Annotated[
     float,
@@ -71,11 +86,11 @@ Reach = Annotated[
 ]
 Raw = Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object, or one per line for streams.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr; errors are still told.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no notes on stderr, only errors.")]
 
 
 def checked(make: Callable[[], T]) -> T:
-    """What was made of flags; one that can't be meant is a mistake of usage."""
+    """Return what `make` returns. Its ValueError or TypeError becomes an error of usage (exit code 2)."""
     try:
         return make()
     except (ValueError, TypeError) as error:
@@ -83,7 +98,7 @@ def checked(make: Callable[[], T]) -> T:
 
 
 def with_environment(verb: Callable[..., None]) -> Callable[..., None]:
-    """Let every flag `--some-flag` of a verb be given as BUSWAY_<VERB>_SOME_FLAG too, unless it names a variable itself."""
+    """Give every flag `--some-flag` of a verb the environment variable BUSWAY_<VERB>_SOME_FLAG, unless it has a variable already."""
 
     @functools.wraps(verb)
     def same(**given: Any) -> None:

@@ -96,7 +96,7 @@ def unpin(link: Link, topic: flags.Topic, field: flags.Field = None, json: flags
 @linked
 def kept(
     link: Link,
-    pattern: Annotated[str, typer.Argument(help="Topics to list.")] = "**",
+    pattern: Annotated[str, typer.Argument(help="Topics to list.", parser=values.pattern, metavar="PATTERN")] = "**",
     where: flags.Where = None,
     json: flags.Json = False,
 ) -> None:

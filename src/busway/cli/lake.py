@@ -78,7 +78,7 @@ Conf = Annotated[
     _flag("--conf", help="A setting of Spark, repeatable.", metavar="KEY=VALUE", show_default=False),
 ]
 Debug = Annotated[bool, _flag("--debug", help="Show all that Spark says, and the whole of an error.")]
-Quiet = Annotated[bool, _flag("--quiet", "-q", help="No notes and no progress on stderr; errors are still told.")]
+Quiet = Annotated[bool, _flag("--quiet", "-q", help="Print no notes and no progress on stderr, only errors.")]
 
 
 @dataclass(frozen=True, slots=True)

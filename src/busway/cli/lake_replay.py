@@ -38,7 +38,12 @@ def lake_replay(
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", help="Topic that they get: replayed/{topic}; also {stream}, {broker}.", metavar="TOPIC"),
+        typer.Option(
+            "--to",
+            help="Topic of the replayed messages, such as replayed/{topic}; also {stream} and {broker}.",
+            metavar="TOPIC",
+            parser=values.topic_template,
+        ),
     ] = "{topic}",
     speed: Annotated[
         float | None,

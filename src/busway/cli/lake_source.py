@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 _PANEL: Final = "Which messages"
 
 
-def _flag(*names: str, help: str, metavar: str) -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+def _flag(*names: str, help: str, metavar: str, parser: Any = None) -> Any:  # noqa: A002 - typer's own word
+    return typer.Option(*names, help=help, metavar=metavar, parser=parser, show_default=False, rich_help_panel=_PANEL)
 
 
-Streams = Annotated[list[str] | None, _flag("--stream", "-s", help="Only of this stream, repeatable.", metavar="NAME")]
+Streams = Annotated[
+    list[str] | None,
+    _flag("--stream", "-s", help="Only of this stream, repeatable.", metavar="STREAM", parser=values.stream_name),
+]
 Topics = Annotated[
-    list[str] | None, _flag("--topic", help="Only topics that match, repeatable: orders/**", metavar="PATTERN")
+    list[str] | None,
+    _flag("--topic", help="Only topics that match, repeatable: orders/**", metavar="PATTERN", parser=values.pattern),
 ]
 Since = Annotated[
     str | None,

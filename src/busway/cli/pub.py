@@ -31,22 +31,26 @@ def pub(
     expires: Annotated[
         str | None,
         typer.Option(
-            "--expires", help="With --durable: nobody gets it after this time.", metavar="TIME", show_default=False
+            "--expires",
+            help="With --durable: the message is not delivered after this time.",
+            metavar="TIME",
+            show_default=False,
         ),
     ] = None,
     delay: Annotated[
         str | None,
         typer.Option(
             "--delay",
-            help="With --durable: nobody gets it before this time is over.",
+            help="With --durable: the message is delivered only after this time.",
             metavar="TIME",
             show_default=False,
         ),
     ] = None,
     scope: flags.Reach = "global",
     json: flags.Json = False,
+    quiet: flags.Quiet = False,
 ) -> None:
-    """Publish a message to everybody whose subscription matches.
+    """Publish a message to all matching subscriptions.
 
     busway pub price/eth/eur 3012.5 -f venue=krk
     tail -f app.log | busway pub --lines log/app
@@ -64,33 +68,39 @@ def pub(
     if durable and confirm:
         raise typer.BadParameter("--durable prints positions; leave --confirm out")
     if durable and scope != "global":
-        raise typer.BadParameter("a stored message is for everybody: --durable takes no --scope")
+        raise typer.BadParameter("--durable takes no --scope: a stored message reaches the whole cluster")
+
+    # The bar must not share the screen with positions and counts.
+    prints = (durable or confirm) and terminal.out.is_terminal
+    bar = source.progress(shown=not (json or quiet or prints))
 
     async def store() -> None:
-        async with link.connect(reconnect=True) as bus:  # what was not answered is sent again, and stored once
-            async for run in source.runs():
-                for position in await bus.publish_many(topic, run, fields=fields, durable=True, **times):
-                    if json:
-                        terminal.record({"topic": topic, "position": str(position), **position._asdict()})
-                    else:
-                        terminal.data(f"{position}\n".encode())
+        async with link.connect(reconnect=True) as bus:  # unanswered messages are sent again, and stored once
+            with bar:
+                async for run in source.runs():
+                    for position in await bus.publish_many(topic, run, fields=fields, durable=True, **times):
+                        if json:
+                            terminal.record({"topic": topic, "position": str(position), **position._asdict()})
+                        else:
+                            terminal.data(f"{position}\n".encode())
+                    bar.add(len(run))
 
     async def publish() -> None:
         async with link.connect(reconnect=False) as bus:
-            sent = 0
-            async for run in source.runs():
-                # The first one always waits for its answer: a topic that the broker refuses is told before more follow.
-                answered = len(run) if confirm else int(sent == 0)
-                for payload in run[:answered]:
-                    receivers = await bus.publish(topic, payload, fields=fields, confirm=True, scope=scope)
-                    if confirm and json:
-                        terminal.record({"topic": topic, "receivers": receivers})
-                    elif confirm:
-                        terminal.data(b"%d\n" % receivers)
-                await bus.publish_many(topic, run[answered:], fields=fields, scope=scope)
-                sent += len(run)
-            await bus.flush(timeout=None)  # as long as a slow consumer takes
+            with bar:
+                async for run in source.runs():
+                    # The first message always waits for its answer: a refused topic is reported before more follow.
+                    answered = len(run) if confirm else int(bar.sent == 0)
+                    for payload in run[:answered]:
+                        receivers = await bus.publish(topic, payload, fields=fields, confirm=True, scope=scope)
+                        if confirm and json:
+                            terminal.record({"topic": topic, "receivers": receivers})
+                        elif confirm:
+                            terminal.data(b"%d\n" % receivers)
+                    await bus.publish_many(topic, run[answered:], fields=fields, scope=scope)
+                    bar.add(len(run))
+                await bus.flush(timeout=None)  # as long as a slow consumer takes
             if json and not confirm:
-                terminal.record({"topic": topic, "messages": sent})
+                terminal.record({"topic": topic, "messages": bar.sent})
 
     terminal.run(store if durable else publish)

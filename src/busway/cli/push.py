@@ -19,24 +19,27 @@ def push(
     timeout: flags.Timeout = 5.0,
     scope: flags.Reach = "global",
     json: flags.Json = False,
+    quiet: flags.Quiet = False,
 ) -> None:
-    """Hand a message to exactly one subscriber; nobody there is an error (exit code 4).
+    """Deliver a message to exactly one subscriber; without one the command fails (exit code 4).
 
     busway push jobs '{"resize": "cat.png"}'
     """
     fields = address.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
 
+    bar = source.progress(shown=not (json or quiet))
+
     async def hand_over() -> None:
         async with link.connect(reconnect=False) as bus:
-            taken = 0
             try:
-                async for run in source.runs():
-                    for payload in run:
-                        await bus.push(topic, payload, fields=fields, timeout=timeout, scope=scope)
-                        taken += 1
+                with bar:
+                    async for run in source.runs():
+                        for payload in run:
+                            await bus.push(topic, payload, fields=fields, timeout=timeout, scope=scope)
+                            bar.add(1)
             finally:
                 if json:
-                    terminal.record({"topic": topic, "taken": taken})
+                    terminal.record({"topic": topic, "taken": bar.sent})
 
     terminal.run(hand_over, timed=True)

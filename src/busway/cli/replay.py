@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeAlias
 
 import typer
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import busway
 from busway.cli import address, flags, logs, saving, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, read, renderer
+from busway.cli.progress import Rate
 from busway.fields import Where
 from busway.message import Message
 from busway.positions import Position, Positions
@@ -30,7 +30,13 @@ _KINDS: Final = (".arrow", ".parquet")
 def replay(
     link: Link,
     what: Annotated[
-        str, typer.Argument(help="Name of a stream, or a topic or pattern: price/*/eur, log/**", show_default=False)
+        str,
+        typer.Argument(
+            help="Name of a stream, or a topic or pattern: price/*/eur, log/**",
+            show_default=False,
+            parser=values.pattern,
+            metavar="STREAM|PATTERN",
+        ),
     ],
     since: Annotated[
         str,
@@ -44,9 +50,7 @@ def replay(
         str | None,
         typer.Option("--to", help="To before where; as --since.", metavar="PLACE", show_default="the end as it is now"),
     ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="Of a stream only what matches this.", show_default=False)
-    ] = None,
+    topic: flags.Pattern = None,
     where: flags.Where = None,
     count: flags.Count = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is published from now on.")] = False,
@@ -311,7 +315,7 @@ class _Bar:
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[messages]:,} messages"),
-            _Rate(),
+            Rate(),
             TimeRemainingColumn(),
             console=terminal.notes,
             disable=not shown,
@@ -343,11 +347,3 @@ class _Bar:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-
-
-class _Rate(ProgressColumn):
-    """Messages a second."""
-
-    def render(self, task: Task) -> Text:
-        elapsed = task.elapsed or 0.0
-        return Text(f"{task.fields['messages'] / elapsed:,.0f}/s" if elapsed > 0 else "")

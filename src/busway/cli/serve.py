@@ -29,11 +29,16 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _size(name: str, help: str) -> Any:  # noqa: A002 - typer's own word
+def _size(name: str, help: str, flag: str = "") -> Any:  # noqa: A002 - typer's own word
     kib = getattr(_DEFAULTS, name) // 1024
     shown = f"{kib}k" if kib % 1024 else f"{kib // 1024}m"
     return typer.Option(
-        _flag(name), help=help, parser=values.size, metavar="SIZE", show_default=shown, rich_help_panel=_LIMITS
+        flag or _flag(name),
+        help=help,
+        parser=values.size,
+        metavar="SIZE",
+        show_default=shown,
+        rich_help_panel=_LIMITS,
     )
 
 
@@ -243,7 +248,7 @@ def serve(
     ] = None,
     frame: Annotated[int | None, _size("frame", "Largest frame.")] = None,
     topic: Annotated[int | None, _size("topic", "Longest topic.")] = None,
-    fields: Annotated[int | None, _size("fields", "Largest fields of a message.")] = None,
+    fields: Annotated[int | None, _size("fields", "Largest size of all fields of a message.", "--field-bytes")] = None,
     outbox: Annotated[int | None, _size("outbox", "Most bytes that wait for one connection.")] = None,
     subscriptions: Annotated[int | None, _number("subscriptions", "Most subscriptions of a connection.")] = None,
     expressions: Annotated[int | None, _number("expressions", "Most regular expressions among them.")] = None,

@@ -1,8 +1,10 @@
 """`busway stream list|info|create|update|remove`: what the broker stores, and for how long."""
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeAlias
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -10,9 +12,9 @@ import typer
 from busway.cli import channel, flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
+from busway.durations import seconds
 from busway.streams import Safety, Store, StreamInfo
 
-Name: TypeAlias = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
 _SAFETY = "What a message is when its publish returns: in memory, written, synced to the disk, or written here and by a mirror."
 _AGE = "How long messages stay (12h, 7d); none: for ever."
 _BYTES = "Most bytes of messages that stay (64m, 2g); none: any."
@@ -52,7 +54,7 @@ def stream_list(link: Link, json: flags.Json = False) -> None:
 @linked
 def stream_info(
     link: Link,
-    stream: Name,
+    stream: channel.Stream,
     topics: Annotated[bool, typer.Option("--topics", help="List what it holds of each topic too.")] = False,
     json: flags.Json = False,
 ) -> None:
@@ -96,8 +98,13 @@ def stream_info(
 @linked
 def stream_create(
     link: Link,
-    stream: Name,
-    topics: Annotated[list[str], typer.Argument(help="Topics or patterns that it takes.", show_default=False)],
+    stream: channel.Stream,
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            help="Topics or patterns that it stores.", show_default=False, parser=values.pattern, metavar="PATTERN"
+        ),
+    ],
     store: Annotated[
         Store | None,
         typer.Option(
@@ -132,10 +139,15 @@ def stream_create(
 @linked
 def stream_update(
     link: Link,
-    stream: Name,
+    stream: channel.Stream,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="A topic or pattern that it takes instead of all it took; repeatable."),
+        typer.Option(
+            "--topic",
+            help="A topic or pattern that it stores from now on, instead of the former ones; repeatable.",
+            parser=values.pattern,
+            metavar="PATTERN",
+        ),
     ] = None,
     safety: Annotated[Safety | None, typer.Option("--safety", help=_SAFETY)] = None,
     max_age: Annotated[str | None, _text("--max-age", help=_AGE)] = None,
@@ -168,7 +180,7 @@ def stream_update(
 @linked
 def stream_remove(
     link: Link,
-    stream: Name,
+    stream: channel.Stream,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     json: flags.Json = False,
 ) -> None:
@@ -207,14 +219,16 @@ def _ask(info: StreamInfo) -> None:
 def _limits(
     max_age: str | None, max_bytes: str | None, max_count: str | None, once: str | None, retain_until: str | None
 ) -> dict[str, Any]:
-    """Those that are given; what is none is no limit."""
-    readers = {"max_bytes": values.size, "max_count": values.count}
+    """The limits that are given; `none` removes a limit."""
+    readers: dict[str, Callable[[str], Any]] = {"max_bytes": values.size, "max_count": values.count}
+    readers |= {name: partial(seconds, f"--{name.replace('_', '-')}") for name in ("max_age", "once")}
+    readers["retain_until"] = values.channel_name
     given = {"max_age": max_age, "max_bytes": max_bytes, "max_count": max_count, "once": once}
     given["retain_until"] = retain_until
 
     def read() -> dict[str, Any]:
         return {
-            key: None if text == "none" and key != "once" else readers[key](text) if key in readers else text
+            key: None if text == "none" and key != "once" else readers[key](text)
             for key, text in given.items()
             if text is not None
         }

@@ -17,7 +17,13 @@ from busway.settings import Policy
 def sub(
     link: Link,
     patterns: Annotated[
-        list[str], typer.Argument(help="Topics or patterns: price/*/eur, log/**, re:.*eth.*", show_default=False)
+        list[str],
+        typer.Argument(
+            help="Topics or patterns: price/*/eur, log/**, re:.*eth.*",
+            show_default=False,
+            parser=values.pattern,
+            metavar="PATTERN",
+        ),
     ],
     group: Annotated[
         str, typer.Option("--group", "-g", help="Share the messages with the group's other members.")
@@ -73,10 +79,11 @@ def sub(
     """
     if sum((raw, json, format is not None)) > 1:
         raise typer.BadParameter("--raw, --json and --format exclude each other")
-    try:
-        render = renderer(raw=raw, json=json, format=format)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    if group and since is not None:
+        raise typer.BadParameter(
+            "--since and --group exclude each other: a channel shares stored messages (busway take)"
+        )
+    render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
     rules = address.rules(where)
     begin = flags.checked(lambda: None if since is None else values.since(since))
     note = (lambda _text: None) if quiet else terminal.note

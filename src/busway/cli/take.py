@@ -27,11 +27,16 @@ def take(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", help="At most so many; with -f so many in all.", parser=values.count, show_default="1"
+            "--count",
+            "-n",
+            help="Take at most this many messages; with --follow, end after this many.",
+            parser=values.count,
+            metavar="N",
+            show_default="1; with --follow unlimited",
         ),
     ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Wait for as many as -n says.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Wait until all messages of --count have arrived.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with messages as they arrive.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -40,7 +45,7 @@ def take(
             help="Time to wait for a message.",
             parser=values.duration,
             metavar="TIME",
-            show_default="5s; with -f for ever",
+            show_default="5s; with --follow unlimited",
         ),
     ] = None,
     ack: Annotated[
@@ -66,7 +71,7 @@ def take(
 ) -> None:
     """Take messages from a channel, print them and acknowledge them.
 
-    Exit status 3: nothing came in time; 1: the command of --exec gave some back (with -f that is only told).
+    Exit status 3: nothing came in time; 1: the command of --exec gave some back (with --follow only a note reports them).
 
     busway take orders billing -n 10 --json
     busway take orders billing --follow --exec ./bill.sh

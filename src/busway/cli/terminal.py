@@ -98,6 +98,8 @@ def record(value: object) -> None:
 
 def exit_code(error: BaseException) -> int:
     match error:
+        case errors.InvalidTopic() | errors.InvalidFields() | errors.InvalidRule():
+            return USAGE
         case errors.Timeout():
             return TIMEOUT
         case errors.NoResponders():

@@ -8,6 +8,8 @@ from busway.cli.address import shown
 from busway.message import Message
 from busway.positions import Position
 from busway.since import encode_since
+from busway.streams import check_name
+from busway.topic import check_pattern, check_topic
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
 _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -51,6 +53,35 @@ def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> Fract
     if found is None:
         raise ValueError(f"{text!r} is not {wanted}")
     return Fraction(found["number"]) * units[found["unit"] and found["unit"].lower()]
+
+
+def topic(text: str) -> str:
+    """A topic, checked before anything is sent."""
+    check_topic(text)
+    return text
+
+
+def pattern(text: str) -> str:
+    """A topic, a pattern with `*` or `**`, or `re:` and a regular expression, checked before anything is sent."""
+    try:
+        check_pattern(text)
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return text
+
+
+def topic_template(text: str) -> str:
+    """A topic in which names in braces stand for something, or `none`."""
+    check_topic(_FIELD.sub("x", text))
+    return text
+
+
+def stream_name(text: str) -> str:
+    return check_name("stream", text)
+
+
+def channel_name(text: str) -> str:
+    return check_name("channel", text)
 
 
 def place(text: str) -> int | datetime | str:
