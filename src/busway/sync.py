@@ -67,11 +67,13 @@ class Server:
         servers: str | Sequence[str | Listed] | None,
         key: str | bytes | None,
         http: str | Http | None,
+        insecure: bool,
     ) -> None:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
             place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
+            place["insecure"] = insecure
             server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
             return await server.start()
 
@@ -86,6 +88,11 @@ class Server:
     def addresses(self) -> tuple[str, ...]:
         """Where clients of this host connect to, real ports filled in."""
         return self._inner.addresses
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The addresses it listens on, such as `tcp://0.0.0.0:7420`, real ports filled in."""
+        return self._inner.bound
 
     @property
     def http(self) -> str | None:
@@ -218,9 +225,11 @@ def serve(
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
     http: str | Http | None = None,
+    insecure: bool = False,
 ) -> Server:
     """A broker that listens on these addresses, and in memory; as busway.serve()."""
     place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
+    place["insecure"] = insecure
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
 
 

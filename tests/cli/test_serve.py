@@ -260,3 +260,15 @@ def test_without_its_libraries():
     assert result.returncode == 1
     assert "pip install 'busway[cli]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+async def test_an_address_that_other_hosts_reach(shell):
+    done = await shell.run("serve", "--tcp", "0.0.0.0:0", "--for", "10ms")
+    assert (done.code, done.out) == (1, b"")
+    assert "tcp://0.0.0.0:0 is refused" in done.notes
+    assert "--insecure" in done.notes
+    done = await shell.run("serve", "--tcp", "0.0.0.0:0", "--for", "10ms", "--insecure", "--json")
+    assert done.code == 0
+    assert "  tcp://0.0.0.0:" in done.notes, "the banner shows what is bound"
+    assert " WARNING busway.broker: tcp://0.0.0.0:0 is open to other hosts without authentication" in done.notes
+    assert json.loads(done.out)["addresses"][0].startswith("tcp://127.0.0.1:"), "clients of this host go the short way"

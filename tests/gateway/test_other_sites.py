@@ -78,7 +78,7 @@ async def test_hosts_that_are_this_one():
 async def test_a_server_at_other_addresses_answers_for_numbers():
     """No page can have a number point elsewhere. Names have to be listed."""
     async with (
-        busway.serve(http=Http(address="0.0.0.0:0", hosts=["bus.example"])) as server,
+        busway.serve(http=Http(address="0.0.0.0:0", hosts=["bus.example"]), insecure=True) as server,
         aiohttp.ClientSession() as session,
     ):
         url = server.http.replace("0.0.0.0", "127.0.0.1") + "/?cmd=ping"

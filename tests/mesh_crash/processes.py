@@ -33,7 +33,7 @@ class Node:
         self.kills = 0
         self._command = network.command(
             host,
-            *(sys.executable, "-m", "busway", "serve", "--name", host, "--cluster", "trial"),
+            *(sys.executable, "-m", "busway", "serve", "--name", host, "--cluster", "trial", "--insecure"),
             *("--tcp", f"0.0.0.0:{PORT}", "--unix", self.door.removeprefix("unix:"), "--advertise", self.url),
             *("--servers", ",".join(servers), "--data", str(folder / host), "--heartbeat", HEARTBEAT, *flags),
         )

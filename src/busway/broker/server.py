@@ -14,6 +14,7 @@ from busway import ambient
 from busway.broker import services
 from busway.broker.data import DataFolder
 from busway.broker.doors import Door
+from busway.broker.exposure import CLOSED, WARNING, Exposure
 from busway.broker.hub import Hub, Nodes
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
@@ -21,12 +22,13 @@ from busway.broker.session import Session
 from busway.broker.streaming import Changes
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
-from busway.errors import Closed, Code, LocalProtocolError
+from busway.errors import Closed, Code, ListenFailed, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Identity, Offline, Settings
 from busway.store_names import check_stores
 from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
+from busway.transport.interfaces import is_exposed
 
 log = logging.getLogger("busway.broker")
 
@@ -54,6 +56,7 @@ class Server:
         stores: Mapping[str, str] | None = None,
         nodes: Callable[[Hub], Nodes] | None = None,
         doors: Sequence[Callable[["Server"], Door]] = (),
+        exposure: Exposure = CLOSED,
     ) -> None:
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
@@ -73,6 +76,7 @@ class Server:
                 f"fields of {len(self._fields)} bytes, but messages may have {self.settings.fields} (setting fields)"
             )
         self._tls = tls
+        self._exposure = exposure
         self._nodes = nodes
         self._doors = [make(self) for make in doors]
         self._open: list[Door] = []
@@ -93,6 +97,7 @@ class Server:
             raise LocalProtocolError("this server has been started already; make a new one")
         self._begun = True
         try:
+            await self._refuse_exposed()
             found = await self._open_data()
             hub = Hub(
                 self.settings,
@@ -129,7 +134,7 @@ class Server:
         hub.pulse.start()
         hub.pulse.arm()
         if hub.nodes is not None:
-            hub.nodes.start(tuple(str(one.bound) for one in self._listeners if one.address.scheme != "memory"))
+            hub.nodes.start(self.bound)
         try:
             for door in self._doors:
                 self._open.append(door)
@@ -138,9 +143,27 @@ class Server:
             await self.stop(0.0)
             raise
         self._serving = True
-        places = [*self.addresses, *(door.address for door in self._open)]
+        places = [*self.bound, *(door.address for door in self._open)]
         log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(places) or "memory")
         return self
+
+    async def _refuse_exposed(self) -> None:
+        """Refuse, or if it is insecure warn of, native addresses that other hosts can reach without authentication."""
+        asked = [one for one in self._asked if one.scheme in {"tcp", "tls"}]
+        exposed = [one for one in asked if await is_exposed(one.host)]
+        for text, at, lack in self._exposure.faults(exposed, self.settings, self._tls):
+            self.expose(text, at, lack)
+
+    def expose(self, text: str, at: str, lack: str) -> None:
+        """Something would be open to other hosts. Raises ListenFailed with this text unless the server is insecure."""
+        if not self._exposure.insecure:
+            raise ListenFailed(text.format(at=at))
+        log.warning(WARNING, at, lack, extra={"address": at})
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The addresses it listens on, such as `tcp://0.0.0.0:7420`, real ports filled in."""
+        return tuple(str(one.bound) for one in self._listeners if one.address.scheme != "memory")
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -80,6 +80,10 @@ def serve(
         str | None,
         typer.Option("--ca", help="PEM file of an authority: clients must show its certificates.", metavar="FILE"),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen also where other hosts can connect without authentication; warns."),
+    ] = False,
     name: Annotated[str, typer.Option("--name", help="Name of this broker, shown to clients.")] = "",
     data: Annotated[
         str | None,
@@ -297,9 +301,9 @@ def serve(
     busway serve --unix my_bus --tcp 127.0.0.1:8000
     busway serve --data ./data -f region=eu
     busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
-    busway serve --tcp 0.0.0.0:7420 --cluster prod --servers srv1:7420,srv2:7420
-    busway serve --tls 0.0.0.0:7421 --cert srv1.pem --key srv1.key --ca ours.pem --servers tls://srv2:7421
-    busway serve --tcp 0.0.0.0:7420 --servers srv1:7420 --mirror-of srv1 --data ./data
+    busway serve --tcp 0.0.0.0:7420 --insecure --cluster prod --cluster-key-file key --servers srv1:7420,srv2:7420
+    busway serve --tls 0.0.0.0:7421 --cert srv1.pem --key srv1.key --ca ours.pem --cluster-key-file key --servers tls://srv2:7421
+    busway serve --servers srv1:7420 --mirror-of srv1 --data ./data
     busway serve --http 127.0.0.1:15555
     """
     given = locals()
@@ -333,6 +337,7 @@ def serve(
             data=data,
             stores=_stores(store),
             cluster=member,
+            insecure=insecure,
             http=_door(http, cors=http_cors, hosts=http_host, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:
@@ -413,7 +418,7 @@ def _announce(server: busway.Server, member: busway.Cluster | None) -> None:
     console = terminal.notes
     named = f" {server.name!r}" if server.name else ""
     console.print(f"[bold]busway {busway.__version__}[/] serves{named} on")
-    for one in server.addresses:
+    for one in server.bound:
         console.print(f"  [cyan]{one}[/]")
     if server.http is not None:
         console.print(f"  [cyan]{server.http}[/] [dim](JSON over HTTP and WebSocket)[/]")

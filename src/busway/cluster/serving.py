@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any
 
 from busway.broker.doors import Door
+from busway.broker.exposure import Exposure
 from busway.broker.server import Server
 from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
@@ -32,6 +33,7 @@ def serve(
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
     doors: Sequence[Callable[[Server], Door]] = (),
+    insecure: bool = False,
 ) -> Server:
     """A broker, alone or one of a cluster, with doors of other kinds; `busway.serve` is this with the doors that there are."""
     place = _place(cluster, servers, key)
@@ -50,7 +52,9 @@ def serve(
     nodes = None if place is None else partial(Mesh, cluster=place)
     if place is not None and (added := _own_fields(place, name or socket.gethostname())):
         fields = {**added, **(fields or {})}
-    more: dict[str, Any] = {"data": data, "stores": stores, "nodes": nodes, "doors": doors}
+    check_type("insecure", insecure, bool, "True or False")
+    exposure = Exposure(insecure=insecure, keyless=place is not None and place.key is None)
+    more: dict[str, Any] = {"data": data, "stores": stores, "nodes": nodes, "doors": doors, "exposure": exposure}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, **more)
 
 

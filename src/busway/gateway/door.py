@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from busway.broker.exposure import HTTP
 from busway.client.bus import Bus
 from busway.errors import ListenFailed
 from busway.gateway.commands import Commands
@@ -20,6 +21,7 @@ from busway.gateway.recent import Recent
 from busway.gateway.site import application, unheard
 from busway.gateway.sockets import GOING_AWAY, TOO_SLOW, Flushes, Pubs, Socket
 from busway.gateway.statuses import AWAY, FORBIDDEN, MISDIRECTED
+from busway.transport.interfaces import is_exposed
 
 try:
     from busway.gateway.fastsocket import Front
@@ -91,6 +93,8 @@ class JsonDoor:
     async def open(self) -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
+        if not self.guard.wanted and await is_exposed(self._host):
+            self._server.expose(HTTP, self.address, "keys")
         self.bus = await self._server.connect(name="json").open()
         self._flushes = Flushes()
         queues = Queues(self._server, self.bus, self.settings)

@@ -36,6 +36,7 @@ def serve(
     servers: str | Sequence[str | Listed] | None = None,
     key: str | bytes | None = None,
     http: str | Http | None = None,
+    insecure: bool = False,
 ) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
@@ -48,6 +49,9 @@ def serve(
     this `name`, they are added to each message, too.
 
     `http` (`HOST:PORT`, or a `busway.Http` for more) is where it speaks JSON over HTTP and WebSocket; that needs `busway[http]`.
+
+    An address that other hosts can reach needs authentication: `Settings.authenticate` or TLS with `ca` for the native ones,
+    keys for HTTP, and a `key` for a cluster. `insecure=True` allows it without, with a warning in the log.
 
     ::
 
@@ -70,6 +74,7 @@ def serve(
         servers=servers,
         key=key,
         doors=doors,
+        insecure=insecure,
     )
 
 

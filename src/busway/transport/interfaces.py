@@ -1,8 +1,9 @@
 """At which addresses other hosts may reach this one: those of its interfaces, as far as the system tells them.
 
-A driver. Nothing is sent: a datagram socket that is connected is only asked which way it would go.
+A driver. Nothing is sent: a datagram socket that is connected is only asked which way it would go. A name is looked up.
 """
 
+import asyncio
 import socket
 import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -19,6 +20,28 @@ def hosts(version: int) -> list[str]:
     """Addresses of this host of IP version 4 or 6 that are good elsewhere, the one that leads out first; maybe none."""
     found = [*_way_out(version), *(_ioctl() if version == 4 else _listed())]
     return [str(one) for one in dict.fromkeys(map(ip_address, found)) if _good(one)]
+
+
+async def is_exposed(host: str) -> bool:
+    """Whether other hosts can connect to a socket that is bound to this host: all of its addresses count."""
+    try:
+        found = [host] if _is_number(host) else await _looked_up(host)
+    except OSError:
+        return False  # nothing can be bound to it
+    addresses = [ip_address(one) for one in found]
+    return not all((getattr(one, "ipv4_mapped", None) or one).is_loopback for one in addresses)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False
+
+
+async def _looked_up(host: str) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    return [str(place[0]) for *_, place in found]
 
 
 def _good(address: IPv4Address | IPv6Address) -> bool:

@@ -1,0 +1,51 @@
+"""Which listeners other hosts can reach without authentication. The server refuses those unless it is `insecure`.
+
+Rules only. Each way in is judged by its own authentication: `Settings.authenticate` and certificates of clients guard the
+native addresses, keys guard the HTTP port, and the key of a cluster guards its links.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from busway.settings import TLS, Settings
+from busway.transport import Address
+
+NATIVE: Final = (
+    "{at} is refused: other hosts can reach it, and its clients need not prove who they are. Ask for certificates at a tls:// "
+    "address with tls=TLS(cert=..., key=..., ca=...) (busway serve --tls HOST:PORT --cert FILE --key FILE --ca FILE), "
+    "give authenticate= in busway.Settings, or bind to 127.0.0.1; insecure=True (busway serve --insecure) allows it"
+)
+HTTP: Final = (
+    "{at} is refused: other hosts can reach it, and its clients need not prove who they are. "
+    "Give keys with busway.Http(keys=FILE) (busway serve --http-keys FILE), or bind to 127.0.0.1; "
+    "insecure=True (busway serve --insecure) allows it"
+)
+CLUSTER: Final = (
+    "a cluster at {at} without a key is refused: any host that reaches the address can join and change its streams. "
+    "Give key=... to all nodes (busway serve --cluster-key-file FILE), or bind to 127.0.0.1; "
+    "insecure=True (busway serve --insecure) allows it"
+)
+WARNING: Final = "%s is open to other hosts without %s (insecure)"
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What of a server may be open to other hosts."""
+
+    insecure: bool = False
+    keyless: bool = False
+    """It is a node of a cluster without a key."""
+
+    def faults(self, exposed: Sequence[Address], settings: Settings, tls: TLS | None) -> Iterator[tuple[str, str, str]]:
+        """For each native address that other hosts can reach: what to say of it, the address, and what it lacks."""
+        for address in exposed:
+            mutual = address.scheme == "tls" and tls is not None and tls.ca is not None
+            if settings.authenticate is None and not mutual:
+                yield NATIVE, str(address), "authentication"
+        if exposed and self.keyless:
+            yield CLUSTER, str(exposed[0]), "a key of the cluster"
+
+
+CLOSED: Final = Exposure()
+"""Nothing may be."""
