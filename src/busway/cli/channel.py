@@ -6,22 +6,40 @@ import msgspec
 import typer
 
 from busway.backoff import backoff_of, shown as text_of
-from busway.cli import address, flags, terminal, values
+from busway.cli import address, complete, flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 from busway.streams import ChannelInfo
 
 Stream: TypeAlias = Annotated[
     str,
-    typer.Argument(help="Name of the stream.", show_default=False, parser=values.stream_name, metavar="STREAM"),
+    typer.Argument(
+        help="Name of the stream.",
+        show_default=False,
+        parser=values.stream_name,
+        autocompletion=complete.streams,
+        metavar="STREAM",
+    ),
 ]
 AnyStream: TypeAlias = Annotated[
     str | None,
-    typer.Argument(help="Name of the stream.", show_default="all", parser=values.stream_name, metavar="STREAM"),
+    typer.Argument(
+        help="Name of the stream.",
+        show_default="all",
+        parser=values.stream_name,
+        autocompletion=complete.streams,
+        metavar="STREAM",
+    ),
 ]
 Channel: TypeAlias = Annotated[
     str,
-    typer.Argument(help="Name of the channel.", show_default=False, parser=values.channel_name, metavar="CHANNEL"),
+    typer.Argument(
+        help="Name of the channel.",
+        show_default=False,
+        parser=values.channel_name,
+        autocompletion=complete.channels,
+        metavar="CHANNEL",
+    ),
 ]
 Place: TypeAlias = Annotated[
     str,

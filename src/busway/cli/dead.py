@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 import typer
 
-from busway.cli import flags, terminal, values
+from busway.cli import complete, flags, terminal, values
 from busway.cli.channel import Channel, Stream
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
@@ -24,6 +24,7 @@ Topic: TypeAlias = Annotated[
         "--topic",
         help="Only dead letters of messages of this topic or pattern.",
         parser=values.pattern,
+        autocompletion=complete.topics,
         metavar="PATTERN",
         show_default=False,
     ),

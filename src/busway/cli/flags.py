@@ -9,14 +9,20 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 import typer
 from typer.models import OptionInfo
 
-from busway.cli import values
+from busway.cli import complete, values
 from busway.settings import Scope
 
 T = TypeVar("T")
 
 Topic = Annotated[
     str,
-    typer.Argument(help="Topic, such as price/eth/eur.", show_default=False, parser=values.topic, metavar="TOPIC"),
+    typer.Argument(
+        help="Topic, such as price/eth/eur.",
+        show_default=False,
+        parser=values.topic,
+        metavar="TOPIC",
+        autocompletion=complete.topics,
+    ),
 ]
 Pattern: TypeAlias = Annotated[
     str | None,
@@ -24,6 +30,7 @@ Pattern: TypeAlias = Annotated[
         "--topic",
         help="Only messages of this topic or pattern.",
         parser=values.pattern,
+        autocompletion=complete.topics,
         metavar="PATTERN",
         show_default=False,
     ),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from busway.cli import address, flags, terminal, values
+from busway.cli import address, complete, flags, terminal, values
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
 from busway.gateway.objects import as_object
@@ -96,7 +96,12 @@ def unpin(link: Link, topic: flags.Topic, field: flags.Field = None, json: flags
 @linked
 def kept(
     link: Link,
-    pattern: Annotated[str, typer.Argument(help="Topics to list.", parser=values.pattern, metavar="PATTERN")] = "**",
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            help="Topics to list.", parser=values.pattern, autocompletion=complete.topics, metavar="PATTERN"
+        ),
+    ] = "**",
     where: flags.Where = None,
     json: flags.Json = False,
 ) -> None:

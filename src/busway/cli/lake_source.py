@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from busway.cli import flags, values
+from busway.cli import complete, flags, values
 from busway.cli.lake import Job
 
 if TYPE_CHECKING:
@@ -17,17 +17,30 @@ if TYPE_CHECKING:
 _PANEL: Final = "Which messages"
 
 
-def _flag(*names: str, help: str, metavar: str, parser: Any = None) -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(*names, help=help, metavar=metavar, parser=parser, show_default=False, rich_help_panel=_PANEL)
+def _flag(*names: str, help: str, metavar: str, **more: Any) -> Any:  # noqa: A002 - typer's own word
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False, **more, rich_help_panel=_PANEL)
 
 
 Streams = Annotated[
     list[str] | None,
-    _flag("--stream", "-s", help="Only of this stream, repeatable.", metavar="STREAM", parser=values.stream_name),
+    _flag(
+        "--stream",
+        "-s",
+        help="Only of this stream, repeatable.",
+        metavar="STREAM",
+        parser=values.stream_name,
+        autocompletion=complete.streams,
+    ),
 ]
 Topics = Annotated[
     list[str] | None,
-    _flag("--topic", help="Only topics that match, repeatable: orders/**", metavar="PATTERN", parser=values.pattern),
+    _flag(
+        "--topic",
+        help="Only topics that match, repeatable: orders/**",
+        metavar="PATTERN",
+        parser=values.pattern,
+        autocompletion=complete.topics,
+    ),
 ]
 Since = Annotated[
     str | None,

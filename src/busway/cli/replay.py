@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import busway
-from busway.cli import address, flags, logs, saving, terminal, values
+from busway.cli import address, complete, flags, logs, saving, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, read, renderer
 from busway.cli.progress import Rate
@@ -35,6 +35,7 @@ def replay(
             help="Name of a stream, or a topic or pattern: price/*/eur, log/**",
             show_default=False,
             parser=values.pattern,
+            autocompletion=complete.streams_and_topics,
             metavar="STREAM|PATTERN",
         ),
     ],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import address, flags, logs, terminal, values
+from busway.cli import address, complete, flags, logs, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, read, renderer
 from busway.settings import Policy
@@ -22,6 +22,7 @@ def sub(
             help="Topics or patterns: price/*/eur, log/**, re:.*eth.*",
             show_default=False,
             parser=values.pattern,
+            autocompletion=complete.topics,
             metavar="PATTERN",
         ),
     ],
