@@ -1,9 +1,5 @@
 """Busway: one message bus for Python programs, in one process, across the processes of a host, and across hosts."""
 
-import asyncio as _asyncio
-from collections.abc import Coroutine as _Coroutine
-from typing import Any as _Any, TypeVar as _TypeVar
-
 from busway._core import __version__, matches
 from busway.backoff import Backoff
 from busway.broker import Server
@@ -15,6 +11,7 @@ from busway.client.typed_channel import Delivered, TypedChannel
 from busway.client.typed_wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
 from busway.dead_letters import DeadLetter, Redrive
+from busway.draining import run
 from busway.errors import (
     AckLate,
     BusError,
@@ -55,8 +52,6 @@ from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings
 from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo, StreamPart
-
-_T = _TypeVar("_T")
 
 __all__ = [
     "ANY",
@@ -152,13 +147,3 @@ _MODULES = frozenset({"errors", "fuse", "settings", "spark", "sync", "testing"})
 def __dir__() -> list[str]:
     """The public names: those of `__all__`, and the public submodules that are imported."""
     return sorted({*__all__, *(_MODULES & globals().keys())})
-
-
-def run(main: _Coroutine[_Any, _Any, _T]) -> _T:
-    """`asyncio.run` on uvloop, where it is installed."""
-    try:
-        import uvloop  # noqa: PLC0415, not everywhere
-    except ImportError:
-        return _asyncio.run(main)
-    with _asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
