@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from busway.broker.permissions import FILE_MODE, make_folder, restrict
 from busway.errors import DataFailed
 
 log = logging.getLogger("busway.broker")
@@ -35,9 +36,9 @@ class DataFolder:
         self._lock = -1
 
     def open(self) -> None:
-        """Make the folder if it isn't there, and claim it."""
+        """Make the folder if it isn't there, claim it, and take other users' access to it away."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise DataFailed(f"the data folder {self.path} can't be used: {error.strerror}") from error
@@ -51,6 +52,7 @@ class DataFolder:
             os.close(lock)
             raise DataFailed(f"the data folder {self.path} can't be locked: {error.strerror}") from error
         self._lock = lock
+        restrict(self.path)
 
     def close(self) -> None:
         lock, self._lock = self._lock, -1
@@ -104,11 +106,11 @@ def _sum(plain: dict[str, Any]) -> str:
     return f"{zlib.crc32(msgspec.json.encode(plain, order='sorted')):08x}"
 
 
-def replace(file: Path, content: bytes, mode: int = 0o666) -> None:
+def replace(file: Path, content: bytes) -> None:
     """Write a file so that after a crash either the old or the new one is there."""
     new = file.with_name(file.name + ".new")
-    new.unlink(missing_ok=True)  # it would keep its own mode
-    with open(new, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as out:
+    new.unlink(missing_ok=True)  # it would keep its mode
+    with open(new, "wb", opener=lambda path, flags: os.open(path, flags, FILE_MODE)) as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())

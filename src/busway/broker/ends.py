@@ -11,6 +11,7 @@ import msgspec
 
 from busway import ambient
 from busway.broker.data import replace, sealed, unsealed
+from busway.broker.permissions import make_folder
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
 
@@ -68,7 +69,7 @@ class Ends:
         self._ends[name] = end
         if self._folder is not None:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self._folder)
                 replace(self._folder / FILE, sealed(_Ends(self._ends)))
             except OSError as error:
                 reason = f"{self._folder / FILE} can't be written, which has to tell where stream {name!r} ends"

@@ -60,7 +60,7 @@ def copy_config(folder: Path) -> None:
         if known != content:
             log.warning("%s differs from %s, and is written anew", copy, file)
         if known != content or not copy.exists():
-            replace(copy, content, file.stat().st_mode & 0o777)
+            replace(copy, content)
     except OSError as error:
         log.warning("%s can't be written: %s", copy, error.strerror)
 
@@ -88,7 +88,7 @@ def read(folder: Path, stores: Mapping[str, str] | None = None) -> StreamConfig 
             raise
         log.warning("%s; its copy %s is used, and put in its place", error.reason, folder / COPY)
         try:
-            replace(folder / CONFIG, (folder / COPY).read_bytes(), (folder / COPY).stat().st_mode & 0o777)
+            replace(folder / CONFIG, (folder / COPY).read_bytes())
         except OSError as failure:
             log.warning("%s can't be written: %s", folder / CONFIG, failure.strerror)
         return copy

@@ -8,9 +8,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
 
 from busway.broker import data
+from busway.broker.permissions import FILE_MODE
 from busway.broker.records import Damage
 from busway.errors import DataFailed
 
@@ -19,9 +19,6 @@ log = logging.getLogger("busway.broker")
 
 class RecordFile:
     """The file, where it ends, and what was wrong with it; it is opened when it is first needed."""
-
-    mode: ClassVar[int] = 0o666
-    """Who may read it, as far as the umask lets them."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -62,7 +59,7 @@ class RecordFile:
 
     def _open_file(self) -> int:
         if self._fd < 0:
-            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self.mode)
+            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             data.sync(self.file.parent)
         return self._fd
 
@@ -85,7 +82,7 @@ class RecordFile:
     def _replace(self, content: Iterable[bytes]) -> None:
         """Put a new file in the place of the old one, which can be read until then; that it lasts is for the caller to see to."""
         new_file = self.file.with_name(self.file.name + ".new")
-        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self.mode)
+        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         end = 0
         try:
             for part in content:

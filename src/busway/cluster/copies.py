@@ -16,6 +16,7 @@ from busway._core import Log
 from busway.broker.data import sync
 from busway.broker.folder import LOG, read, write
 from busway.broker.journal import Journal
+from busway.broker.permissions import make_folder
 from busway.broker.progress import Created, Deleted, Stamp
 from busway.broker.stream import FOREVER, Stream, settings
 from busway.cluster.mirror_words import Noted
@@ -150,7 +151,7 @@ class Copies:
         self.remove(config.name, keep=True)
         folder = self._root / config.name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             write(folder, config)
         except OSError as error:
             raise DataFailed(f"no copy can be made in {folder}: {error.strerror}") from error

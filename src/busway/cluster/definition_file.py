@@ -57,8 +57,6 @@ def decode(body: bytes) -> Noted:
 class DefinitionFile(RecordFile):
     """The file of one node; load() is called before anything else, _write() on its thread."""
 
-    mode = 0o600
-
     def __init__(self, folder: Path, whole: Callable[[], Iterable[Noted]]) -> None:
         super().__init__(folder / FILE)
         self._whole = whole

@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,9 +74,9 @@ pub struct Real {
 }
 
 impl Real {
-    /// Makes the folder if it isn't there.
+    /// Makes the folder if it isn't there; only this user has access to it and to its files.
     pub fn new(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         Ok(Self { folder: folder.into(), lock: std::sync::Mutex::default() })
     }
 
@@ -86,7 +86,7 @@ impl Real {
 
     fn options() -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o640);
+        options.read(true).write(true).mode(0o600);
         options
     }
 }

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool
 
 from busway.broker import data
+from busway.broker.permissions import FILE_MODE, make_folder
 from busway.broker.stores import Safety, schema
 from busway.errors import DataFailed
 from busway.extras import install_command
@@ -138,8 +139,9 @@ class SQLite:
         # The file stays when the lock goes: removing it would let two servers each lock their own.
         file = self.path.with_name(self.path.name + ".lock")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            make_folder(self.path.parent)
+            lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))  # SQLite copies this mode
         except OSError as error:
             raise DataFailed(f"the lock file {file} can't be made: {error.strerror}") from error
         try:

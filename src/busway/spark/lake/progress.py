@@ -63,7 +63,7 @@ class Progress:
 
     def write(self, file: Path) -> None:
         """In one step, so that the file is always whole."""
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.{os.getpid()}")
         new.unlink(missing_ok=True)
         with open(new, "w", opener=lambda path, flags: os.open(path, flags | os.O_EXCL, 0o600)) as out:
