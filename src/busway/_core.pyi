@@ -407,6 +407,8 @@ class Engine:
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
     def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
         """Add a stream, or give it other topics; None: everything that no other stream takes."""
+    def set_level(self, stream: int, level: int) -> None:
+        """How safe a stored message of a stream is from now on, as the number that STREAM has; clients are told with the next one."""
     def remove_stream(self, stream: int) -> None: ...
     def follow_stream(self, stream: int, yes: bool) -> None: ...  # whether EVENT_STORED tells that more of it is safe
     def recovered(self, stream: int, end: int, whole: bool) -> None:
@@ -598,6 +600,10 @@ class Log:
     def confirm(self, upto: int | None) -> None:
         """Nothing from this offset on is `safe`, whatever the disk has: somebody else has to have it, too. None: the disk alone
         counts. What was safe stays so. The engine's commit() is due afterwards."""
+    def refuse(self, why: str | None) -> None:
+        """With a reason, refuse every new message; resends of stored ones are answered as before. None: take them again."""
+    @property
+    def failure(self) -> str | None: ...  # why the last write failed; None: there was none, or later ones succeeded
     def rest(self, yes: bool) -> None:
         """Take nothing new for now, as if too much waited to be written; the engine's commit() is due afterwards."""
     @property

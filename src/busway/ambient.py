@@ -4,6 +4,7 @@ Whoever needs one of these looks it up here at every call (`ambient.time_ns()`),
 The engine's clock is held by `_core.hold_clock()`.
 """
 
+import os
 import random as _random
 import secrets
 import time as _time
@@ -12,6 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from busway._core import Log
+
+
+def _disk_space(folder: Path) -> tuple[int, int]:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
 
 time_ns: Callable[[], int] = _time.time_ns
 """Nanoseconds since 1970."""
@@ -31,5 +38,7 @@ open_log: Callable[..., Log] = Log.open
 """Open the log in a folder, or in memory."""
 open_front: Callable[..., Log] = Log.front
 """The front of a log that somebody else stores."""
+disk_space: Callable[[Path], tuple[int, int]] = _disk_space
+"""Bytes that are free on the disk of a folder, for a user other than root, and the size of the disk."""
 drop_log: Callable[[Path], object] = lambda folder: None  # noqa: E731, ARG005
 """The folder of a log, which is closed, is gone from its place: nothing is to be done where the log lies in the folder itself."""

@@ -10,7 +10,7 @@
     ├── ListenFailed                a server can't listen on this address
     ├── DataFailed                  a server can't use this data folder
     ├── MountFailed                 the bus can't be mounted on this folder
-    ├── StoreFailed                 the broker could not store it (a full disk, a database that is gone): try again later
+    ├── StoreFailed                 the broker could not store it (a full disk: code NO_SPACE or STORE_FAILED, a database that is gone): try again later
     ├── Timeout                     (also TimeoutError) it took too long
     ├── NoResponders                nobody serves this topic
     │   └── NoConsumers             nobody took the push
@@ -90,6 +90,7 @@ class Code(IntEnum):
     ACK_LATE = 47
     OUT_OF_RANGE = 48
     TOO_MANY_STREAMS = 49
+    NO_SPACE = 50
     FORBIDDEN = 60
 
     @property
@@ -293,6 +294,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.UNKNOWN: Rejected,
     Code.TOO_MANY_KEPT: LimitExceeded,
     Code.STORE_FAILED: StoreFailed,
+    Code.NO_SPACE: StoreFailed,
     Code.NO_STREAM: Rejected,
     Code.NO_CHANNEL: Rejected,
     Code.TOO_OLD: Rejected,

@@ -8,16 +8,51 @@ joined by commas, so that they can be kept in a file or a variable.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Self, overload
 
+from busway.streams import LEVELS, Level
+
 _GUID: Final = 32
 
 
-class Position(NamedTuple):
-    """Where a message is stored. `sequence` is its place among the stored messages of its topic, from 1."""
+class Origin(tuple[str, str]):  # noqa: SLOT001, it has an attribute of its own
+    """A stream as its broker names it to a client: (guid, name), and how safely it stores messages at the moment."""
 
+    safety: Level | None
+
+    def __new__(cls, broker: str, stream: str, level: int = 0) -> Self:
+        self = super().__new__(cls, (broker, stream))
+        self.safety = LEVELS[level] if level < len(LEVELS) else None
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str, int]:
+        return *self, LEVELS.index(self.safety)
+
+
+class _Place(NamedTuple):
     broker: str
     stream: str
     offset: int
     sequence: int = 0
+
+
+class Position(_Place):
+    """Where a message is stored. `sequence` is its place among the stored messages of its topic, from 1.
+
+    `safety` is how safe the message is: in the `memory` of its broker, `written` to a file (or a database), `synced` to the disk, or `mirrored`. It is None
+    where that is unknown, such as of a position that was read from text. It does not count when positions are compared.
+    """
+
+    safety: Level | None = None
+
+    def __new__(cls, broker: str, stream: str, offset: int, sequence: int = 0, *, safety: Level | None = None) -> Self:
+        self = tuple.__new__(cls, (broker, stream, offset, sequence))
+        if safety is not None:
+            self.safety = safety
+        return self
+
+    def after(self, count: int) -> Self:
+        """The position that is so many places behind this one, in the stream and in the topic."""
+        broker, stream, offset, sequence = self
+        return type(self)(broker, stream, offset + count, sequence + count, safety=self.safety)
 
     def __str__(self) -> str:
         return f"{self.broker}:{self.offset}:{self.stream}"
@@ -112,15 +147,21 @@ class Placed(Sequence[Position]):
             else:
                 high = middle
         begin, first, _ = self._runs[low]
-        return first._replace(offset=first.offset + at - begin, sequence=first.sequence + at - begin)
+        return first.after(at - begin)
 
     def __iter__(self) -> Iterator[Position]:
         for _, first, count in self._runs:
             for more in range(count):
-                yield first._replace(offset=first.offset + more, sequence=first.sequence + more)
+                yield first.after(more)
 
     def __repr__(self) -> str:
         return f"<Placed {self._count} messages in {len(self._runs)} runs>"
+
+
+def position_at(origin: tuple[str, str], offset: int, sequence: int) -> Position:
+    """The position of a message; called by the engine."""
+    broker, stream = origin
+    return Position(broker, stream, offset, sequence, safety=getattr(origin, "safety", None))
 
 
 def _parse(text: str) -> tuple[str, str, int]:

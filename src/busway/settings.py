@@ -157,6 +157,9 @@ class Settings:
     """Of the broker, not of a connection."""
     interest: int = 1_048_576
     """Subscriptions and services that another node of the cluster may tell of."""
+    min_free_disk: int | None = None
+    """Bytes that stay free on the disk of the data folder: below that, durable publishes to streams on it are refused. None: 2 % of the disk,
+    at most 256 MiB; 0: nothing is refused before the disk is full."""
     kept: int = 4096
     kept_bytes: int = 16 * MiB
     grace: float = 10.0
@@ -178,6 +181,10 @@ class Settings:
                 check_count(f"the setting {one.name}", value)
             elif one.type is float:
                 check_seconds(f"the setting {one.name}", value, zero=one.name in {"stall", "drain", "grace"})
+        if self.min_free_disk:
+            check_count("the setting min_free_disk", self.min_free_disk)
+        elif self.min_free_disk is not None:
+            check_type("the setting min_free_disk", self.min_free_disk, int, "a number of bytes or None")
         if isinstance(self.servers, str) or not isinstance(self.servers, Sequence):
             raise TypeError(f"the setting servers must be a list of addresses, not {self.servers!r}")
         for server in self.servers:

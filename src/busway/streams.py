@@ -15,6 +15,11 @@ STORES: Final = ("memory", "disk", "db")
 Store: TypeAlias = str
 """One of STORES, or the name that the operator of the broker has given a database."""
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
+"""What a stream promises of a message when its publish returns."""
+Level: TypeAlias = Literal["memory", "written", "synced", "mirrored", "replicated"]
+"""How safe a stored message is: where the stream is in memory it is `memory`, whatever the stream was made with."""
+LEVELS: Final[tuple[Level | None, ...]] = (None, "memory", "written", "synced", "mirrored", "replicated")
+"""By their numbers on the wire; None: unknown."""
 
 NO_URL: Final = (
     "url: a client can't name a database by its URL. The operator of the broker gives the database a name "
@@ -181,6 +186,8 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
     """Places that were found to be lost or changed."""
     waiting: int = 0
     """Messages that are to be delivered later."""
+    level: Level | None = None
+    """How safe a message is at this broker when its publish returns; None: the broker is of an earlier version."""
     dropped: int = 0
     """Those that were removed for the stream's limits before they were due, since the broker started."""
     held: int = 0

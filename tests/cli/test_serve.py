@@ -213,7 +213,7 @@ async def test_it_says_of_which_cluster_it_is_a_node_and_who_is_linked(shell, tm
     assert "as a node of the cluster 'shop', with 2 servers in its list, to be a mirror of 'west'" in done.notes
     assert f" INFO busway.cluster.links: cluster shop: west ({west.guid[:8]}) is linked\n" in done.notes
     alone = await shell.run("serve", "--for", "10ms", "--tcp", "127.0.0.1:0", "--json")
-    assert json.loads(alone.out).keys() == {"addresses", "guid", "name"}
+    assert json.loads(alone.out).keys() == {"addresses", "guid", "name", "storage"}
 
 
 async def test_a_misspelt_setting_of_the_list_of_servers_is_told(shell, tmp_path):

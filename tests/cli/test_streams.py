@@ -152,6 +152,7 @@ async def test_pub_stores_and_prints_positions(shell, bus, server):
         {
             "topic": "orders/eu",
             "position": f"{server.guid}:{offset}:orders",
+            "safety": "written",
             "broker": server.guid,
             "stream": "orders",
             "offset": offset,

@@ -85,3 +85,18 @@ async def test_what_is_copied_is_broadcast_to_nobody(nodes: Mirrored):
         async with asyncio.timeout(60):
             await end.recv()
         assert not plain.pending
+
+
+async def test_the_level_of_messages_depends_on_the_mirror(nodes: Mirrored):
+    a, b = await nodes.pair(wait=0.5)
+    publisher = await nodes.client(a)
+    c = await nodes.node("c", data=False)
+    await nodes.whole(a, b, c)
+    reader = await nodes.client(c)
+    await publisher.create_stream("s", ["s"], safety="mirrored")
+    async with reader.subscribe("s", since="all") as history:
+        assert (await publisher.publish("s", b"1", durable=True)).safety == "mirrored"
+        assert (await history.recv(timeout=60)).position.safety == "mirrored"
+        await b.stop()
+        assert (await publisher.publish("s", b"2", durable=True)).safety == "written"
+        assert (await history.recv(timeout=60)).position.safety == "written"

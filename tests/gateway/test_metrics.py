@@ -144,6 +144,15 @@ async def test_streams_and_channels():
     assert value(found, "busway_log_last_sequence", log="default") == -1
 
 
+async def test_the_disk(tmp_path):
+    settings = busway.Settings(min_free_disk=1)
+    async with busway.serve(data=tmp_path, settings=settings) as server:
+        found = await scraped(server)
+    assert value(found, "busway_disk_free_bytes") > 1
+    assert value(found, "busway_disk_floor_bytes") == 1
+    assert value(found, "busway_disk_low") == value(found, "busway_disk_low_periods_total") == 0
+
+
 async def test_names_of_many_streams_are_left_out(monkeypatch):
     monkeypatch.setattr(metrics, "LISTED", 2)
     async with busway.serve() as server, server.connect() as bus:
@@ -211,10 +220,10 @@ async def test_every_figure_of_the_broker_is_there():
         assert set(server.stats()) == elsewhere | set(metrics._COUNTERS) | set(metrics._GAUGES)
 
 
-async def test_dashboard_alerts_and_documentation_name_what_is_scraped():
+async def test_dashboard_alerts_and_documentation_name_what_is_scraped(tmp_path):
     """Every name that they use is one that a server in a cluster gives, and every one that it gives is documented."""
     folder = Path(__file__).parent.parent.parent
-    async with busway.serve("tcp://127.0.0.1:0", cluster="m") as server:
+    async with busway.serve("tcp://127.0.0.1:0", cluster="m", data=tmp_path) as server:
         body, _ = metrics.exposition(metrics.families(await server.figures()))
     families = list(text_string_to_metric_families(body.decode()))
     given = {family.name + ("_total" if family.type == "counter" else "") for family in families}

@@ -245,7 +245,7 @@ pub enum Incoming<'a> {
     Ask(Delivery<'a>),
     Reply { code: u16, flags: u8, number: u64, fields: &'a [u8], payload: &'a [u8] },
     Missed { sub: u32, count: u64 },
-    Stream { stream: u32, guid: &'a [u8], name: &'a str },
+    Stream { level: u16, stream: u32, guid: &'a [u8], name: &'a str },
     Stored { stream: u32, number: u64, count: u32, offset: u64, sequence: u64, again: bool },
     Record(Box<Stored<'a>>),
     Gap { sub: u32, stream: u32, from: u64, to: u64 },
@@ -411,8 +411,8 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
             Incoming::Record(Box::new(Stored { ids, stream, deliveries, flags, record }))
         }
         kind::STREAM => {
-            parts.u16()?;
-            Incoming::Stream { stream: parts.u32()?, guid: parts.bytes(16)?, name: parts.rest_text()? }
+            let (level, stream) = (parts.u16()?, parts.u32()?);
+            Incoming::Stream { level, stream, guid: parts.bytes(16)?, name: parts.rest_text()? }
         }
         kind::STORED => {
             parts.u16()?;

@@ -193,6 +193,7 @@ codes! {
     ACK_LATE = 47, true;
     OUT_OF_RANGE = 48, true;
     TOO_MANY_STREAMS = 49, true;
+    NO_SPACE = 50, true;
     FORBIDDEN = 60, true;
 }
 

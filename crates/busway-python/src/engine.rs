@@ -420,6 +420,11 @@ impl Engine {
         self.core().add_stream(stream, name, guid, log.get().shared(), patterns);
     }
 
+    /// How safe a stored message of a stream is from now on, as the number that STREAM has.
+    fn set_level(&self, stream: u32, level: u16) {
+        self.core().set_level(stream, level);
+    }
+
     fn remove_stream(&self, stream: u32) {
         self.core().remove_stream(stream);
     }

@@ -7,6 +7,7 @@ use busway_core::frame::{code, flag, kind, Body, Checked, Fault};
 use busway_core::log::record::Record;
 use busway_core::split::Flow;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
@@ -413,14 +414,17 @@ impl Arrivals {
                 let more = head.map(|head| self.follow_stored(py, &stored, &of, head, rest)).transpose()?;
                 return Ok((Flow::Go, size + more.unwrap_or(0)));
             }
-            Incoming::Stream { stream, guid, name } => {
+            Incoming::Stream { level, stream, guid, name } => {
+                static PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
                 let guid = format!("{:032x}", u128::from_be_bytes(guid.try_into().unwrap_or_default()));
-                let named = (guid, name).into_pyobject(py).map_err(|_| Fault::protocol("no memory for a name"))?;
+                let place =
+                    PLACE.import(py, "busway.positions", "Origin").and_then(|kind| kind.call1((guid, name, level)));
+                let named = place.map_err(|_| Fault::protocol("no memory for a name"))?;
                 if self.streams.len() >= SLOTS as usize {
                     return Err(Fault::protocol(format!("more than {SLOTS} streams")));
                 }
                 // Those of other nodes have numbers apart from the broker's own, so this is no list.
-                self.streams.insert(stream, Arc::new(named.into_any().unbind()));
+                self.streams.insert(stream, Arc::new(named.unbind()));
             }
             Incoming::Stored { stream, number, count, offset, sequence, again } => {
                 let stream = self.stream(stream)?.clone_ref(py);

@@ -129,6 +129,7 @@ impl Log {
             Some(Refused::TooOld) => {
                 Err(PyValueError::new_err("too old to tell whether it was stored already; give it a new number"))
             }
+            Some(Refused::NoSpace(why)) => Err(self.unusable(py, &why)),
             Some(Refused::TooLate) => Err(PyValueError::new_err("due later than its stream keeps messages")),
             Some(Refused::TooLarge) => Err(PyValueError::new_err(TOO_LARGE)),
         }
@@ -363,6 +364,17 @@ impl Log {
     #[getter]
     fn stuck(&self, py: Python<'_>) -> PyResult<Option<(String, u64)>> {
         self.with(py, |log| log.stuck())
+    }
+
+    /// With a reason, refuses every new message; resends of stored ones are answered as before. None: takes them again.
+    fn refuse(&self, py: Python<'_>, why: Option<String>) -> PyResult<()> {
+        self.with(py, |log| log.refuse(why))
+    }
+
+    /// Why the last write failed; None: there was none, or later ones succeeded.
+    #[getter]
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |log| log.failure().map(str::to_owned))
     }
 
     #[getter]

@@ -8,6 +8,7 @@ import hashlib
 import logging
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import msgspec
 
@@ -47,6 +48,8 @@ class Burying:
         self._tickets = count(1)
         self._under_way: dict[int, tuple[Handing, int]] = {}
         """By ticket: the channel of a letter that is being stored, and the offset of its message."""
+        self._failing: WeakSet[Handing] = WeakSet()
+        """Channels whose dead letters can't be stored at the moment."""
 
     def stop(self) -> None:
         self._stream.stop()
@@ -115,9 +118,17 @@ class Burying:
         if handing.over:
             return
         if code == Code.OK:
+            if handing in self._failing:
+                self._failing.discard(handing)
+                log.warning("channel %r: messages are moved again to %r", handing.name, handing.dead_topic)
             handing.do(handing.machine.dead_done(offset, handing.now))
         else:
-            log.warning("channel %r: a message can't be moved to %r: %s", handing.name, handing.dead_topic, text)
+            if handing not in self._failing:
+                self._failing.add(handing)
+                log.warning(
+                    "channel %r: messages can't be moved to %r, and stay with the channel until they can: %s",
+                    *(handing.name, handing.dead_topic, text),
+                )
             handing.machine.dead_failed(offset, _RETRY, handing.now)
             handing.do(())
 

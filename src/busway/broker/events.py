@@ -1,4 +1,4 @@
-"""What happens to the broker, as messages on topics below `$bus/cluster`: given to who subscribed there, on this broker alone.
+"""What happens to the broker, as messages on topics below `$bus/cluster` and `$bus/disk`: given to who subscribed there, on this broker alone.
 
 Subscriptions to other topics never match them, whatever their wildcards: each is asked for by name.
 """
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 CLUSTER: Final = "$bus/cluster"
+DISK: Final = "$bus/disk"
 _LOCAL: Final = 0x10
 """SUBSCRIBE: only what comes from this node; other nodes don't hear of it, and the engine tells when it ends."""
 
 
 def are_meant(pattern: str) -> bool:
     """Whether a pattern asks for events."""
-    return pattern.startswith(f"{CLUSTER}/")
+    return pattern.startswith((f"{CLUSTER}/", f"{DISK}/"))
 
 
 class Events:

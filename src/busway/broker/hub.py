@@ -18,6 +18,7 @@ from busway.broker.channel_frames import Join, Take
 from busway.broker.consumers import Who
 from busway.broker.delivering import Delivering
 from busway.broker.directory import Directory
+from busway.broker.disk_watch import DiskWatch
 from busway.broker.events import Events as Happenings
 from busway.broker.far import Placements, Portion
 from busway.broker.fences import Fences
@@ -272,6 +273,7 @@ class Hub:
         self.empty = asyncio.Event()
         self.empty.set()
         self.pulse = Pulse(self)
+        self.disk = DiskWatch(self, folder)
         self.keeping = Keeping(self, pins, found, fields)
         self.sharing = Sharing(self)
         self.replaying = Replaying(self)

@@ -112,6 +112,7 @@ class Server:
             )
             self._hub = hub
             await hub.streaming.open(clustered=self._nodes is not None)
+            hub.disk.start()
             if self._nodes is not None:
                 hub.nodes = self._nodes(hub)
                 await hub.nodes.prepare()
@@ -125,6 +126,7 @@ class Server:
             self._close_listeners()
             if self._hub is not None:
                 self._hub.pulse.stop()
+                self._hub.disk.stop()
                 if self._hub.nodes is not None:
                     await self._hub.nodes.stop()
                     await self._hub.nodes.end()
@@ -288,6 +290,7 @@ class Server:
         self._close_listeners()
         if self._hub is not None:
             self._hub.pulse.stop()
+            self._hub.disk.stop()
             self._hub.directory.stop()
             self._hub.delivering.kill()
             if self._hub.nodes is not None:
@@ -322,6 +325,7 @@ class Server:
             await self._wait_until_empty(hub, min(_GOODBYE, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
             hub.pulse.stop()
+            hub.disk.stop()
             hub.directory.stop()
             hub.answering.stop()
             for session in list(hub.everyone):

@@ -130,6 +130,8 @@ def overview(hub: "Hub") -> dict[str, Any]:
         "stats": stats(hub),
         "kept": hub.keeping.figures(),
         "shared": hub.sharing.figures(),
+        "storage": "memory" if hub.folder is None else "disk",
+        "disk": hub.disk.figures(),
         "streams": [stream.figures() for stream in hub.streaming.streams.values()],
     }
 

@@ -15,7 +15,7 @@ from busway import ambient
 from busway._core import Log, Selection, matches
 from busway.broker.journal import FILE as JOURNAL, Journal
 from busway.errors import BusError
-from busway.streams import DEFAULT, Safety, StreamConfig
+from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.handing import Notes
@@ -39,6 +39,7 @@ class Stream:
         self.folder = folder
         self._hub = hub
         self._stuck = False
+        self._failure: str | None = None
         self._told: set[tuple[str, int, int, int | None, str]] = set()
         self._dropped = 0
         self._waits_for_nobody = False
@@ -59,12 +60,41 @@ class Stream:
         """What its channels did may come back from a mirror: nothing is handed out of them."""
         self.copied = ""
         """The guid of the broker of whose stream it is a copy."""
-        self.mirrored: bool | None = None
-        """Of one that asks for it: whether acknowledgements wait for a mirror."""
+        self._mirrored: bool | None = None
 
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def mirrored(self) -> bool | None:
+        """Of a stream with the safety `mirrored`: whether acknowledgements wait for a mirror."""
+        return self._mirrored
+
+    @mirrored.setter
+    def mirrored(self, yes: bool | None) -> None:
+        if yes is not self._mirrored:
+            self._mirrored = yes
+            self.tell_level()
+
+    @property
+    def level(self) -> Level:
+        """How safe a message is when it is acknowledged now."""
+        if self.config.store == "memory":
+            return "memory"
+        safety = self.config.safety
+        if safety == "mirrored":
+            return "mirrored" if self._mirrored else "written"
+        return "written" if safety == "memory" and self.config.in_database else safety
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its messages are on the disk of the data folder."""
+        return self.config.store in {"disk", "db"}
+
+    def tell_level(self) -> None:
+        """Have the engine tell clients the level with the next message."""
+        self._hub.engine.set_level(self.number, LEVELS.index(self.level))
 
     # From start to stop.
 
@@ -92,6 +122,7 @@ class Stream:
         """Other settings, from now on."""
         self.config = config
         self.log.set(**settings(config))
+        self.tell_level()
         self._hub.delivering.changed(self)
 
     def _rung(self) -> None:
@@ -103,8 +134,20 @@ class Stream:
             else:
                 log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
+        self._tell_failure()
         if self.watcher is not None:
             self.watcher()
+
+    def _tell_failure(self) -> None:
+        """Log once when writes begin to fail, and when they succeed again."""
+        failure = self.log.failure
+        if failure is not None and self._failure is None:
+            log.error(
+                "stream %r: messages can't be written, and are refused until they can: %s", self.config.name, failure
+            )
+        elif failure is None and self._failure is not None:
+            log.warning("stream %r: messages are written again", self.config.name)
+        self._failure = failure
 
     def _commit(self) -> None:
         self._hub.handle(self._hub.engine.commit(self.number))
@@ -317,6 +360,7 @@ class Stream:
             "damage": len(self.log.damage) + len(self.lost),
             "stuck": stuck and _stuck(*stuck),
             "mirrored": self.mirrored,
+            "level": self.level,
             "topic_count": self.log.topic_count,
             "channels": self._hub.delivering.figures(self.number),
         }

@@ -20,6 +20,7 @@ from busway._core import matches
 from busway.broker.ends import Ends
 from busway.broker.folder import CONFIG, COPY, LOG, StoreUnnamed, copy_config, discard, handles, missing, read, write
 from busway.broker.fronting import FILE, Databases, DatabaseStream, Ruined
+from busway.broker.permissions import make_folder
 from busway.broker.stream import BILLION, Stream, settings
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
 from busway.store_names import unknown_store
@@ -319,7 +320,7 @@ class Streaming:
             folder = self._folder / config.name
             try:
                 made = not folder.exists()
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
                 if new or not (folder / CONFIG).exists():
                     write(folder, config)
                 else:
@@ -369,6 +370,8 @@ class Streaming:
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
         self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
+        stream.tell_level()
+        self._hub.disk.added(stream)
 
     # Time.
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import busway
-from busway.cli import flags, terminal
+from busway.cli import flags, terminal, values
 from busway.cli.advice import advice
 from busway.cli.cluster import differing, lacks, reason, troubles_of, unmirrored, waits_of
 from busway.cli.link import Link, linked
@@ -179,6 +179,7 @@ async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
             yield await _cluster(bus)
             for finding in await _damage(bus):
                 yield finding
+            yield await _storage(bus)
             yield await _self(bus)
     except busway.BusError as error:
         hint = advice(error)
@@ -249,6 +250,21 @@ async def _damage(bus: busway.Bus) -> list[Finding]:
     found = [f"{one.name} ({one.damage})" for one in await bus.streams() if one.damage]
     told = f"damaged, or files are missing, which the log of the broker tells: {', '.join(found)}"
     return [Finding("streams", "warn", told)] if found else []
+
+
+async def _storage(bus: busway.Bus) -> Finding:
+    """Whether stored messages outlive the broker, and whether there is space for more."""
+    found = await bus.info()
+    if found.get("storage") == "memory":
+        told = "streams are in memory: they end with the broker; start it with --data DIR to keep them"
+        return Finding("storage", "warn", told)
+    if (disk := found.get("disk")) is None:  # a broker of an earlier version
+        return Finding("storage", "ok", "unknown: the broker does not tell")
+    free, floor = (values.shown_size(disk[name]) for name in ("free", "floor"))
+    if disk["low"]:
+        told = f"{free} free on the broker's disk, less than the floor of {floor}: durable publishes are refused; free some space"
+        return Finding("storage", "warn", told)
+    return Finding("storage", "ok", f"streams are on disk, {free} free, the floor is {floor}")
 
 
 async def _self(bus: busway.Bus) -> Finding:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from busway.cli import channel, flags, terminal
+from busway.cli import channel, flags, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.stream import row
 from busway.cli.tables import pairs, rows
@@ -68,6 +68,9 @@ def _show(found: dict[str, Any], url: str) -> None:
     store = kept.pop("store", None)
     shared = found.pop("shared", [])
     streams = found.pop("streams", [])
+    disk = found.pop("disk", None)
+    if found.get("storage") == "memory":
+        found["storage"] = "memory: streams end with the broker"
     found["uptime"] = str(timedelta(seconds=round(found["uptime"])))
     found["time"] = datetime.fromtimestamp(found["time"], UTC).isoformat(" ", "seconds")
     found["asked at"] = url
@@ -77,6 +80,9 @@ def _show(found: dict[str, Any], url: str) -> None:
     terminal.out.print(pairs("kept messages", kept))
     if store:
         terminal.out.print(pairs("pins on disk", store))
+    if disk:
+        shown = {name: values.shown_size(disk[name]) for name in ("free", "floor")}
+        terminal.out.print(pairs("disk", disk | shown))
     if shared:
         terminal.out.print(rows("shared services", shared))
     if streams:

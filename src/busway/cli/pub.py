@@ -1,7 +1,7 @@
 """`busway pub`: publish a payload, repeat it, or publish lines as they come."""
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -9,6 +9,10 @@ from busway.cli import address, flags, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
 from busway.durations import seconds as read_seconds
+
+_MEMORY: Final = (
+    "stream {!r} is in memory: its messages end with the broker; 'busway serve --data DIR' stores streams on disk"
+)
 
 
 @linked
@@ -75,14 +79,19 @@ def pub(
     bar = source.progress(shown=not (json or quiet or prints))
 
     async def store() -> None:
+        told: set[str] = set()
         async with link.connect(reconnect=True) as bus:  # unanswered messages are sent again, and stored once
             with bar:
                 async for run in source.runs():
                     for position in await bus.publish_many(topic, run, fields=fields, durable=True, **times):
                         if json:
-                            terminal.record({"topic": topic, "position": str(position), **position._asdict()})
-                        else:
-                            terminal.data(f"{position}\n".encode())
+                            found = {"topic": topic, "position": str(position), **position._asdict()}
+                            terminal.record(found | {"safety": position.safety})
+                            continue
+                        terminal.data(f"{position}\n".encode())
+                        if position.safety == "memory" and position.stream not in told and not quiet:
+                            told.add(position.stream)
+                            terminal.note(_MEMORY.format(position.stream))
                     bar.add(len(run))
 
     async def publish() -> None:

@@ -261,6 +261,17 @@ def serve(
     pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,
     connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
     streams: Annotated[int | None, _number("streams", "Most streams.")] = None,
+    min_free_disk: Annotated[
+        int | None,
+        typer.Option(
+            "--min-free-disk",
+            help="Space that stays free on the disk of the data folder: with less, durable publishes to streams on it are refused; 0: as long as there is any.",
+            parser=values.size,
+            metavar="SIZE",
+            show_default="2% of the disk, at most 256m",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
     kept: Annotated[int | None, _number("kept", "Most kept messages of one client.")] = None,
     kept_bytes: Annotated[int | None, _size("kept_bytes", "Most bytes of them.")] = None,
     grace: Annotated[
@@ -342,7 +353,7 @@ def serve(
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    terminal.run(lambda: _serve(server, member, seconds, json=json, quiet=quiet or log_format == "json"))
+    terminal.run(lambda: _serve(server, member, data, seconds, json=json, quiet=quiet or log_format == "json"))
 
 
 def _stores(given: list[str] | None) -> dict[str, str]:
@@ -369,7 +380,13 @@ def _door(address: str | None, **given: Any) -> busway.Http | None:
 
 
 async def _serve(
-    server: busway.Server, member: busway.Cluster | None, seconds: float | None, *, json: bool, quiet: bool
+    server: busway.Server,
+    member: busway.Cluster | None,
+    data: str | None,
+    seconds: float | None,
+    *,
+    json: bool,
+    quiet: bool,
 ) -> None:
     with terminal.Signals() as signals:
         try:
@@ -381,9 +398,10 @@ async def _serve(
         gc.freeze()
         try:
             if not quiet:
-                _announce(server, member)
+                _announce(server, member, data)
             if json:
                 told: dict[str, Any] = {"addresses": server.addresses, "guid": server.guid, "name": server.name}
+                told["storage"] = "memory" if data is None else "disk"
                 if server.http is not None:
                     told["http"] = server.http
                 if member is not None:
@@ -413,7 +431,7 @@ async def _until(event: asyncio.Event, seconds: float | None) -> None:
         return
 
 
-def _announce(server: busway.Server, member: busway.Cluster | None) -> None:
+def _announce(server: busway.Server, member: busway.Cluster | None, data: str | None) -> None:
     """A few lines: where it listens, how to publish, watch and look."""
     console = terminal.notes
     named = f" {server.name!r}" if server.name else ""
@@ -424,6 +442,10 @@ def _announce(server: busway.Server, member: busway.Cluster | None) -> None:
         console.print(f"  [cyan]{server.http}[/] [dim](JSON over HTTP and WebSocket)[/]")
     if member is not None:
         console.print(_membership(member), markup=False)
+    if data is None:
+        console.print("[yellow]streams are in memory: they end with this process; --data DIR keeps them[/]")
+    else:
+        console.print(f"streams are on disk, in {data}", markup=False, highlight=False)
     first = server.addresses[0]
     url = "" if DEFAULT_URL in server.addresses else f" --url {first}"
     if first.startswith("tls:"):

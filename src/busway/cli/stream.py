@@ -285,7 +285,7 @@ def row(figures: dict[str, Any]) -> dict[str, Any]:
         "stream": figures["name"],
         "topics": " ".join(figures["topics"]) or "all others",
         "store": figures["store"],
-        "safety": figures["safety"],
+        "safety": figures.get("level") or figures["safety"],
         "kept": values.shown_duration(figures["max_age"]),
         "messages": figures["next"] - figures["first"],
         "held": figures["held"] if figures["retain_until"] else "",

@@ -26,7 +26,7 @@ from busway.client.typed import outgoing
 from busway.client.underway import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
 from busway.durations import seconds
 from busway.errors import BusError, from_code
-from busway.positions import Placed, Position
+from busway.positions import Placed, Position, position_at
 from busway.since import moment
 
 log = logging.getLogger("busway.client")
@@ -264,15 +264,15 @@ class Unstored:
 
     def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
         """The broker has stored so many, from this number on."""
-        (broker, stream), ones, end = where, self._ones, number + count
+        ones, end = self._ones, number + count
         while number < end:
             if (placing := ones.pop(number, None)) is not None:
                 self._bytes -= len(placing.payload) + _EACH
                 if not placing.answer.done():
-                    placing.answer.set_result(Position(broker, stream, offset, sequence))
+                    placing.answer.set_result(position_at(where, offset, sequence))
                 some = 1
             elif (sent := self._find(number)) is not None:
-                some, new = sent.mark(number, end - number, Position(broker, stream, offset, sequence))
+                some, new = sent.mark(number, end - number, position_at(where, offset, sequence))
                 if new:
                     self._settle(sent, new)
                 if not sent.left:

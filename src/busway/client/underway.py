@@ -165,7 +165,7 @@ class Telling:
             return end - begin, end - begin
         some = [(at, row) for at, row in enumerate(rows) if row is not None]
         for at, row in some:
-            self._stored([row], Position(place.broker, place.stream, place.offset + at, place.sequence + at))
+            self._stored([row], place.after(at))
         return end - begin, len(some)
 
     def refuse(self, number: int, error: BusError) -> bool:

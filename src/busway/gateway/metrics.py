@@ -121,6 +121,7 @@ def families(figures: Mapping[str, Any]) -> Iterator[Metric]:
     yield from _connections(figures)
     yield from _traffic(figures["stats"])
     yield from _kept(figures["kept"])
+    yield from _disk(figures["disk"])
     yield from _logs(figures)
     yield from _cursors([channel for stream in figures["streams"] for channel in stream["channels"]])
     if (nodes := figures["nodes"]) is not None:
@@ -134,6 +135,16 @@ def _broker(figures: Mapping[str, Any]) -> Iterator[Metric]:
     yield about
     yield gauge("busway_up", "1: the broker answers.", 1)
     yield gauge("busway_uptime_seconds", "How long the broker has been there.", figures["uptime"])
+
+
+def _disk(disk: Mapping[str, Any] | None) -> Iterator[Metric]:
+    if disk is None:
+        return
+    yield gauge("busway_disk_free_bytes", "Bytes that are free on the disk of the data folder.", disk["free"])
+    yield gauge("busway_disk_floor_bytes", "Below this, durable publishes are refused.", disk["floor"])
+    yield gauge("busway_disk_low", "1: durable publishes are refused since the disk is nearly full.", disk["low"])
+    text = "How often the free space of the disk fell below the floor."
+    yield counter("busway_disk_low_periods", text, disk["times"])
 
 
 def _connections(figures: Mapping[str, Any]) -> Iterator[Metric]:

@@ -23,6 +23,8 @@ def as_object(message: Message) -> dict[str, Any]:
     if (position := message.position) is not None:
         made |= {"position": str(position), "stream": position.stream, "offset": position.offset}
         made["sequence"] = position.sequence
+        if position.safety is not None:
+            made["safety"] = position.safety
     if message.deliveries:
         made["deliveries"] = message.deliveries
     if message.missed:

@@ -232,9 +232,8 @@ impl Engine {
             }
             kind::STREAM => {
                 no_flags(frame, 0)?;
-                parts.u16()?;
-                let (stream, name) = (parts.u32()?, parts.rest());
-                self.name_stream(conn, stream, name)?;
+                let (level, stream, name) = (parts.u16()?, parts.u32()?, parts.rest());
+                self.name_stream(conn, stream, level, name)?;
             }
             kind::GAP => {
                 no_flags(frame, 0)?;
@@ -291,11 +290,14 @@ impl Engine {
     }
 
     /// STREAM: a number stands for a stream of that node, which our clients are told under a number of ours.
-    fn name_stream(&mut self, conn: u32, stream: u32, name: &[u8]) -> Checked<()> {
+    fn name_stream(&mut self, conn: u32, stream: u32, level: u16, name: &[u8]) -> Checked<()> {
         if name.get(16..).is_none_or(|name| name.len() > NAME || std::str::from_utf8(name).is_err()) {
             return Err(Fault::protocol("STREAM without a name"));
         }
         let at = self.far_stream(name)?;
+        if level != 0 {
+            self.set_level(at, level);
+        }
         if let Some(peer) = self.conn(conn).and_then(|this| this.peer.as_mut()) {
             peer.streams.insert(stream, at);
         }
@@ -310,7 +312,7 @@ impl Engine {
             return Err(Fault::new(code::TOO_MANY_STREAMS, format!("{STREAMS} streams of other nodes are known")));
         }
         if known.is_none() {
-            self.far_streams.push(FarStream { name: name.into(), done: 0 });
+            self.far_streams.push(FarStream { name: name.into(), level: 0, done: 0 });
         }
         Ok(FAR + at as u32)
     }

@@ -138,6 +138,8 @@ pub struct Engine {
     streams: Vec<Option<Box<Stream>>>,
     /// What a client is told of each stream: the broker's guid and its name.
     stream_names: Vec<Box<[u8]>>,
+    /// By the same numbers, how safe stored messages are, as STREAM has it; 0: unknown.
+    levels: Vec<u16>,
     /// Streams with records that were not handed to their writer.
     touched: Vec<u32>,
     /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
@@ -190,6 +192,7 @@ impl Engine {
             defaults: Vec::new(),
             streams: Vec::new(),
             stream_names: Vec::new(),
+            levels: Vec::new(),
             touched: Vec::new(),
             clock: 0,
             interest: Interest::default(),

@@ -70,6 +70,8 @@ pub struct Stream {
 pub(super) struct FarStream {
     /// Guid and name.
     pub name: Box<[u8]>,
+    /// How safe a stored message is, as STREAM has it; 0: unknown.
+    pub level: u16,
     /// What lies below it and was wanted by those who miss nothing has come, if they are live.
     pub done: u64,
 }
@@ -88,6 +90,7 @@ impl Engine {
         let done = lock(&log).as_ref().map_or(0, Log::safe);
         let (waiting, full, later) = (VecDeque::new(), Vec::new(), Vec::new());
         self.stream_names.resize_with(self.streams.len(), Box::default);
+        self.levels.resize(self.streams.len(), 0);
         self.stream_names[at as usize] = [&guid[..], name.as_bytes()].concat().into();
         let new = Stream { log, patterns, waiting, done, later, full, touched: false, followed: false };
         self.streams[at as usize] = Some(Box::new(new));
@@ -103,6 +106,17 @@ impl Engine {
         }
         for conn in stream.full {
             self.events.push(Event::Resume(conn));
+        }
+    }
+
+    /// How safe a message of a stream is from now on, as a number that STREAM has: clients are told with the next one.
+    pub fn set_level(&mut self, at: u32, level: u16) {
+        let own = self.levels.get_mut(at as usize);
+        let far = at.checked_sub(FAR).and_then(|at| self.far_streams.get_mut(at as usize)).map(|far| &mut far.level);
+        if own.or(far).is_some_and(|before| std::mem::replace(before, level) != level) {
+            for this in self.conns.iter_mut().flatten() {
+                this.streams.retain(|&told| told != at);
+            }
         }
     }
 
@@ -174,15 +188,7 @@ impl Engine {
                 self.events.push(Event::Pause(conn));
                 return Ok(Flow::Wait);
             }
-            Err(refused) => {
-                let (code, text) = match refused {
-                    Refused::Failed(error) => (code::STORE_FAILED, format!("it could not be stored: {error}")),
-                    Refused::TooLate => (code::INVALID_SETTING, TOO_LATE.into()),
-                    Refused::TooLarge => (code::TOPIC_TOO_LONG, "topic or sender are too long to be stored".into()),
-                    _ => (code::TOO_OLD, "sent again so late that nobody knows whether it was stored before".into()),
-                };
-                self.reject(conn, number, &Fault::new(code, text));
-            }
+            Err(refused) => self.reject(conn, number, &fault_of(refused)),
         }
         Ok(Flow::Go)
     }
@@ -350,10 +356,11 @@ impl Engine {
         let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
         if !this.streams.contains(&at) {
             this.streams.push(at);
-            let far = at.checked_sub(FAR).and_then(|at| self.far_streams.get(at as usize)).map(|far| &far.name);
-            let Some(name) = far.or_else(|| self.stream_names.get(at as usize)) else { return };
+            let far = at.checked_sub(FAR).and_then(|at| self.far_streams.get(at as usize));
+            let Some(name) = far.map(|far| &far.name).or_else(|| self.stream_names.get(at as usize)) else { return };
+            let level = far.map_or_else(|| self.levels.get(at as usize).copied().unwrap_or(0), |far| far.level);
             this.outbox.push(&mut self.pool, 64, |out| {
-                Writer::new(out, kind::STREAM, 0).u16(0).u32(at).bytes(name).end();
+                Writer::new(out, kind::STREAM, 0).u16(level).u32(at).bytes(name).end();
             });
         }
     }
@@ -415,8 +422,7 @@ impl Engine {
         let stream = self.streams.get_mut(at as usize).and_then(Option::as_mut).ok_or_else(none)?;
         let closed = || Err(Refused::Failed("the stream is closed".into()));
         let stored = lock(&stream.log).as_mut().map_or_else(closed, |log| log.append(clock, message));
-        let place =
-            stored.map_err(|refused| Fault::new(code::STORE_FAILED, format!("it could not be stored: {refused:?}")))?;
+        let place = stored.map_err(fault_of)?;
         let (offset, sequence, again) = (place.offset, place.sequence, place.again);
         let run = Waiting { conn: NONE, session: 0, number: ticket, count: 1, offset, sequence, again };
         stream.waiting.push_back(run);
@@ -426,6 +432,19 @@ impl Engine {
         self.flush_streams();
         Ok(())
     }
+}
+
+/// Why a message is not stored, as its publisher is told.
+fn fault_of(refused: Refused) -> Fault {
+    let (code, text) = match refused {
+        Refused::Failed(error) => (code::STORE_FAILED, format!("it could not be stored: {error}")),
+        Refused::NoSpace(why) => (code::NO_SPACE, format!("it could not be stored: {why}")),
+        Refused::Full => (code::STORE_FAILED, "it could not be stored: too much waits to be written".into()),
+        Refused::TooLate => (code::INVALID_SETTING, TOO_LATE.into()),
+        Refused::TooLarge => (code::TOPIC_TOO_LONG, "topic or sender are too long to be stored".into()),
+        Refused::TooOld => (code::TOO_OLD, "sent again so late that nobody knows whether it was stored before".into()),
+    };
+    Fault::new(code, text)
 }
 
 impl Waiting {

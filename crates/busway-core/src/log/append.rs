@@ -62,6 +62,10 @@ pub struct Log {
     pub(super) verbatim: bool,
     /// Nothing new is taken for now.
     pub(super) resting: bool,
+    /// Why nothing new is taken, as the owner says: the disk has too little space.
+    refusing: Option<String>,
+    /// Why the last write failed, and where the written records ended then.
+    failing: Option<(String, u64)>,
     /// Holes that are being closed.
     pub(super) closing: Vec<Closing>,
     closed: bool,
@@ -140,8 +144,22 @@ impl Log {
         Ok(Some(place))
     }
 
+    /// With a reason, refuses every new message; resends of stored ones are answered as before.
+    pub fn refuse(&mut self, why: Option<String>) {
+        self.refusing = why;
+    }
+
+    /// Why the last write failed; None: there was none, or later ones succeeded.
+    pub fn failure(&self) -> Option<&str> {
+        let (error, written) = self.failing.as_ref()?;
+        (self.shared.state().written <= *written).then_some(error)
+    }
+
     #[inline]
     fn put(&mut self, now: i64, message: &Message<'_>, size: usize, released: bool) -> Result<Position, Refused> {
+        if let Some(why) = &self.refusing {
+            return Err(Refused::NoSpace(why.clone()));
+        }
         let waiting = self.shared.waiting.load(Relaxed) + self.tail.len();
         if waiting > 0 && waiting + size > self.settings.pending_bytes {
             return Err(Refused::Full);

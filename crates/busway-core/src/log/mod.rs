@@ -133,6 +133,8 @@ pub enum Refused {
     TooLate,
     /// The last write failed; another one is tried before long.
     Failed(String),
+    /// The owner of the log takes nothing new for now, and this is why.
+    NoSpace(String),
 }
 
 /// Where a message is stored.

@@ -119,9 +119,8 @@ getters! {
     position, "Where it is stored, or None: broker, stream and offset.", |py, object, _| {
         static POSITION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(place) = place_of(object) else { return Ok(py.None()) };
-        let (broker, stream) = place.stream(py).extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
-        let position = POSITION.import(py, "busway.positions", "Position")?;
-        Ok(position.call1((broker, stream, place.offset, place.sequence))?.unbind())
+        let at = POSITION.import(py, "busway.positions", "position_at")?;
+        Ok(at.call1((place.stream(py), place.offset, place.sequence))?.unbind())
     };
     broker, "Guid of the broker that stored it, or None.", |py, object, _| {
         place_of(object).map_or_else(|| Ok(py.None()), |place| Ok(place.stream(py).get_item(0)?.unbind()))

@@ -126,6 +126,7 @@ class World:
         self._replace("open_log", lambda *where, **how: _disk().open_log(*where, **how))
         self._replace("open_front", lambda **how: _disk().open_front(**how))
         self._replace("drop_log", lambda where: _disk().drop_log(where))
+        self._replace("disk_space", lambda _: (1 << 40, 1 << 40))  # that of the real one is no matter of the seed
         for name in ("busway", "asyncio"):
             logger = logging.getLogger(name)
             self._before.append(lambda logger=logger, old=logger.propagate: setattr(logger, "propagate", old))  # type: ignore[misc]

@@ -80,6 +80,8 @@ impl Log {
             front: None,
             verbatim: false,
             resting: false,
+            refusing: None,
+            failing: None,
             closing: Vec::new(),
             closed: false,
         }

@@ -71,6 +71,7 @@ impl Log {
         let to = self.next;
         self.shared.waiting.store(state.pending.iter().map(Piece::size).sum(), SeqCst);
         self.shared.failed.store(false, SeqCst);
+        self.failing = Some((failure.error.clone(), state.written));
         drop(state);
         let tail = std::mem::take(&mut self.tail);
         let blocks = failure.refused.iter().map(|data| data.bytes.as_slice()).chain([&tail[..]]);
