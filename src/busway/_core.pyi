@@ -268,6 +268,7 @@ class Publisher:
         expires: float | str | timedelta | datetime | None = None,
         delay: float | str | timedelta | None = None,
         deliver_at: datetime | None = None,
+        timeout: float | str | timedelta | None = None,
     ) -> Coroutine[Any, Any, Position]: ...
     @overload
     def publish(
@@ -283,13 +284,14 @@ class Publisher:
         delay: float | str | timedelta | None = None,
         deliver_at: datetime | None = None,
         scope: Scope = "global",
+        timeout: float | str | timedelta | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Send a message to all who subscribed to its topic.
 
         With `confirm` it returns how many connections received it. `offline` says what happens while there is no
         connection, if not what connect() was told. `durable` stores it in the stream of its topic and returns its position
-        once it is as safe as the stream promises. `scope` is "global", "local" (clients of the same node of a cluster) or
-        "remote" (of the other nodes).
+        once it is as safe as the stream promises, or raises Timeout after `timeout`, which says whether the message may still be
+        stored. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of the other nodes).
         """
 
 _Kept: TypeAlias = tuple[int, int, str, int, str, bytes]

@@ -44,10 +44,10 @@ impl Publisher {
     /// `fields` are its address beside the topic. With `confirm` it returns how many connections received it. `offline` says
     /// what happens while there is no connection, if not what `connect()` was told. `durable` stores it in the stream of
     /// its topic and returns its position once it is as safe as the stream promises; such a message may expire, and may
-    /// be due later. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of the others).
+    /// be due later; `timeout` limits the wait for the position. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of the others).
     #[pyo3(
         signature = (topic, payload = Payload(None), *, fields = None, confirm = None, offline = None, durable = None, **more),
-        text_signature = "($self, topic, payload=b'', *, fields=None, confirm=False, offline=None, durable=False, expires=None, delay=None, deliver_at=None, scope='global')"
+        text_signature = "($self, topic, payload=b'', *, fields=None, confirm=False, offline=None, durable=False, expires=None, delay=None, deliver_at=None, scope='global', timeout=None)"
     )]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn publish<'py>(

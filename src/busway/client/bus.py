@@ -28,6 +28,7 @@ from busway.client.storing import Lasting, Unstored, times_of
 from busway.client.streams import Streams
 from busway.client.typed import outgoing
 from busway.client.waiting import Waits
+from busway.durations import seconds
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed
@@ -37,6 +38,9 @@ __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
 _FOR_ALL: Final = "a stored message is for everybody: durable=True takes no scope"
+_NO_TIMEOUT: Final = (
+    "timeout limits the wait for an acknowledgement, and only stored messages have one: give durable=True too"
+)
 _FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: give durable=True too"
 
 
@@ -138,6 +142,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
         scope: Scope = "global",
+        timeout: Lasting | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """What publish() can't do at once: other payloads, an answer to wait for, no room, no connection."""
         if offline is not None:
@@ -157,9 +162,11 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
                 raise ValueError(_FOR_ALL)
             if confirm or offline is not None:
                 raise ValueError("a durable publish is always answered; leave confirm and offline out")
-            return self._unstored.one(topic, data, packed, times)
+            return self._unstored.one(topic, data, packed, times, _within(timeout))
         if timed:
             raise ValueError(_FOR_STORED)
+        if timeout is not None:
+            raise ValueError(_NO_TIMEOUT)
         if confirm:
             return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, each=far, fields=packed)
         sent = self._core.session.publish(topic, data, packed, far)
@@ -189,6 +196,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        timeout: Lasting | None = None,
     ) -> Placed: ...
 
     @overload
@@ -208,14 +216,18 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
         scope: Scope = "global",
+        timeout: Lasting | None = None,
     ) -> int | Placed:
         """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields and scope; how many.
 
         With `durable` they are stored, and their positions are returned when all are as safe as their stream promises. They stay in
-        their order, which begins when this is awaited (a publish() begins when it is called).
+        their order, which begins when this is awaited (a publish() begins when it is called). `timeout` limits the wait for the
+        acknowledgements, also while there is no connection: then Timeout says how many are stored, may still be stored, and were not sent.
         """
         if not durable and (expires is not None or delay is not None or deliver_at is not None):
             raise ValueError(_FOR_STORED)
+        if timeout is not None and not durable:
+            raise ValueError(_NO_TIMEOUT)
         far = check_scope(scope)
         if durable and far:
             raise ValueError(_FOR_ALL)
@@ -223,7 +235,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             packed = self._core.pack(fields)
             if durable:
                 times = times_of(expires, delay, deliver_at)
-                return await self._unstored.many(topic, payloads, packed, times)
+                return await self._unstored.many(topic, payloads, packed, times, _within(timeout))
             return await self._sender.publish_many(topic, payloads, packed, far)
         if durable:
             raise TypeError("publish_many(durable=True) takes one topic and many payloads")
@@ -383,3 +395,7 @@ def connect(
         identity=identity,
         learn=learn,
     )
+
+
+def _within(timeout: Lasting | None) -> float | None:
+    return None if timeout is None else seconds("timeout", timeout)

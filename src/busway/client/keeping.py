@@ -6,6 +6,8 @@ number and time once there is a new one, so each call has exactly one outcome. P
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,9 +19,11 @@ from busway import ambient
 from busway.client.core import Core
 from busway.client.events import Event
 from busway.client.sending import CONFIRM, PUBLISH, Sender
+from busway.client.storing import Lasting
 from busway.client.subscription import Subscription
 from busway.client.typed import outgoing
-from busway.errors import BusError, Disconnected, LimitExceeded
+from busway.durations import seconds
+from busway.errors import BusError, Disconnected, LimitExceeded, Timeout
 from busway.fields import Fields, Where, compile_where
 from busway.message import Message
 from busway.topic import check_topic
@@ -159,6 +163,20 @@ def _key(topic: str, fields: bytes) -> Key:
     return check_topic(topic), _sorted.encode(msgspec.msgpack.decode(fields)) if fields else b""
 
 
+@asynccontextmanager
+async def _confirmed(topic: str, timeout: Lasting | None) -> AsyncIterator[None]:
+    """Limit the wait for the broker's confirmation."""
+    within = None if timeout is None else seconds("timeout", timeout)
+    try:
+        async with asyncio.timeout(within):
+            yield
+    except TimeoutError:
+        text = (
+            f"the broker did not confirm the message on {topic!r} within {within:g} s; it may still do what was asked"
+        )
+        raise Timeout(text) from None
+
+
 class Keeping:
     """The verbs of a bus for messages that are kept."""
 
@@ -166,32 +184,50 @@ class Keeping:
     _sender: Sender
     _posts: Posts
 
-    async def post(self, topic: str, payload: object = b"", *, fields: Fields | None = None) -> None:
+    async def post(
+        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
+    ) -> None:
         """Publish a message and have it kept as long as this client is there, for all who subscribe later.
 
         The next one with the same topic and fields takes its place. After a lost connection it is put back; a loss that
-        lasts longer than the broker's grace withdraws it until then.
+        lasts longer than the broker's grace withdraws it until then. `timeout` limits the wait for the broker's confirmation; the message
+        stays posted if that comes later.
         """
         topic, data = outgoing(topic, payload)
-        await self._posts.send(topic, data, self._core.pack(fields), CONFIRM | POST)
+        await self._post(topic, data, fields, CONFIRM | POST, timeout)
 
-    async def unpost(self, topic: str, *, fields: Fields | None = None) -> bool:
+    async def unpost(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
         """Take back what was posted with this topic and these fields; whether there was something."""
-        return bool(await self._posts.send(topic, b"", self._core.pack(fields), CONFIRM | POST | UNKEEP))
+        return bool(await self._post(topic, b"", fields, CONFIRM | POST | UNKEEP, timeout))
 
-    async def pin(self, topic: str, payload: object = b"", *, fields: Fields | None = None) -> None:
+    async def pin(
+        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
+    ) -> None:
         """Publish a message and have it kept until it is taken back, whether this client is there or not.
 
         The next one with the same topic and fields of a client with the same name takes its place.
         """
         topic, data = outgoing(topic, payload)
-        flags = CONFIRM | PIN
-        await self._sender.ask(PUBLISH, topic, data, None, flags=flags, fields=self._core.pack(fields))
+        await self._pin(topic, data, fields, CONFIRM | PIN, timeout)
 
-    async def unpin(self, topic: str, *, fields: Fields | None = None) -> bool:
+    async def unpin(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
         """Take back what was pinned under this client's name with this topic and these fields; whether there was something."""
-        flags = CONFIRM | PIN | UNKEEP
-        return bool(await self._sender.ask(PUBLISH, topic, b"", None, flags=flags, fields=self._core.pack(fields)))
+        return bool(await self._pin(topic, b"", fields, CONFIRM | PIN | UNKEEP, timeout))
+
+    async def _post(
+        self, topic: str, data: bytes | str, fields: Fields | None, flags: int, timeout: Lasting | None
+    ) -> int:
+        packed = self._core.pack(fields)
+        async with _confirmed(topic, timeout):
+            return await self._posts.send(topic, data, packed, flags)
+
+    async def _pin(
+        self, topic: str, data: bytes | str, fields: Fields | None, flags: int, timeout: Lasting | None
+    ) -> int:
+        packed = self._core.pack(fields)
+        async with _confirmed(topic, timeout):
+            found: int = await self._sender.ask(PUBLISH, topic, data, None, flags=flags, fields=packed)
+            return found
 
     async def kept(self, pattern: str = "**", *, where: Where | None = None) -> list[Message]:
         """The posts and pins that match and are kept now, in the order they came."""

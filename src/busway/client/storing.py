@@ -2,7 +2,7 @@
 
 They go out under numbers that stay theirs, so the broker knows one that it has stored already and answers with its first
 place. Without a connection, or while the broker says that it will stop, a call waits for the next one. Each call has exactly
-one outcome: places, or an error. Cancelling a call does not take back what was sent.
+one outcome: places, or an error. Cancelling a call does not take back what was sent; neither does its timeout.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from busway.client.sending import PUBLISH
 from busway.client.typed import outgoing
 from busway.client.underway import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
 from busway.durations import seconds
-from busway.errors import BusError, from_code
+from busway.errors import BusError, Timeout, from_code
 from busway.positions import Placed, Position, position_at
 from busway.since import moment
 
@@ -45,6 +45,8 @@ _CHUNK: Final = 1024
 _TELLING: Final = 20_000_000
 """Nanoseconds in which messages that are told of have the same time, if they are sent again."""
 _LONGEST: Final = 100 * 365.25 * 86400
+_UNSENT: Final = "not sent, and will not be stored"
+_UNKNOWN: Final = "sent, and may still be stored"
 
 
 class Placing(Coroutine[Any, Any, Position]):
@@ -108,14 +110,34 @@ class Unstored:
         return len(self._ones) + sum(one.left for one in self._sent)
 
     def one(
-        self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+        self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int], within: float | None = None
     ) -> Coroutine[Any, Any, Position]:
-        """Send a message, and wait until it is as safe as its stream promises; its place."""
+        """Send a message, and wait until it is as safe as its stream promises, for so many seconds at most; its place."""
         core = self._core
         connection = core.connection
+        started: Placing | Coroutine[Any, Any, Placing]
         if connection is None or self._full(connection):
-            return self._one_later(topic, payload, fields, times)
-        return self._begin_one(connection, topic, payload, fields, times)
+            if within is None:
+                return self._one_later(topic, payload, fields, times)
+            started = self._begin_later(topic, payload, fields, times)
+        else:
+            started = self._begin_one(connection, topic, payload, fields, times)
+            if within is None:
+                return started
+        return self._one_within(started, topic, core.loop.time() + within, within)
+
+    async def _one_within(
+        self, started: "Placing | Coroutine[Any, Any, Placing]", topic: str, deadline: float, within: float
+    ) -> Position:
+        """The place of a message that was sent, or will be when it can; raises Timeout at the deadline."""
+        placing: Placing | None = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                placing = started if isinstance(started, Placing) else await started
+                return await placing
+        except TimeoutError:
+            state = _UNSENT if placing is None else _UNKNOWN
+            raise Timeout(f"the message on {topic!r} was not acknowledged within {within:g} s: {state}") from None
 
     def begin(self, tellings: Tellings, row: Row) -> bool:
         """Send a message if that can be done at once, of which those are told; False: nothing is sent."""
@@ -175,8 +197,11 @@ class Unstored:
         return answers
 
     async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
+        return await (await self._begin_later(topic, payload, fields, times))
+
+    async def _begin_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Placing:
         connection = await self._ready(len(payload) + _EACH)
-        return await self._begin_one(connection, topic, payload, fields, times)
+        return self._begin_one(connection, topic, payload, fields, times)
 
     def _begin_one(
         self,
@@ -195,21 +220,39 @@ class Unstored:
         return placing
 
     async def many(
-        self, topic: str, payloads: Iterable[object], fields: bytes, times: tuple[int, int] = (0, 0)
+        self,
+        topic: str,
+        payloads: Iterable[object],
+        fields: bytes,
+        times: tuple[int, int] = (0, 0),
+        within: float | None = None,
     ) -> Placed:
-        """Send these one after the other; their places."""
+        """Send these one after the other, and wait until they are stored, for so many seconds at most; their places."""
         placed = Placed()
         answers: deque[asyncio.Future[Placed]] = deque()
-        for full, part in _parts(topic, list(payloads)):
-            done = 0
-            while done < len(part):
-                answer, done = await self._begin_many(full, part, done, fields, times)
-                if answer is not None:
-                    answers.append(answer)
-                while answers and answers[0].done():
-                    placed.extend(answers.popleft().result())
-        for answer in answers:
-            placed.extend(await asyncio.shield(answer))
+        items, sent = list(payloads), 0
+        try:
+            async with asyncio.timeout(within):
+                for full, part in _parts(topic, items):
+                    done = 0
+                    while done < len(part):
+                        before = done
+                        answer, done = await self._begin_many(full, part, done, fields, times)
+                        sent += done - before
+                        if answer is not None:
+                            answers.append(answer)
+                        while answers and answers[0].done():
+                            placed.extend(answers.popleft().result())
+                while answers:
+                    placed.extend(await asyncio.shield(answers[0]))
+                    answers.popleft()
+        except TimeoutError:
+            stored, unsent = len(placed), len(items) - sent
+            counts = [(stored, "stored"), (sent - stored, _UNKNOWN), (unsent, _UNSENT)]
+            told = "; ".join(f"{count} {state}" for count, state in counts if count)
+            raise Timeout(
+                f"{sent - stored + unsent} of {len(items)} messages on {topic!r} were not acknowledged within {within:g} s: {told}"
+            ) from None
         return placed
 
     async def _begin_many(

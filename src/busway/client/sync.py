@@ -129,6 +129,7 @@ class Bus(Asking, Streams, Channels, Closing):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        timeout: Lasting | None = None,
     ) -> Position: ...
     @overload
     def publish(
@@ -144,6 +145,7 @@ class Bus(Asking, Streams, Channels, Closing):
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
         scope: Scope = "global",
+        timeout: Lasting | None = None,
     ) -> int | Position | None: ...
     def publish(
         self,
@@ -158,10 +160,12 @@ class Bus(Asking, Streams, Channels, Closing):
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
         scope: Scope = "global",
+        timeout: Lasting | None = None,
     ) -> int | Position | None:
         """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it.
 
-        With `durable` it is stored, and its position is returned once it is as safe as its stream promises.
+        With `durable` it is stored, and its position is returned once it is as safe as its stream promises; `timeout` limits the
+        wait for that, also while there is no connection.
         """
         answer: int | Position | None = self._portal.call(
             lambda: self._inner.publish(
@@ -175,6 +179,7 @@ class Bus(Asking, Streams, Channels, Closing):
                 delay=delay,
                 deliver_at=deliver_at,
                 scope=scope,
+                timeout=timeout,
             )
         )
         return answer
@@ -205,6 +210,7 @@ class Bus(Asking, Streams, Channels, Closing):
         expires: Lasting | datetime | None = None,
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
+        timeout: Lasting | None = None,
     ) -> Placed: ...
     @overload
     def publish_many(
@@ -222,15 +228,16 @@ class Bus(Asking, Streams, Channels, Closing):
         delay: Lasting | None = None,
         deliver_at: datetime | None = None,
         scope: Scope = "global",
+        timeout: Lasting | None = None,
     ) -> int | Placed:
         """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
 
-        With `durable` they are stored, and their positions are returned.
+        With `durable` they are stored, and their positions are returned; `timeout` limits the wait for that.
         """
         # A generator of the caller's runs in the caller's thread, not on the loop.
         given = [list(topic)] if payloads is None else [topic, list(payloads)]
         many: Any = self._inner.publish_many
-        more = {"expires": expires, "delay": delay, "deliver_at": deliver_at, "scope": scope}
+        more = {"expires": expires, "delay": delay, "deliver_at": deliver_at, "scope": scope, "timeout": timeout}
         answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **more))
         return answer
 

@@ -9,6 +9,7 @@ from busway.client import bus as asynchronous
 from busway.client.asking import Plain
 from busway.client.portal import Portal
 from busway.client.replies import Gathering as AsyncGathering
+from busway.client.storing import Lasting
 from busway.client.sync_parts import Gathering
 from busway.client.typed import Protocol, Received
 from busway.fields import Fields, Where
@@ -184,21 +185,25 @@ class Asking:
 
     # Messages that are kept.
 
-    def post(self, topic: str, payload: object = b"", *, fields: Fields | None = None) -> None:
+    def post(
+        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
+    ) -> None:
         """Publish a message and have it kept as long as this client is there, for all who subscribe later."""
-        self._portal.call(lambda: self._inner.post(topic, payload, fields=fields))
+        self._portal.call(lambda: self._inner.post(topic, payload, fields=fields, timeout=timeout))
 
-    def unpost(self, topic: str, *, fields: Fields | None = None) -> bool:
+    def unpost(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
         """Take back what was posted with this topic and these fields; whether there was something."""
-        return self._portal.call(lambda: self._inner.unpost(topic, fields=fields))
+        return self._portal.call(lambda: self._inner.unpost(topic, fields=fields, timeout=timeout))
 
-    def pin(self, topic: str, payload: object = b"", *, fields: Fields | None = None) -> None:
+    def pin(
+        self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
+    ) -> None:
         """Publish a message and have it kept until it is taken back, whether this client is there or not."""
-        self._portal.call(lambda: self._inner.pin(topic, payload, fields=fields))
+        self._portal.call(lambda: self._inner.pin(topic, payload, fields=fields, timeout=timeout))
 
-    def unpin(self, topic: str, *, fields: Fields | None = None) -> bool:
+    def unpin(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
         """Take back what was pinned under this client's name with this topic and these fields; whether there was something."""
-        return self._portal.call(lambda: self._inner.unpin(topic, fields=fields))
+        return self._portal.call(lambda: self._inner.unpin(topic, fields=fields, timeout=timeout))
 
     def kept(self, pattern: str = "**", *, where: Where | None = None) -> list[Message]:
         """The posts and pins that match and are kept now, in the order they came."""
