@@ -281,12 +281,12 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     """On their way to the dead-letter topic."""
     consumers: int
     redelivered: int
-    """Since the broker started, as those below."""
+    """Since the broker started, as the three below."""
     dead: int
     late: int
     refused: int
     lost: int
-    """Dropped by the stream before they were done."""
+    """Messages that the stream has removed before the channel had done them, since the channel was made."""
     backoff: Delays = ()
     """Seconds before a message is redelivered after its first failure, its second and so on; the last one repeats."""
     unreached: tuple[str, ...] = ()

@@ -69,6 +69,8 @@ class Gone(NamedTuple):
 
     consumer: Who | None
     spans: list[Span]
+    before: bool = False
+    """They were dropped while the channel had no consumer. Only their number counts."""
 
 
 class Rewound(NamedTuple):

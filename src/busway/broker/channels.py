@@ -32,6 +32,7 @@ from busway.broker.progress import (
     Configured,
     Deleted,
     Delivered,
+    Lost,
     Redriven,
     Sought,
     Span,
@@ -68,7 +69,13 @@ class Channel(Turning):
             return []
         cursor = min(self.cursor, end)
         state = ChannelState(
-            self.name, self.config, self._epoch + 1, min(self.floor, end), redriven=past.redriven.copy()
+            self.name,
+            self.config,
+            self._epoch + 1,
+            min(self.floor, end),
+            redriven=past.redriven.copy(),
+            lost=self.lost,
+            told=self._told,
         )
         self._put_done(state, state.floor, end)
         for run in self._held:
@@ -124,8 +131,25 @@ class Channel(Turning):
         nobody += self._ahead.trim(first)
         if nobody:
             out.append(Gone(None, nobody))
-        self.lost += sum(count for one in out if isinstance(one, Gone) for _, count in one.spans)
+        count = sum(count for one in out if isinstance(one, Gone) for _, count in one.spans)
+        if count:
+            unheard = 0 if self._consumers else sum(count for _, count in nobody)
+            self.lost += count
+            self._told += count - unheard
+            out.append(self._note_lost())
         return self._pump(now, out)
+
+    def _note_lost(self) -> Note:
+        self._noted = self.floor
+        return Note(Lost(self.name, self._epoch, self.floor, self.lost, self._told))
+
+    def _report_lost(self, consumer: Who) -> list[Action]:
+        """Tell a consumer, who is the first to come, of messages that were lost while there was none."""
+        count = min(self.lost - self._told, self._first)
+        if not count:
+            return []
+        self._told = self.lost
+        return [Gone(consumer, [(self._first - count, count)], before=True), self._note_lost()]
 
     def skip(self, spans: Iterable[Span], now: float) -> list[Action]:
         """These can't be handed out: they have expired or can't be read. They count as done."""
@@ -143,7 +167,7 @@ class Channel(Turning):
             self.check_free()
         self._consumers.join(consumer, window, name)
         self._alone = inf
-        return self._pump(now, [])
+        return self._pump(now, self._report_lost(consumer))
 
     def check_free(self, *, exclusive: bool = False) -> None:
         """Raise ChannelBusy if nobody else may consume it, or if it can't be exclusive since somebody does."""

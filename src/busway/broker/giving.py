@@ -46,7 +46,8 @@ class Giving:
         """Somebody else hands out."""
         self.moved = False
         """It was put to another place since it was opened."""
-        self.redelivered = self.dead = self.late = self.refused = self.lost = 0
+        self.redelivered = self.dead = self.late = self.refused = 0
+        self.lost, self._told = state.lost, state.told
 
     @property
     def epoch(self) -> int:

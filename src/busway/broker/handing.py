@@ -309,7 +309,8 @@ class Handing:
     def _tell_gone(self, action: Gone) -> None:
         count = sum(many for _, many in action.spans)
         name = self.stream.config.name
-        log.warning("stream %r dropped %d messages that channel %r had not done", name, count, self.name)
+        if not action.before:
+            log.warning("stream %r dropped %d messages that channel %r had not done", name, count, self.name)
         told = self.consumers if action.consumer is None else self.consumers & {action.consumer}
         for who in told:
             outlet = self._hub.delivering.outlet(who)

@@ -114,11 +114,23 @@ class Redriven(msgspec.Struct, frozen=True, array_like=True, tag="back"):
     spans: tuple[Span, ...]
 
 
+class Lost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
+    """Everything below the floor is done, and the stream has removed so many of these messages before they were acknowledged."""
+
+    channel: str
+    epoch: Offset
+    floor: Offset
+    lost: Offset
+    """Since the channel was made."""
+    told: Offset
+    """Of how many of them consumers were told."""
+
+
 class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
     channel: str
 
 
-Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Redriven | Deleted
+Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Redriven | Lost | Deleted
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, tag="here"):
@@ -151,6 +163,10 @@ class ChannelState:
     """Where it began, or was put to; -1 stands for the floor when it is made."""
     redriven: Runs = field(default_factory=Runs)
     """The epoch that began when a dead letter of a message was last sent back."""
+    lost: int = 0
+    """Messages that the stream has removed before they were acknowledged."""
+    told: int = 0
+    """Of how many of them consumers were told."""
 
     def __post_init__(self) -> None:
         if self.begin < 0:
@@ -158,7 +174,8 @@ class ChannelState:
 
     def copy(self) -> "ChannelState":
         done, deliveries, redriven = self.done.copy(), self.deliveries.copy(), self.redriven.copy()
-        return ChannelState(self.channel, self.config, self.epoch, self.floor, done, deliveries, self.begin, redriven)
+        place = self.epoch, self.floor, done, deliveries, self.begin, redriven
+        return ChannelState(self.channel, self.config, *place, self.lost, self.told)
 
     def move(self, epoch: int, floor: int) -> None:
         """Begin anew at an offset."""
@@ -214,6 +231,8 @@ class ChannelState:
             yield Delivered(self.channel, self.epoch, count, counted)
         for epoch, sent in _by_value(self.redriven):
             yield Redriven(self.channel, epoch, sent)
+        if self.lost:
+            yield Lost(self.channel, self.epoch, self.floor, self.lost, self.told)
 
 
 def _by_value(runs: Runs) -> Iterator[tuple[int, tuple[Span, ...]]]:
@@ -259,6 +278,13 @@ def apply(states: States, entry: Entry | Stamp) -> None:
                 if state.deliveries:
                     state.deliveries.put(start, start + count, 0)
             state.raise_floor(state.done.beyond(state.floor))
+    elif isinstance(entry, Lost):
+        if entry.epoch > state.epoch:
+            state.move(entry.epoch, entry.floor)
+        if entry.epoch == state.epoch:
+            state.raise_floor(entry.floor)
+            state.raise_floor(state.done.beyond(state.floor))
+        state.lost, state.told = max(state.lost, entry.lost), max(state.told, entry.told)
     elif isinstance(entry, Redriven):
         if entry.epoch > state.epoch:
             state.redrive(entry.epoch, entry.spans)

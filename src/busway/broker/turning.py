@@ -12,7 +12,7 @@ from busway.broker.channel_actions import Action, Note
 from busway.broker.consumers import Who
 from busway.broker.giving import Giving
 from busway.broker.held import FLIGHT, Held
-from busway.broker.progress import ChannelState, Created, Delivered, Done, Redriven, Sought, Span
+from busway.broker.progress import ChannelState, Created, Delivered, Done, Lost, Redriven, Sought, Span
 
 
 class Turning(Giving):
@@ -70,6 +70,9 @@ class Turning(Giving):
             past.sent_back(epoch, [(start, end - start)])
         out += (Note(one) for one in state.entries() if isinstance(one, Done | Delivered))
         out += (Note(one) for one in past.entries() if isinstance(one, Redriven))
+        if state.lost or self.lost:
+            self.lost, self._told = max(self.lost, state.lost), max(self._told, state.told)
+            out.append(Note(Lost(self.name, state.epoch, state.floor, self.lost, self._told)))
         out.append(Note(Done(self.name, state.epoch, state.floor)))
         return self._pump(now, out)
 

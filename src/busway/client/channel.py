@@ -109,7 +109,7 @@ class Channel(Taking):
         self.name = name
         self.window = window
         self.lost = 0
-        """Messages that the stream dropped before they were acknowledged; `bus.events()` tells of each gap."""
+        """Messages that the stream has removed before they were acknowledged, as far as this consumer was told; the event `gap` reports each time."""
         self._call = call
         self._letters = letters
         self._settings = settings
