@@ -178,7 +178,7 @@ def find(
     where, name, instead, kinds, told = broken
     monkeypatch.setattr(where, name, instead)
     reports: list[Report] = []
-    for seed in range(first, first + 60):
+    for seed in range(first, first + 100):
         reports.append(simulate(seed, nodes=nodes, kinds=kinds, faults=faults))
         if any(told in problem for problem in reports[-1].problems):
             break

@@ -114,7 +114,6 @@ class Channel(Taking):
         self._letters = letters
         self._settings = settings
         self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
-        self._settling = Settling(core, self.label, self._check, lambda: self._joined, self._acked)
         self._renewal = LeaseRenewal(
             core,
             self.label,
@@ -122,6 +121,9 @@ class Channel(Taking):
             joined=lambda: self._joined,
             waiting=self._waiting,
             pending=lambda: self.pending + len(self.ahead),
+        )
+        self._settling = Settling(
+            core, self.label, self._check, lambda: self._joined, self._acked, self._renewal.abandon
         )
         self._settling.sent_to = self._renewal.settled if self._renewal.tracks and handler is None else None
         self._closing = False
@@ -444,6 +446,7 @@ class Channel(Taking):
         # What came over a lost connection is handed out again.
         self._known = None
         self._drop()
+        self._renewal.announced()
         # What was changed since, by whoever runs it, stays.
         asked = {**self._asked, "settings": self._settings, "again": self.live}
         return self._core.session.channel(_CHANNEL, self._id, msgspec.msgpack.encode(asked))

@@ -11,6 +11,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
+from weakref import WeakMethod
 
 import msgspec
 
@@ -35,6 +36,17 @@ _MOST: Final = 10.0
 _ENTRIES: Final = 3000
 
 log = logging.getLogger("busway.client")
+
+
+def _weak(method: Callable[..., None]) -> Callable[..., None]:
+    """Call a method unless its object is gone: the event loop must not keep a channel that the program has dropped."""
+    reference = WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        if (bound := reference()) is not None:
+            bound(*arguments)
+
+    return call
 
 
 class LeaseRenewal:
@@ -72,6 +84,8 @@ class LeaseRenewal:
         """Since when handlers work on messages; one that was redelivered here may be among them twice."""
         self._lapsed: set[Message] = set()
         """Of those, the ones that are not renewed any more."""
+        self._unsaid: list[tuple[str, list[tuple[int, int]], bool]] = []
+        """Messages whose leases are to end, which the broker was not told yet: its guid, their runs, whether they are overdue."""
 
     @property
     def tracks(self) -> bool:
@@ -82,14 +96,17 @@ class LeaseRenewal:
         """The channel has this number."""
         self._id = number
 
-    def joined(self) -> None:
-        """The broker knows the consumer, maybe over a new connection: what it held before is no longer its own."""
+    def announced(self) -> None:
+        """The consumer joins the channel over a new connection: the messages that it held before are no longer its own."""
         self._lease = None
         self._asking = False
         self._taken.clear()
         self._lapsed.clear()
-        if self._pending():
-            self.arrived()
+        self._unsaid.clear()
+
+    def joined(self) -> None:
+        """The broker knows the consumer. The first messages may have come before its answer, and may be taken by now."""
+        self.arrived()
 
     def arrived(self) -> None:
         """There are messages."""
@@ -98,7 +115,7 @@ class LeaseRenewal:
             if self._lease is None:
                 self._renew()
             else:
-                self._timer = self._core.loop.call_later(self._period, self._tick)
+                self._timer = self._core.loop.call_later(self._period, _weak(self._tick))
 
     def stop(self) -> None:
         """The channel is closed."""
@@ -120,6 +137,10 @@ class LeaseRenewal:
             for first, count, _ in entries:
                 since.put(first, first + count, 0)
 
+    def abandon(self, broker: str, runs: list[tuple[int, int]]) -> None:
+        """The broker could not note what became of these: let their leases end, so that they are redelivered."""
+        self._unsaid.append((broker, runs, False))
+
     def finished(self, message: Message) -> None:
         """A handler works on this no longer."""
         self.working.pop(message, None)
@@ -139,6 +160,10 @@ class LeaseRenewal:
         if self._limit:
             self.taken(self._waiting())
             self._check_limit(self._limit)
+        unsaid, self._unsaid = self._unsaid, []
+        for broker, runs, overdue in unsaid:
+            for at in range(0, len(runs), _ENTRIES):
+                self._lapse(broker, runs[at : at + _ENTRIES], overdue=overdue)
         self._renew()
 
     def _renew(self) -> None:
@@ -148,13 +173,13 @@ class LeaseRenewal:
         except BusError:
             return  # the connection is gone
         self._asking = True
-        core.answer(number).add_done_callback(self._renewed)
+        core.answer(number).add_done_callback(_weak(self._renewed))
 
     def _renewed(self, answer: "asyncio.Future[int]") -> None:
         self._asking = False
+        error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or self._limit == 0:
             return
-        error = answer.exception()
         if error is None:
             value = answer.result()
             self._lease = (value >> 32) / 1000
@@ -168,10 +193,10 @@ class LeaseRenewal:
             return
         elif isinstance(error, BusError) and error.code == Code.NO_CHANNEL:
             return
-        self._timer = self._core.loop.call_later(self._period, self._tick)
+        self._timer = self._core.loop.call_later(self._period, _weak(self._tick))
 
     def _check_limit(self, limit: float) -> None:
-        """Let the leases end of what is worked on for too long."""
+        """Find the messages that are worked on for too long."""
         now = self._core.loop.time()
         over: dict[str, list[tuple[int, int]]] = {}
         for message, since in self.working.items():
@@ -186,11 +211,9 @@ class LeaseRenewal:
                 taken.put(start, start + count, 0)
             if old:
                 over.setdefault(broker, []).extend(old)
-        for broker, runs in over.items():
-            for at in range(0, len(runs), _ENTRIES):
-                self._lapse(broker, runs[at : at + _ENTRIES])
+        self._unsaid += [(broker, runs, True) for broker, runs in over.items()]
 
-    def _lapse(self, broker: str, runs: list[tuple[int, int]]) -> None:
+    def _lapse(self, broker: str, runs: list[tuple[int, int]], *, overdue: bool) -> None:
         core = self._core
         whose = b"" if broker == core.broker else bytes.fromhex(broker)
         entries = b"".join(_ENTRY.pack(first, count, _LAPSE, 0) for first, count in runs)
@@ -198,12 +221,18 @@ class LeaseRenewal:
             number = core.session.channel(FRAME, self._id, whose + entries)
         except BusError:
             return  # the connection is gone
-        core.answer(number).add_done_callback(lambda answer: self._told(runs, answer))
+        core.answer(number).add_done_callback(lambda answer: self._told(broker, runs, answer, overdue=overdue))
 
-    def _told(self, runs: list[tuple[int, int]], answer: "asyncio.Future[Any]") -> None:
+    def _told(self, broker: str, runs: list[tuple[int, int]], answer: "asyncio.Future[Any]", *, overdue: bool) -> None:
         """Some may have been settled since, or have gone elsewhere."""
         error = None if answer.cancelled() else answer.exception()
-        if answer.cancelled() or (error is not None and not isinstance(error, AckLate)):
+        if answer.cancelled():
+            return
+        if error is not None and not isinstance(error, AckLate):
+            if self._joined():  # the next tick tries it again
+                self._unsaid.append((broker, runs, overdue))
+            return
+        if not overdue:
             return
         left = [] if error is None else msgspec.json.decode(str(error), type=list[tuple[int, int]])
         held = {offset for first, count in runs for offset in range(first, first + count)}

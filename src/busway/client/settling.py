@@ -128,6 +128,7 @@ class Settling:
         usable: Callable[[], None],
         joined: Callable[[], bool],
         done: Callable[[str, list[Run], list[Run]], None],
+        failed: Callable[[str, list[Run]], None],
     ) -> None:
         self._core = core
         self._label = label
@@ -135,6 +136,8 @@ class Settling:
         self._joined = joined
         self._done = done
         """Called with what was acknowledged of a broker, and what of that was too late."""
+        self._failed = failed
+        """Called with the messages of a broker of which it could not note what became of them."""
         self.sent_to: Callable[[str, list[tuple[int, int, int]]], None] | None = None
         """Called with the broker and the entries of each frame that was sent."""
         self._late = 0
@@ -206,6 +209,7 @@ class Settling:
         self._under_way.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, BusError) and not isinstance(error, AckLate):
+            self._failed(batch.broker, [(first, many) for first, many, what in batch.entries if what != EXTEND])
             self._tell(batch.failed(error))
             return
         left = [] if error is None else msgspec.json.decode(str(error), type=list[Run])

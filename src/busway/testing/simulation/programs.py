@@ -216,6 +216,7 @@ class Program:
 
     async def _consume(self, bus: busway.Bus) -> None:
         window = self._chance.choice((0, 1, 4, 16))  # more could not be dealt with one by one within a lease
+        limit = self._chance.choice((0, self.lease))  # without a limit a forgotten message stays in flight
         channel = await self._insist(
             lambda: bus.channel(
                 self._stream,
@@ -225,6 +226,7 @@ class Program:
                 max_deliveries=0,
                 backoff=[0.2, 1.0],
                 topic="orders/**",
+                max_processing=limit,
             ).start()
         )
         async for message in channel:
@@ -245,7 +247,7 @@ class Program:
             if whim > 0.95:
                 await message.nack(delay=self._chance.choice((0.0, 0.5)))
             elif whim > 0.93:
-                return  # forgotten: its lease ends
+                return  # forgotten: its lease ends, at the latest after max_processing
             else:
                 await message.ack()
                 self._ledger.done.setdefault(key, (asyncio.get_running_loop().time(), self.name))
