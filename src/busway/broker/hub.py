@@ -254,6 +254,8 @@ class Hub:
         self.started = self.loop.time()
         self.since = ambient.time_ns()
         self.addresses: tuple[str, ...] = ()
+        self.http: str | None = None
+        """Where HTTP clients are served, once that port is open."""
         self.sessions: dict[int, Session] = {}
         self.everyone: dict[Session, None] = {}
         """In the order in which they came, so that they are told of the end in an order, too."""

@@ -141,6 +141,7 @@ class Server:
             for door in self._doors:
                 self._open.append(door)
                 await door.open()
+            hub.http = self.http
         except BaseException:
             await self.stop(0.0)
             raise

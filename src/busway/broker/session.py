@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from busway import ambient
 from busway.errors import Code
 from busway.transport import broker_buffer, tune
+from busway.transport.strangers import asks_http, http_answer
 from busway.transport.tls import explain, peer_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Session(asyncio.BufferedProtocol):
         "_hub",
         "_timer",
         "accepted",
+        "checked",
         "client",
         "closing",
         "conn",
@@ -64,6 +66,8 @@ class Session(asyncio.BufferedProtocol):
         """Another broker is at the other end."""
         self.accepted = False
         self.closing = False
+        self.checked = True
+        """Whether it is looked at what comes before the engine does: at the beginning, and once it is closing."""
         self.paused = False
         self.served: dict[int, str] = {}
         """Topics of the services that it was allowed, by the numbers it has given them."""
@@ -89,8 +93,8 @@ class Session(asyncio.BufferedProtocol):
         hub = self._hub
         if ambient.boottime() > hub.pulse.waited_for:
             hub.pulse.look()
-        if self.closing:
-            return  # what a connection says after its CLOSE is not heard
+        if self.checked and self._is_answered(nbytes):
+            return
         try:
             events = hub.engine.feed(self.conn, self._buffer, nbytes)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
@@ -98,6 +102,25 @@ class Session(asyncio.BufferedProtocol):
             return
         if events:
             hub.handle(events)
+
+    def _is_answered(self, nbytes: int) -> bool:
+        """Whether the engine needs not know: HTTP at a native address, or what a connection says after its CLOSE."""
+        if self.closing:
+            return True
+        self.checked = False
+        if not asks_http(bytes(self._buffer[: min(nbytes, 8)])):
+            return False
+        self._hub.faults += 1
+        self.why, self.fault = reason(Code.PROTOCOL), "an HTTP client came to a native address"
+        log.info("%s of %s", self.fault, self.peer())
+        self.closing = self.checked = True
+        self._leave()
+        self.transport.write(http_answer(self._hub.http))
+        if self._timer is not None:
+            self._timer.cancel()
+        # Closed at once, it could be reset before the client has read the answer, if it still sends.
+        self._timer = self._hub.loop.call_later(GRACE, self.transport.close)
+        return True
 
     def pause_writing(self) -> None:
         # Called from inside a write of the engine's flush(), so whatever follows from it has to wait for the next turn.
@@ -161,7 +184,7 @@ class Session(asyncio.BufferedProtocol):
         """CLOSE is queued or the client has said it: end once the outbox is empty, or when the time of grace is over."""
         if self.closing or self.conn < 0:
             return
-        self.closing = True
+        self.closing = self.checked = True
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._hub.loop.call_later(GRACE, self.transport.abort)
@@ -187,7 +210,7 @@ class Session(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """End now, without a word."""
-        self.closing = True
+        self.closing = self.checked = True
         self._leave()
         self.transport.abort()
 

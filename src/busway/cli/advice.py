@@ -53,7 +53,7 @@ def _connecting(error: errors.ConnectFailed) -> str:
             case ssl.SSLCertVerificationError():
                 return "the server needs another certificate"
             case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
-                return "the server speaks no TLS there: write tcp:// instead of tls://, or name another with --url"
+                return "write tcp:// instead of tls://, or name another with --url"
             case ssl.SSLError() if "alert" in text or "ALERT" in str(cause):
                 return _SHOW
     if "closed by the other side" in text or "connection was lost" in text:

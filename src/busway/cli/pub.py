@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from busway.cli import address, flags, terminal
+from busway.cli import address, flags, spelling, terminal
 from busway.cli.body import Source
 from busway.cli.link import Link, linked
 from busway.durations import seconds as read_seconds
@@ -61,6 +61,7 @@ def pub(
     busway pub load/test x --count 1m --rate 50000
     busway pub orders/eu '{"id": 7}' --durable --expires 7d
     """
+    spelling.tell(terminal.note, topic)
     fields = address.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
     times: dict[str, Any] = {}

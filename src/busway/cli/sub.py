@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import address, complete, flags, logs, terminal, values
+from busway.cli import address, complete, flags, logs, spelling, terminal, values
 from busway.cli.link import Link, linked
 from busway.cli.printing import Printer, read, renderer
 from busway.settings import Policy
@@ -88,6 +88,7 @@ def sub(
     rules = address.rules(where)
     begin = flags.checked(lambda: None if since is None else values.since(since))
     note = (lambda _text: None) if quiet else terminal.note
+    spelling.tell(note, *patterns)
     printer = Printer(render, count, note)
     # A command that only looks must not slow publishers down. With --since it falls behind in the streams instead of missing
     # messages; without patience, publishers of messages that are not stored do not wait for it.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from busway.errors import BusError, Code, Disconnected, RemoteProtocolError
 from busway.settings import KiB
 from busway.transport import client_buffer, is_direct, tune, write_now
+from busway.transport.strangers import no_bus
 
 if TYPE_CHECKING:
     from busway.client.core import Core
@@ -88,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
             if events := session.feed(data, nbytes):
                 self._core.handle(events)
         except BusError as error:  # the broker broke the rules
-            self.fail(error)
+            self.fail(error if self.greeted else no_bus(bytes(data[:nbytes])) or error)
             return
         finally:
             self._inside = False

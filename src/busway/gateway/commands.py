@@ -24,7 +24,7 @@ from busway.gateway.offers import Offers
 from busway.gateway.queues import Queue, Queues
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
-from busway.gateway.statuses import BAD, FAILED, NO_DATA, NOT_FOUND, OK, Refused
+from busway.gateway.statuses import BAD, FAILED, NO_CMD, NO_DATA, NOT_FOUND, OK, Refused
 from busway.gateway.taps import Taps
 
 log = logging.getLogger("busway.gateway")
@@ -72,7 +72,7 @@ class Commands:
             self._guard.check(request)
         if cmd is None:
             if not request.is_call:
-                raise Refused(BAD, "cmd key required")
+                raise Refused(BAD, NO_CMD)
             self.counters.asked("call")
             self.calls.begin(session, request)
             return None

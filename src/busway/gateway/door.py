@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from busway._core import __version__
 from busway.broker.exposure import HTTP
 from busway.client.bus import Bus
 from busway.errors import ListenFailed
@@ -68,6 +69,19 @@ class JsonDoor:
         """Where it is reached."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
+
+    def welcome(self) -> str:
+        """For people who open its address: what it is, and what to try."""
+        native = " or ".join(self._server.addresses) or "it only within its process"
+        return (
+            f"Busway {__version__}: the HTTP and WebSocket port of the broker {self._server.name!r}.\n\n"
+            f"curl '{self.address}/?cmd=ping'\n"
+            "/services        services that can be called\n"
+            "/openapi.json    description of this port\n"
+            "/asyncapi.json   description of the streams and topics\n"
+            "/healthz, /readyz, /metrics\n\n"
+            f"Native clients connect to {native}.\n"
+        )
 
     @property
     def commands(self) -> Commands:

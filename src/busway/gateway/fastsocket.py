@@ -87,6 +87,10 @@ class Listener(WSListener):
             self._socket.resume()
 
 
+_SPACE: Final = 0x20
+"""No request of HTTP begins with a byte below this, but native clients and TLS do: they hear so at once."""
+
+
 class Front(asyncio.Protocol):
     """The beginning of a connection: looks at its first request and gives it to whom it concerns."""
 
@@ -104,7 +108,7 @@ class Front(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         end = self._data.find(_END)
-        if end < 0 and len(self._data) < self._door.settings.head:
+        if end < 0 and min(self._data[:4], default=_SPACE) >= _SPACE and len(self._data) < self._door.settings.head:
             return
         self._leave()
         head = self._data[: end + 2].lower()

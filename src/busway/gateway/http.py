@@ -17,7 +17,7 @@ from busway.gateway.events_http import UNREADABLE
 from busway.gateway.rings import Subscriber
 from busway.gateway.session import Session
 from busway.gateway.sockets import HIGH
-from busway.gateway.statuses import BAD, FORBIDDEN, OK, SLOWLY, TOO_LARGE
+from busway.gateway.statuses import BAD, FORBIDDEN, NO_CMD, OK, SLOWLY, TOO_LARGE
 
 if TYPE_CHECKING:
     from busway.gateway.commands import Commands
@@ -151,7 +151,10 @@ class Handler:
                 await session.settled.wait()
                 if not session.answered.done():
                     session.answer(asked.form, asked.ident, OK, None)
-            return _response(*await session.answered, plain=asked.plain)
+            answer = await session.answered
+            if answer[2:4] == (BAD, NO_CMD) and request.method in {"GET", "HEAD"} and request.raw_path == "/":
+                return web.Response(text=self._door.welcome())
+            return _response(*answer, plain=asked.plain)
         finally:
             session.close()
 

@@ -27,6 +27,8 @@ GONE: Final = 502
 AWAY: Final = 503
 LATE: Final = 504
 NO_DATA: Final = 604
+NO_CMD: Final = "cmd key required"
+"""The text for a request that names no command and calls nothing."""
 
 _BY_CODE: Final[dict[int, int]] = {
     Code.NO_STREAM: NOT_FOUND,

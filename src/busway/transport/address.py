@@ -42,6 +42,10 @@ def parse(text: str) -> Address:
     """The address a text means; ValueError with a sentence if it means none."""
     check_type("an address", text, str, "a str such as tcp://HOST:PORT")
     scheme, colon, rest = text.partition(":")
+    if scheme in {"http", "https", "ws", "wss"}:
+        raise ValueError(
+            f"not an address of the bus: {text!r} is for HTTP and WebSocket clients (native ones use tcp://HOST:PORT)"
+        )
     if not colon or (scheme not in SCHEMES and scheme not in carriers):
         raise ValueError(f"not an address: {text!r} (known are unix:PATH, tcp://HOST:PORT, tls://HOST:PORT)")
     if scheme == "memory":

@@ -58,6 +58,8 @@ def explain(error: ssl.SSLError) -> str:
     """What a handshake failed of, without the words of the C library's source."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate was not accepted: {error.verify_message.rstrip('.')}"
+    if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}:
+        return f"the other side does not speak TLS ({_words(error)})"
     return f"TLS failed: {_words(error)}"
 
 
