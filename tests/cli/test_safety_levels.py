@@ -65,3 +65,17 @@ async def test_serve_says_where_streams_are(shell, tmp_path, data):
     notes = " ".join((await serving.end(signal.SIGTERM)).notes.split())
     assert ("they end with this process; --data DIR keeps them" in notes) is not data
     assert ("streams are on disk, in" in notes) is data
+
+
+async def test_a_broker_with_too_little_free_space(shell, tmp_path):
+    settings = busway.Settings(min_free_disk=1 << 60)
+    async with busway.serve("tcp://127.0.0.1:0", data=tmp_path / "low", settings=settings) as low:
+        done = await shell.run("pub", "a", "1", "--durable", "--url", low.addresses[0])
+        notes = " ".join(done.notes.split())
+        assert done.code != 0
+        assert "it keeps free (min_free_disk)" in notes
+        assert "with a lower --min-free-disk" in notes
+        told = await shell.run("doctor", "--json", "--url", low.addresses[0])
+        (found,) = [one for one in map(json.loads, told.lines) if one["check"] == "storage"]
+        assert found["state"] == "warn"
+        assert "durable publishes are refused" in found["text"]

@@ -126,7 +126,7 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
                 200,
                 {
                     "name": "MyMQ",
-                    "type": "memory",
+                    "type": "disk",
                     "mask": 4,
                     "size": 1,
                     "channels": [{"name": "MyChannel", "mask": 64, "offset": 0, "filter": "abc"}],
@@ -368,6 +368,38 @@ async def test_queues_channels_and_masks_outlive_the_server(tmp_path, reopened):
             "channels": [{"name": "C D", "mask": 16, "offset": 1, "filter": "x"}],
         }
         assert [one["body"] for one in (await ws.done(cmd="take", mq="a/Q", channel="C D", window=9))["body"]] == [1, 2]
+
+
+async def test_a_queue_without_a_type_is_on_disk(tmp_path):
+    """If the server has a data folder. Its new channels begin with the next message, as they do for zbus."""
+    async with doors.opened(tmp_path) as first, first.ws() as ws:
+        for name, more in (("Q", {}), ("N", {"mqType": None}), ("M", {"mqType": "memory"}), ("D", {"mqType": "disk"})):
+            await ws.done(cmd="create", mq=name, **more)
+            await ws.done(cmd="pub", mq=name, body="before")
+            await ws.done(cmd="create", mq=name, channel="C")
+            await ws.done(cmd="pub", mq=name, body="after")
+        await ws.done(cmd="create", mq="Q")  # again, as clients do when they come back
+        types = {name: (await ws.done(cmd="query", mq=name))["body"]["type"] for name in "QNMD"}
+        assert types == {"Q": "disk", "N": "disk", "M": "memory", "D": "disk"}
+        stream = await first.bus.stream("Q")
+        assert ((await stream.info()).max_age, (await stream.info()).max_count) == (None, None)
+    async with doors.opened(tmp_path) as again, again.ws() as ws:
+        for name in "QN":
+            await ws.done(cmd="create", mq=name, channel="C")
+            assert [one["body"] for one in (await ws.done(cmd="take", mq=name, channel="C", window=9))["body"]] == [
+                "after"
+            ]
+            await ws.done(cmd="create", mq=name, channel="E")
+            assert (await ws.ask(cmd="take", mq=name, channel="E"))["status"] == 604
+        found = await ws.done(cmd="take", mq="D", channel="C", window=9)
+        assert [one["body"] for one in found["body"]] == ["before", "after"]
+        assert (await ws.ask(cmd="query", mq="M"))["status"] == 404
+
+
+async def test_a_queue_without_a_type_is_in_memory_without_a_data_folder():
+    async with doors.opened() as door, door.ws() as ws:
+        await ws.done(cmd="create", mq="Q")
+        assert (await ws.done(cmd="query", mq="Q"))["body"]["type"] == "memory"
 
 
 async def test_sub(door, form):

@@ -179,6 +179,11 @@ class Server:
         return next((door.address for door in self._open if door.kind == "http"), None)
 
     @property
+    def storage(self) -> Literal["memory", "disk"]:
+        """Where streams are stored that don't say so: on disk if the server has a data folder."""
+        return "memory" if self._data is None else "disk"
+
+    @property
     def stream_changes(self) -> Changes:
         """Its `count` is how often a stream was made, changed or removed: whoever remembers what streams() said looks at this first."""
         return self._running().streaming.changes

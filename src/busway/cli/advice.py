@@ -34,6 +34,8 @@ def advice(error: BaseException, *, timed: bool = False) -> str:
             return "check --credentials and the topic"
         case errors.Rejected(code=errors.Code.NO_STREAM):
             return "'busway stream list' shows what there is"
+        case errors.StoreFailed(code=errors.Code.NO_SPACE):
+            return "free space on the broker's disk, or start it with a lower --min-free-disk"
         case errors.LimitExceeded():
             return "'busway info' shows the broker's limits; 'busway serve' has a flag for each"
         case _:

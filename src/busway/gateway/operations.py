@@ -140,7 +140,11 @@ COMMANDS: Final = (
         "Make or change a queue, and a channel of it.",
         (
             _MQ,
-            Field("mqType", {"enum": ["memory", "disk", "db"]}, "Where messages are stored; memory if it is missing."),
+            Field(
+                "mqType",
+                {"enum": ["memory", "disk", "db"]},
+                "Where messages are stored; if it is missing, on disk where the server has a data folder, else in memory.",
+            ),
             Field("mqMask", NUMBER, "1: goes with its last subscriber; 2: one subscriber at a time; 8: paused."),
             Field("channel", CHANNEL, "A channel to make or change, too."),
             Field("channelMask", NUMBER, "As mqMask, of the channel."),

@@ -37,6 +37,8 @@ class Note(msgspec.Struct, omit_defaults=True):
     """The note of a queue's stream."""
 
     mq: Told = msgspec.field(default_factory=Told)
+    untyped: bool = False
+    """It was created without `mqType`, so its new channels begin as clients expect of that: with the next message."""
     channels: dict[str, Told] = msgspec.field(default_factory=dict)
 
 
@@ -66,6 +68,11 @@ class Queue:
     @property
     def mask(self) -> int:
         return self.note.mq.mask
+
+    @property
+    def starts_new(self) -> bool:
+        """Whether a new channel begins with the next message, and not with the first."""
+        return self.type == "memory" or self.note.untyped
 
     def channel_mask(self, name: str) -> int:
         told = self.note.channels.get(name)
@@ -123,7 +130,7 @@ class Queues:
                 topic = check_topic(mq, wildcards=False)
                 if is_reserved(topic):
                     raise Refused(FORBIDDEN, f"{topic} belongs to the broker")
-                await self._make(topic, type_ or "memory", mask or 0)
+                await self._make(topic, type_, mask or 0)
                 return self.get(mq)
             if type_ is not None and type_ != queue.type:
                 raise Refused(BAD, f"MQ({mq}) is of the type {queue.type}, which can't be changed")
@@ -136,18 +143,19 @@ class Queues:
                         await self._bus.update_channel(queue.stream, one.name, paused=not one.paused)
             return self.get(mq)
 
-    async def _make(self, topic: str, type_: str, mask: int) -> None:
-        memory = type_ == "memory"
-        note = encoded(Note(mq=Told(mask=mask))).decode() if mask else ""
+    async def _make(self, topic: str, type_: str | None, mask: int) -> None:
+        store = type_ or self._server.storage
+        memory = store == "memory"
+        note = Note(mq=Told(mask=mask), untyped=type_ is None and not memory)
         await self._bus.create_stream(
             stream_name(topic),
             [topic],
-            store=type_,
+            store=store,
             safety="memory" if memory else "written",
             max_age=None,
             max_count=self._settings.memory_count if memory else None,
             max_bytes=self._settings.memory_bytes if memory else None,
-            note=note,
+            note="" if note == Note() else encoded(note).decode(),
         )
 
     async def _write(self, queue: Queue) -> None:
@@ -178,7 +186,7 @@ class Queues:
                 if not queue.alone:
                     settings["topic"] = queue.topic
                 if place is None:
-                    place = "new" if queue.type == "memory" else "first"
+                    place = "new" if queue.starts_new else "first"
                 forever = {"lease": 0, "max_deliveries": 0, "dead_letter": ""}
                 await self._bus.create_channel(queue.stream, name, start=place, **forever, **settings)
             else:
