@@ -302,6 +302,15 @@ READS: dict[str, tuple[Any, ...]] = {
 }
 
 
+def test_a_stream_that_is_named_again_has_another_level() -> None:
+    made, _ = reading()
+    ((*_, before, _, _, _),) = feed(made, "stored")
+    feed(made, "stream-level")
+    ((*_, after, _, _, _),) = feed(made, "stored-again")
+    assert before == after == ORDERS
+    assert (before.safety, after.safety) == (None, "written")
+
+
 @pytest.mark.parametrize("name", READS)
 def test_what_the_session_reads(name: str) -> None:
     made, _ = reading()

@@ -59,7 +59,6 @@ class DiskWatch:
     def _on_timer(self) -> None:
         self._again()
         self._look()
-        self._hub.flush()
 
     def _look(self) -> None:
         assert self._folder is not None
@@ -77,6 +76,7 @@ class DiskWatch:
             self._refuse(list(self._hub.streaming.streams.values()))
         if changed:
             self._tell()
+            self._hub.flush()
 
     def _refuse(self, streams: "list[Stream]") -> None:
         why = self._space.refusal()
