@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import busway
 from tests.support import door as doors
 
 ID = "the id"
@@ -400,6 +401,20 @@ async def test_a_queue_without_a_type_is_in_memory_without_a_data_folder():
     async with doors.opened() as door, door.ws() as ws:
         await ws.done(cmd="create", mq="Q")
         assert (await ws.done(cmd="query", mq="Q"))["body"]["type"] == "memory"
+
+
+async def test_a_queue_on_a_disk_with_too_little_space_refuses_messages(tmp_path, form):
+    async with doors.opened(tmp_path, busway.Settings(min_free_disk=1 << 60)) as door, door.ws(form) as ws:
+        await ws.done(cmd="create", mq="Q", channel="C")
+        for ident in (
+            "1",
+            "2",
+        ):  # the first message of a queue takes another way through the door than those that follow
+            refused = await ws.ask(cmd="pub", mq="Q", body="x", id=ident)
+            assert refused["status"] == 500
+            assert "it keeps free" in refused["body"]
+        await ws.done(cmd="create", mq="M", mqType="memory")
+        await ws.done(cmd="pub", mq="M", body="x")
 
 
 async def test_sub(door, form):
