@@ -340,7 +340,7 @@ async def test_streams_of_a_cluster_are_shown_and_replayed_whole(shell, spread, 
         shown = await shell.run("stream", "info", "jobs", *at)
         assert shown.code == 0
         rows = {words[0]: words for line in shown.out.decode().splitlines() if (words := line.split())}
-        assert rows["total"] == ["total", "3"]
+        assert any(line.split() == ["total", "3"] for line in shown.lines)
         assert (rows["west"][2], rows["east"][2]) == ("2", "1")
         for what in ("jobs", "jobs/*"):
             done = await shell.run("replay", what, "--format", "{payload}", *at)

@@ -7,6 +7,7 @@ import typer
 
 from busway.backoff import backoff_of, shown as text_of
 from busway.cli import address, complete, flags, terminal, values
+from busway.cli.figures import ordered
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 from busway.streams import ChannelInfo
@@ -102,6 +103,14 @@ Paused: TypeAlias = Annotated[
     bool | None, typer.Option("--paused/--running", help="Hand nothing out, or go on.", show_default=False)
 ]
 
+_FIRST = (
+    *("name", "stream", "lag", "in_flight", "waiting", "consumers", "dead", "redelivered", "lost"),
+    *("lease", "max_deliveries", "backoff", "dead_letter"),
+)
+"""The figures of a channel that come first."""
+RARE = ("waiting", "redelivered", "dead", "lost")
+"""Columns of a list of channels that are left out if all their rows are zero."""
+
 
 @linked
 def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False) -> None:
@@ -119,7 +128,7 @@ def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False)
             for one in found:
                 terminal.record(one)
         elif found:
-            terminal.out.print(rows("", [row(msgspec.to_builtins(one)) for one in found]))
+            terminal.out.print(rows("", [row(msgspec.to_builtins(one)) for one in found], optional=RARE))
         else:
             terminal.note("there is no channel" if stream is None else f"the stream {stream!r} has no channel")
         if away := {node for one in found for node in one.unreached}:
@@ -129,7 +138,13 @@ def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False)
 
 
 @linked
-def channel_info(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
+def channel_info(
+    link: Link,
+    stream: Stream,
+    channel: Channel,
+    everything: Annotated[bool, typer.Option("--all", help="Show figures that are zero or empty, too.")] = False,
+    json: flags.Json = False,
+) -> None:
     """Show the settings of a channel, where it stands, and what is on its way; in a cluster over all nodes, and of each.
 
     busway channel info orders billing
@@ -144,7 +159,7 @@ def channel_info(link: Link, stream: Stream, channel: Channel, json: flags.Json 
         shown = msgspec.to_builtins(found)
         shown["backoff"] = text_of(found.backoff)
         parts = shown.pop("parts")
-        terminal.out.print(pairs("", shown))
+        terminal.out.print(pairs("", ordered(shown, _FIRST, everything=everything)))
         if parts:
             terminal.out.print(rows("parts", [_part(one) for one in parts]))
 

@@ -1,13 +1,14 @@
 """`busway cluster`: the nodes of a broker's cluster, as that broker sees them."""
 
 import contextlib
-from datetime import UTC, datetime
+import time
 from typing import Annotated, Any, Final
 
 import typer
 
 import busway
 from busway.cli import flags, terminal, values
+from busway.cli.figures import elapsed
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 
@@ -92,14 +93,17 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
     summary = {
         "cluster": found["cluster"],
         "nodes": f"{len(nodes)}: this one, {counts['linked']} linked, {stopped}{counts['lost']} lost",
-        "wanted here": _interest(found["interest"]),
+        "interest": _interest(found["interest"]),
         "kept": found["kept"],
         "refused": found["refused"],
         "conflicts": found["conflicts"],
     }
     summary |= _mirroring(found["mirroring"], {one["guid"]: one["name"] for one in nodes})
     terminal.out.print(pairs("", summary))
-    terminal.out.print(rows("nodes", [_row(one) for one in nodes]))
+    now = time.time()
+    terminal.out.print(rows("nodes", [_node(one, now) for one in nodes]))
+    if links := [_traffic(one) for one in nodes if one["link"]]:
+        terminal.out.print(rows("links", links, optional=("waiting", "dropped", "serves")))
     if found["lacking"]:
         lacking = [{"what": lacks(one), "why": one["error"], "tried": one["tries"]} for one in found["lacking"]]
         terminal.out.print(rows("not as at the other nodes", lacking))
@@ -116,8 +120,8 @@ def reason(missing: dict[str, Any]) -> str:
 
 def _interest(count: int) -> str:
     if count == 1:
-        return "1 subscription or service is told to the others"
-    return f"{count} subscriptions and services are told to the others"
+        return "1 subscription or service"
+    return f"{count} subscriptions and services"
 
 
 def lacks(one: dict[str, Any]) -> str:
@@ -186,30 +190,37 @@ def waits_of(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
     ]
 
 
-def _row(node: dict[str, Any]) -> dict[str, Any]:
+def _node(node: dict[str, Any], now: float) -> dict[str, Any]:
+    """A node, on a line of 80 characters."""
     link = node["link"] or {}
-    trip = link.get("round_trip")
     return {
         "name": node["name"],
         "guid": node["guid"][:8],
-        "addresses": node["addresses"],
-        "started": _time(node["started"]),
         "state": node["state"],
-        "since": _time(link.get("since")),
+        "for": _since(link.get("since"), now),
+        "up": _since(node["started"], now),
+        "addresses": node["addresses"],
+        "why": link.get("why", "") if node["state"] == "lost" else "",
+    }
+
+
+def _traffic(node: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the link to a node, likewise."""
+    link = node["link"]
+    trip = link.get("round_trip")
+    return {
+        "link to": node["name"],
         "round trip": "" if trip is None else f"{trip * 1000:.2f} ms",
         **{short: link.get(name, "") for name, short in _LINK.items()},
         "bytes in": _size(link.get("bytes_in")),
         "bytes out": _size(link.get("bytes_out")),
         "waiting": _size(link.get("waiting")),
-        "mirror behind": "" if (behind := link.get("mirror_behind")) is None else behind,
-        "why": link.get("why", "") if node["state"] == "lost" else "",
+        "behind": "" if (behind := link.get("mirror_behind")) is None else behind,
     }
 
 
-def _time(seconds: float | None) -> str:
-    return (
-        "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
-    )
+def _since(seconds: float | None, now: float) -> str:
+    return "" if seconds is None else elapsed(now - seconds)
 
 
 def _size(size: int | None) -> str:

@@ -1,11 +1,11 @@
-"""`busway info`: what the broker says of itself, its limits, counters and connections."""
+"""`busway info`: the figures of a broker, its streams, channels and connections."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
-from busway.cli import channel, flags, terminal, values
+from busway.cli import channel, flags, terminal
+from busway.cli.figures import empty, ordered
 from busway.cli.link import Link, linked
 from busway.cli.stream import row
 from busway.cli.tables import pairs, rows
@@ -25,19 +25,25 @@ _SHORT = {
     "held": "held",
     "messages_dropped": "dropped",
 }
-"""What a screen has room for; --json has everything."""
+"""The columns of connections; --json has all figures."""
+_BROKER = ("name", "version", "addresses", "uptime", "storage")
+"""The figures of the broker that come first."""
+_RARE = ("serves", "waiting", "held", "dropped", "buckets", "first", "damage")
+"""Columns that are left out if all their rows are zero."""
 
 
 @linked
 def info(
     link: Link,
     connections: Annotated[
-        bool, typer.Option("--connections/--no-connections", help="List the connections too.")
+        bool, typer.Option("--connections/--no-connections", help="List the connections, too.")
     ] = True,
+    everything: Annotated[bool, typer.Option("--all", help="Show figures that are zero or empty, too.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Show the broker: its limits, its counters and who is connected.
+    """Show the broker: its streams and channels, the connected clients, its counters and limits.
 
+    busway info
     busway info --json | jq .stats
     """
 
@@ -52,44 +58,45 @@ def info(
             if json:
                 terminal.record(found)
             else:
-                _show(found, bus.url)
+                _show(found, bus.url, everything=everything)
             if connections and left_out > 0:
                 terminal.note(f"{left_out} more connections are not listed")
 
     terminal.run(look)
 
 
-def _show(found: dict[str, Any], url: str) -> None:
+def _show(found: dict[str, Any], url: str, *, everything: bool) -> None:
     listed = found.pop("connections", [])
-    found.pop("connections_left_out", 0)  # told on stderr
+    found.pop("connections_left_out", 0)  # reported on stderr
     limits = found.pop("limits", {})
     stats = found.pop("stats", {})
     kept = found.pop("kept", {})
-    store = kept.pop("store", None)
+    store = kept.pop("store", None) or {}
     shared = found.pop("shared", [])
     streams = found.pop("streams", [])
-    disk = found.pop("disk", None)
+    disk = found.pop("disk", None) or {}
     if found.get("storage") == "memory":
         found["storage"] = "memory: streams end with the broker"
-    found["uptime"] = str(timedelta(seconds=round(found["uptime"])))
-    found["time"] = datetime.fromtimestamp(found["time"], UTC).isoformat(" ", "seconds")
-    found["asked at"] = url
-    terminal.out.print(pairs("broker", found))
-    terminal.out.print(pairs("limits", limits))
-    terminal.out.print(pairs("counters", stats))
-    terminal.out.print(pairs("kept messages", kept))
-    if store:
-        terminal.out.print(pairs("pins on disk", store))
-    if disk:
-        shown = {name: values.shown_size(disk[name]) for name in ("free", "floor")}
-        terminal.out.print(pairs("disk", disk | shown))
+    if url not in found["addresses"]:
+        found["asked_at"] = url
+    terminal.out.print(pairs("broker", ordered(found, _BROKER, everything=everything)))
+    if streams:
+        terminal.out.print(rows("streams", [row(one) for one in streams], optional=_RARE))
+    if channels := [one for stream in streams for one in stream.get("channels", ())]:
+        terminal.out.print(rows("channels", [channel.row(one) for one in channels], optional=channel.RARE))
     if shared:
         terminal.out.print(rows("shared services", shared))
-    if streams:
-        terminal.out.print(rows("streams", [row(one) for one in streams]))
-    if channels := [one for stream in streams for one in stream.get("channels", ())]:
-        terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
     if listed:
-        terminal.out.print(
-            rows("connections", [{short: row.get(name) for name, short in _SHORT.items()} for row in listed])
-        )
+        shown = [{short: one.get(name) for name, short in _SHORT.items()} for one in listed]
+        terminal.out.print(rows("connections", shown, optional=_RARE))
+    for title, figures, first, sizes in (
+        ("retained messages", kept, (), ("bytes",)),
+        ("pins on disk", {} if empty(store.get("bytes")) and not everything else store, (), ("bytes",)),
+        ("disk", disk, tuple(disk), ("free", "floor")),
+        ("counters", stats, ("connections", "messages_received", "messages_delivered"), ()),
+        ("limits", limits, (), ("frame", "topic", "fields", "outbox")),
+    ):
+        if lines := ordered(figures, first, everything=everything, sizes=sizes):
+            terminal.out.print(pairs(title, lines))
+    if not everything:
+        terminal.note("counters that are zero are left out: --all shows them")

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import msgspec
 import typer
 
 from busway.cli import channel, flags, terminal, values
+from busway.cli.figures import ordered
 from busway.cli.link import Link, linked
 from busway.cli.tables import pairs, rows
 from busway.durations import seconds
@@ -21,6 +21,22 @@ _BYTES = "Most bytes of messages that stay (64m, 2g); none: any."
 _COUNT = "Most messages that stay (10k, 5m); none: any."
 _UNTIL = "A channel: nothing leaves before it is done there (the archive's is called archived); none: no such channel."
 _ONCE = "How long a publisher's messages are remembered, to know one that is sent again."
+
+
+_FIRST = (
+    "name",
+    "topics",
+    "messages",
+    "bytes",
+    "total",
+    "total_bytes",
+    "store",
+    "safety",
+    "max_age",
+    "max_bytes",
+    "max_count",
+)
+"""The figures of a stream that come first."""
 
 
 def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
@@ -55,7 +71,8 @@ def stream_list(link: Link, json: flags.Json = False) -> None:
 def stream_info(
     link: Link,
     stream: channel.Stream,
-    topics: Annotated[bool, typer.Option("--topics", help="List what it holds of each topic too.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="List the stored messages of each topic, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show figures that are zero or empty, too.")] = False,
     json: flags.Json = False,
 ) -> None:
     """Show the settings and figures of a stream: in all, of the node that is asked, and in a cluster of each node.
@@ -77,18 +94,12 @@ def stream_info(
         del found["unreached"]
         if len(parts) == 1:
             del found["total"], found["total_bytes"]
-        sizes = {
-            name: values.shown_size(found[name])
-            for name in ("bytes", "index_bytes", "held_bytes", "total_bytes")
-            if name in found
-        }
-        if (since := found["held_since"]) is not None:
-            found["held_since"] = datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds")
-        terminal.out.print(pairs("", found | sizes))
+        found["messages"] = found.pop("count")
+        terminal.out.print(pairs("", ordered(found, _FIRST, everything=everything)))
         if len(parts) > 1:
             terminal.out.print(rows("parts", [_part(one) for one in parts]))
         if channels:
-            terminal.out.print(rows("channels", [channel.row(one) for one in channels]))
+            terminal.out.print(rows("channels", [channel.row(one) for one in channels], optional=channel.RARE))
         if held:
             terminal.out.print(rows("topics", held))
 
