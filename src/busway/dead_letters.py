@@ -94,6 +94,9 @@ class Redrive(msgspec.Struct, kw_only=True):
     left: int = 0
     """They could not be sent back now, because their node was not reached or is still storing them."""
 
+    unreached: tuple[str, ...] = ()
+    """Nodes of the cluster that could not be asked for dead letters."""
+
     @property
     def done(self) -> int:
         """How many letters were looked at."""

@@ -41,7 +41,7 @@ async def test_they_are_sent_back(shell, bus, letters):
     for wrong in ((), ("--all", "--reason", "x"), (letters[0].id, "--all")):
         assert (await shell.run("channel", "redrive", "s", "c", *wrong)).code == 2
     one = await shell.run("channel", "redrive", "s", "c", letters[0].id, "--json")
-    assert json.loads(one.out) == {"redriven": 1, "before": 0, "gone": 0, "left": 0}
+    assert json.loads(one.out) == {"redriven": 1, "before": 0, "gone": 0, "left": 0, "unreached": []}
     some = await shell.run("channel", "redrive", "s", "c", "--reason", "bank")
     assert (some.code, some.out) == (0, b"")
     assert "2 dead letters were sent back to s/c" in some.notes

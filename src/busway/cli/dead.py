@@ -156,6 +156,8 @@ def channel_redrive(
                 f"{result.gone:,} can't be sent back, because the stream has removed their messages or these have expired; "
                 "`busway channel dead --json` has their payloads"
             )
+        if result.unreached:
+            terminal.note(f"without those of {', '.join(result.unreached)}, which can't be reached now")
         if result.left:
             reasons = "their node could not be reached, or is still storing them"
             raise terminal.Ended(terminal.ERROR, f"busway: {result.left:,} were not sent back: {reasons}; try again")

@@ -23,7 +23,7 @@ from busway.client.streams import Stream, read_streams
 from busway.dead_letters import DeadLetter, Redrive
 from busway.durations import seconds
 from busway.errors import OutOfRange, StoreFailed
-from busway.streams import DEFAULT, StreamInfo, check_name
+from busway.streams import DEFAULT, ChannelInfo, StreamInfo, check_name
 
 Since: TypeAlias = str | timedelta | datetime
 Progress: TypeAlias = Callable[[Redrive], object]
@@ -97,7 +97,7 @@ class DeadLetters:
         progress: Progress | None,
     ) -> Redrive:
         chosen = Chosen(topic, reason, since)
-        result = Redrive()
+        result = Redrive(unreached=(await self._info(stream, channel)).unreached)
         if letters is None:
             async with aclosing(self._batches(stream, channel, chosen)) as batches:
                 async for batch in batches:
@@ -159,8 +159,7 @@ class DeadLetters:
 
     async def _batches(self, stream: str, channel: str, chosen: Chosen) -> AsyncGenerator[list[DeadLetter], None]:
         """All letters of a channel that are chosen, each batch of one part, in the order in which they were stored."""
-        named = {"stream": check_name("stream", stream), "channel": check_name("channel", channel)}
-        info = info_of((await ask(self._sender, "$bus/channel/list", named)).json()["channels"][0])
+        info = await self._info(stream, channel)
         topic = info.dead_letter.replace("{stream}", stream).replace("{channel}", channel)
         for one in await self._streams(topic) if topic else ():
             waiting: dict[str, list[DeadLetter]] = {}
@@ -176,6 +175,10 @@ class DeadLetters:
                             yield waiting.pop(letter.part)
             for some in waiting.values():
                 yield some
+
+    async def _info(self, stream: str, channel: str) -> ChannelInfo:
+        named = {"stream": check_name("stream", stream), "channel": check_name("channel", channel)}
+        return info_of((await ask(self._sender, "$bus/channel/list", named)).json()["channels"][0])
 
     async def _streams(self, topic: str) -> list[Stream]:
         """The parts of all streams that may hold letters of this topic. Earlier brokers stored them in `default`."""
