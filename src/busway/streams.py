@@ -276,7 +276,7 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     """Messages that are not done; those that it doesn't choose count until it has come to them."""
     in_flight: int
     waiting: int
-    """To be handed out again, now or after a delay."""
+    """To be redelivered, now or after a delay, or to be delivered after another message with the same key."""
     dying: int
     """On their way to the dead-letter topic."""
     consumers: int
@@ -289,6 +289,8 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     """Messages that the stream has removed before the channel had done them, since the channel was made."""
     backoff: Delays = ()
     """Seconds before a message is redelivered after its first failure, its second and so on; the last one repeats."""
+    order_by: str = ""
+    """`topic` or a field: messages that have the same are delivered one after the other. Empty: they are not."""
     unreached: tuple[str, ...] = ()
     """Nodes of the cluster that could not be asked: what their parts hold is not in these figures."""
     parts: tuple[ChannelPart, ...] = ()

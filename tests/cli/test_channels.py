@@ -28,23 +28,25 @@ async def test_a_channel_is_made_changed_and_shown(shell, bus, orders):
     made = await shell.run(
         *("channel", "create", "orders", "billing", "--start", "2", "--lease", "5m", "--max-deliveries", "3"),
         *("--dead-letter", "bad/{channel}", "--topic", "orders/eu", "--where", "n=[2, 4]", "--exclusive", "--json"),
-        *("--backoff", "1s,250ms"),
+        *("--backoff", "1s,250ms", "--order-by", "topic"),
     )
     assert (made.code, made.notes) == (0, "")
     info = json.loads(made.out)
     assert (info["floor"], info["lease"], info["max_deliveries"]) == (2, 300, 3)
     assert (info["dead_letter"], info["topic"], info["exclusive"]) == ("bad/{channel}", "orders/eu", True)
     assert info["where"]
-    assert info["backoff"] == [1, 0.25]
+    assert (info["backoff"], info["order_by"]) == ([1, 0.25], "topic")
     done = await shell.run(
         *("channel", "update", "orders", "billing", "--lease", "none", "--max-deliveries", "none"),
-        *("--dead-letter", "none", "--shared", "--backoff", "first=2s,limit=1m"),
+        *("--dead-letter", "none", "--shared", "--backoff", "first=2s,limit=1m", "--order-by", "customer"),
     )
     assert (done.code, done.out, done.notes) == (0, b"", "")
     changed = await figures(bus)
     assert (changed.lease, changed.max_deliveries, changed.dead_letter, changed.exclusive) == (0, 0, "", False)
     assert changed.topic == "orders/eu"
-    assert changed.backoff == busway.Backoff(2, limit=60)
+    assert (changed.backoff, changed.order_by) == (busway.Backoff(2, limit=60), "customer")
+    assert (await shell.run("channel", "update", "orders", "billing", "--order-by", "none")).code == 0
+    assert (await figures(bus)).order_by == ""
     listed = await shell.run("channel", "list", "orders")
     assert [line.split()[:4] for line in listed.lines] == [
         ["channel", "stream", "topic", "lag"],

@@ -7,14 +7,17 @@ nobody above his window, in order, counted rightly. After each step whoever has 
 from dataclasses import dataclass, field
 from math import inf
 
+import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from busway.broker.channel_actions import Action, Answer, Dead, Deliver, Gone, Note, Read, Rewound, TakeDone
+from busway.broker.channel_actions import Action, Answer, Dead, Deliver, Gone, Note, NotIdle, Read, Rewound, TakeDone
 from busway.broker.channels import Channel
 from busway.broker.progress import ChannelConfig, Created, Delivered, Done, Entry, Redriven, Sought, rebuild
 from busway.runs import Runs
 
 LEASE, WORST = 10.0, 3
+NO_KEY = 4
 CONSUMERS = [(1, 1), (2, 1), (2, 2)]
 
 
@@ -36,11 +39,14 @@ class Person:
 
 
 class Model:
-    def __init__(self, ranges: int, backoff: tuple[float, ...] = ()) -> None:
+    def __init__(self, ranges: int, backoff: tuple[float, ...] = (), order_by: str = "") -> None:
         self.now = 100.0
         self.ranges = ranges
         self.records: list[bool] = []
         """Whether the channel chooses it."""
+        self.keys: dict[int, int | None] = {}
+        self.redriven: set[int | None] = set()
+        """Keys of which a message came back out of order."""
         self.first = 0
         self.fates: dict[int, Fate] = {}
         self.people: dict[tuple[int, int], Person] = {}
@@ -48,7 +54,7 @@ class Model:
         self.patient = False
         self.highest = -1
         self.take_number = 0
-        self.config = ChannelConfig(lease=LEASE, max_deliveries=WORST, backoff=backoff)
+        self.config = ChannelConfig(lease=LEASE, max_deliveries=WORST, backoff=backoff, order_by=order_by)
         self.notes: list[Entry] = [Created("c", 1, 0, self.config)]
         self.known: list[dict[int, bool]] = [{}]  # after each note: what is done
         self.channel = Channel(rebuild(self.notes)["c"], ranges=ranges)
@@ -96,7 +102,8 @@ class Model:
             if self.records[at]:
                 spans.append((at, 1))
             at += 1
-        return self.perform(self.channel.found(read.ticket, joined(spans), at, self.now))
+        keys = [self.keys[offset] for offset, _ in spans] if self.config.order_by else None
+        return self.perform(self.channel.found(read.ticket, joined(spans), at, self.now, keys))
 
     def delivered(self, action: Deliver) -> None:
         person = self.people[action.consumer]
@@ -108,7 +115,10 @@ class Model:
                 assert self.records[offset], "a filter is no wish"
                 assert offset >= self.first
                 assert fate.phase in ("new", "waiting"), f"{offset} is {fate.phase}"
-                if fate.phase == "waiting":
+                if self.config.order_by:
+                    assert not self.before(offset), "each message before it with the same key is done"
+                    assert fate.until <= self.now, "before its delay was over"
+                elif fate.phase == "waiting":
                     assert fate.until <= self.now, "before its delay was over"
                     assert offset == min(self.again()), "in order"
                 else:
@@ -131,6 +141,15 @@ class Model:
 
     def again(self) -> list[int]:
         return [n for n, one in self.fates.items() if one.phase == "waiting" and one.until <= self.now]
+
+    def before(self, offset: int) -> bool:
+        """Whether a message with the same key has to be done first."""
+        if not self.config.order_by or (key := self.keys[offset]) is None:
+            return False
+        if key in self.redriven:
+            return any(self.keys[n] == key and one.phase == "flight" for n, one in self.fates.items())
+        others = range(self.first, offset)
+        return any(self.keys[n] == key and self.records[n] and self.fates[n].phase != "done" for n in others)
 
     def back(self, offset: int, delay: float = 0.0) -> None:
         fate = self.fates[offset]
@@ -161,18 +180,23 @@ class Model:
         hungry = any(
             not one.stopped and (one.takes or one.window > self.in_flight(who)) for who, one in self.people.items()
         )
+        if self.config.order_by and not self.redriven:
+            assert figures["ranges"] <= self.ranges, "what is held is bounded"
         if hungry:
-            assert not self.again(), "they could be handed out"
+            ready = [n for n in self.again() if self.keys[n] not in self.redriven and not self.before(n)]
+            assert not ready, "they could be handed out"
         if hungry and not figures["full"]:
-            fresh = [n for n, one in self.fates.items() if one.phase == "new" and self.records[n]]
+            new = [n for n, one in self.fates.items() if one.phase == "new" and self.records[n]]
+            fresh = [n for n in new if self.keys[n] not in self.redriven and not self.before(n)]
             assert not fresh, f"{fresh} could be handed out"
 
     # What happens.
 
-    def append(self, kinds: list[bool]) -> None:
+    def append(self, kinds: list[int]) -> None:
         for chosen in kinds:
-            self.records.append(chosen)
+            self.records.append(bool(chosen))
             self.fates[len(self.records) - 1] = Fate()
+            self.keys[len(self.records) - 1] = None if chosen == NO_KEY else int(chosen)
         self.perform(self.channel.appended(len(self.records), self.now))
 
     def join(self, who: tuple[int, int], window: int) -> None:
@@ -282,6 +306,7 @@ class Model:
             self.perform(self.channel.seek(offset, self.now))
 
     def place(self, offset: int) -> None:
+        self.redriven.clear()
         self.highest = offset - 1
         self.fates = {n: Fate("done" if n < offset else "new") for n in self.fates}
 
@@ -292,10 +317,13 @@ class Model:
         again = done[which % len(done) :][:count]
         cursor, epoch = self.channel.cursor, self.channel.epoch
         self.fates |= {n: Fate("waiting" if n < cursor else "new") for n in again}
+        if self.config.order_by:
+            self.redriven |= {self.keys[n] for n in again if n < cursor} - {None}
         if again[-1] >= cursor:
             self.read = None
         letters = [(n, epoch) for n in again]
-        actions = self.channel.redrive(letters, self.now)
+        keys = {n: self.keys[n] for n in again} if self.config.order_by else None
+        actions = self.channel.redrive(letters, self.now, keys)
         self.perform(actions)
         assert all(self.channel.was_redriven(*one) for one in letters)
         assert self.channel.redrive(letters, self.now) == [], "they are sent back once"
@@ -321,6 +349,22 @@ class Model:
                 self.records[offset] = False
         self.perform(self.channel.skip(cut, self.now))
 
+    def order(self, by: str) -> None:
+        """It changes only while nothing is in flight or dying; what waits is read again."""
+        config = msgspec.structs.replace(self.config, order_by=by)
+        busy = any(fate.phase in ("flight", "dying") for fate in self.fates.values())
+        if by != self.config.order_by:
+            if busy:
+                with pytest.raises(NotIdle):
+                    self.channel.configure(config, self.now)
+                return
+            self.read, self.highest, self.config = None, -1, config
+            self.redriven.clear()
+            for offset, fate in self.fates.items():
+                if fate.phase == "waiting":
+                    self.fates[offset] = Fate(deliveries=fate.deliveries)
+        self.perform(self.channel.configure(config, self.now))
+
     def pause(self, paused: bool) -> None:
         actions = self.channel.pause() if paused else self.channel.resume(self.now)
         self.config = self.channel.config
@@ -339,6 +383,7 @@ class Model:
             n: Fate("done") if done.get(n) or n < self.first else Fate(deliveries=counts.get(n, 0)) for n in range(end)
         }
         self.people.clear()
+        self.redriven.clear()
         self.read, self.highest = None, -1
         state = rebuild(self.notes)["c"]
         assert state.config is not None
@@ -382,7 +427,8 @@ def counted(notes: list[Entry]) -> dict[int, int]:
 who = st.sampled_from(CONSUMERS)
 near = st.lists(st.tuples(st.integers(-2, 12), st.integers(1, 8)), min_size=1, max_size=2)
 """Spans, counted from the floor."""
-kinds = st.lists(st.sampled_from([True, True, True, False]), min_size=1, max_size=12)
+kinds = st.lists(st.sampled_from([1, 1, 2, 3, NO_KEY, 0]), min_size=1, max_size=12)
+"""Keys; 0: the channel does not choose the message."""
 delays = st.sampled_from([0.0, 0.0, 3.0, 20.0, None, None])
 backoffs = st.sampled_from([(), (), (2.0,), (0.0, 5.0), (1.0, 5.0, 12.0)])
 own = st.tuples(st.just("ack_own"), who, st.integers(0, 50), st.integers(1, 5))
@@ -413,6 +459,7 @@ steps = st.lists(
         st.tuples(st.just("trim"), st.integers(-2, 3)),
         st.tuples(st.just("skip"), near),
         st.tuples(st.just("pause"), st.sampled_from([True, False, False])),
+        st.tuples(st.just("order"), st.sampled_from(["", "topic"])),
         st.tuples(st.just("stop"), who, st.sampled_from([True, False, False])),
         st.tuples(st.just("patient"), st.booleans()),
         st.tuples(st.just("found"), st.integers(0, 10)),
@@ -473,10 +520,12 @@ def run(model: Model, what: str, *said) -> None:
         getattr(model, what)(*said)
 
 
-@given(steps, st.sampled_from([65_536, 65_536, 4]), backoffs)
+@given(steps, st.sampled_from([65_536, 65_536, 4]), backoffs, st.sampled_from(["", "topic"]))
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_nothing_is_lost_and_nothing_done_comes_again(script, ranges: int, backoff: tuple[float, ...]) -> None:
-    model = Model(ranges, backoff)
+def test_nothing_is_lost_and_nothing_done_comes_again(
+    script, ranges: int, backoff: tuple[float, ...], order_by: str
+) -> None:
+    model = Model(ranges, backoff, order_by)
     model.append([0, 0, 1, 0, 0, 0, 2, 0, 0, 0])
     model.join(CONSUMERS[0], 3)
     model.join(CONSUMERS[1], 2)

@@ -5,9 +5,13 @@ opened, and leaves out or marks what it finds accordingly.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from busway.broker.progress import ChannelState, Span
+
+Keys: TypeAlias = Sequence[int | None]
+"""For each message its key, which messages with the same order have in common; None: it has none."""
 
 
 class Ahead:
@@ -19,6 +23,8 @@ class Ahead:
         """Where the next look begins."""
         self.ready: deque[tuple[int, int, int]] = deque()
         """Found: start, end, deliveries before this channel was opened."""
+        self.keys: dict[int, int] = {}
+        """In a channel with `order_by`: the keys of those that are ready and have one."""
         self.fresh = 0
         """How many messages are ready. Whoever takes some out keeps it right."""
         self.looking = 0
@@ -43,12 +49,15 @@ class Ahead:
         self.looking = self._tickets
         return True
 
-    def found(self, ticket: int, spans: Iterable[Span], next_: int) -> bool:
-        """What a look has found; False if that is of no interest any more."""
+    def found(self, ticket: int, spans: Iterable[Span], next_: int, keys: Keys | None = None) -> bool:
+        """What a look has found, with keys each message by itself; False if that is of no interest any more."""
         if not ticket or ticket != self.looking:
             return False
         self.looking = 0
         self._stalled = next_ <= self.scanned
+        if keys is not None:
+            spans = [(offset, 1) for start, count in spans for offset in range(start, start + count)]
+            self.keys |= {offset: key for (offset, _), key in zip(spans, keys, strict=True) if key is not None}
         if self.past.done or self.past.deliveries:
             for start, count in spans:
                 self.ready += self._left(start, start + count)
@@ -77,6 +86,8 @@ class Ahead:
             pieces = self.past.done.pieces(self.scanned, first)
             lost += [(start, end - start) for start, end, done in pieces if not done]
             self.scanned, self.looking, self._stalled = first, 0, False
+        if self.keys:
+            self.keys = {offset: key for offset, key in self.keys.items() if offset >= first}
         self.past.raise_floor(self.cursor)
         return lost
 
@@ -84,6 +95,7 @@ class Ahead:
         """Look anew from here on."""
         self.scanned, self.looking, self.fresh, self._stalled = offset, 0, 0, False
         self.ready.clear()
+        self.keys.clear()
 
     def _left(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """What of this was not done before, and how often it was handed out."""

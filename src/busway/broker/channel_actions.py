@@ -13,6 +13,12 @@ class ChannelBusy(Rejected):
     default = Code.CHANNEL_TAKEN
 
 
+class NotIdle(Rejected):
+    """A setting that can't change while messages are in flight."""
+
+    default = Code.INVALID_SETTING
+
+
 class SeekFailed(OutOfRange):
     """The stream has no such offset."""
 

@@ -6,12 +6,13 @@ messages by their offsets only and works on spans of them. Below the cursor each
 a crash; everything else is handed out until it is acknowledged or dead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, Final
 
 import msgspec
 
+from busway.broker.ahead import Keys
 from busway.broker.channel_actions import (
     Action,
     Answer,
@@ -19,13 +20,14 @@ from busway.broker.channel_actions import (
     Delete,
     Gone,
     Note,
+    NotIdle,
     Rewound,
     SeekFailed,
     TakeDone,
 )
 from busway.broker.consumers import Take, Who
 from busway.broker.failures import Failure, expired, left_behind
-from busway.broker.held import AGAIN, DYING, FLIGHT, LATER, Run
+from busway.broker.held import AGAIN, BEHIND, DYING, FLIGHT, LATER, Phase, Run
 from busway.broker.progress import (
     ChannelConfig,
     ChannelState,
@@ -107,12 +109,13 @@ class Channel(Turning):
         spans: Iterable[Span],
         next_: int,
         now: float,
+        keys: Keys | None = None,
     ) -> list[Action]:
-        """The answer to a Read: what it found before `next_`, in order.
+        """The answer to a Read: what it found before `next_`, in order; with `order_by` also the key of each message.
 
         One that was asked for before the channel went elsewhere is of no interest.
         """
-        return self._pump(now, []) if self._ahead.found(ticket, spans, next_) else []
+        return self._pump(now, []) if self._ahead.found(ticket, spans, next_, keys) else []
 
     def trimmed(self, first: int, now: float) -> list[Action]:
         """The stream has dropped everything below this offset."""
@@ -403,10 +406,12 @@ class Channel(Turning):
         self._noted = offset
         return self._pump(now, [Note(Sought(self.name, self._epoch, offset))])
 
-    def redrive(self, letters: Iterable[tuple[int, int]], now: float) -> list[Action]:
+    def redrive(
+        self, letters: Iterable[tuple[int, int]], now: float, keys: Mapping[int, int | None] | None = None
+    ) -> list[Action]:
         """Deliver messages again whose dead letters are sent back: each letter is an offset and the epoch in which it was made.
 
-        A letter that was sent back before is left out, so nothing comes twice. What is not done comes anyway.
+        With `order_by` the keys of their messages are given, too. A letter that was sent back before is left out, so nothing comes twice. What is not done comes anyway.
         """
         past, cursor = self._ahead.past, self.cursor
         sent = Runs()
@@ -426,9 +431,13 @@ class Channel(Turning):
                 f"channel {self.name!r} has too many separate messages to deliver; redrive more when some are done",
                 code=Code.TOO_MANY_PENDING,
             )
-        for start, end, _ in undone:
-            if start < cursor:
-                self._held.put_back(start, min(end, cursor))
+        undone_below = ((start, min(end, cursor)) for start, end, _ in undone)
+        for start, end in undone_below:
+            if keys is not None:
+                for offset in range(start, end):
+                    self._held.put_back(offset, offset + 1, keys[offset])
+            elif start < end:
+                self._held.put_back(start, end)
         self._epoch += 1
         spans = tuple((start, end - start) for start, end, _ in sent)
         ahead = [(max(start, cursor), end) for start, end, _ in undone if end > cursor]
@@ -459,7 +468,9 @@ class Channel(Turning):
             raise ChannelBusy(
                 f"the channel {self.name!r} has {len(self._consumers)} consumers, so it can't be exclusive"
             )
-        if not config.same_choice(self.config):
+        if config.order_by != self.config.order_by:
+            self._read_again()
+        elif not config.same_choice(self.config):
             self._ahead.again(self.cursor)
         self.config = config
         if not config.delete_on_leave:
@@ -467,7 +478,7 @@ class Channel(Turning):
         return self._pump(now, [Note(Configured(self.name, config))])
 
     def figures(self) -> dict[str, Any]:
-        counts = dict.fromkeys((FLIGHT, AGAIN, LATER, DYING), 0)
+        counts = dict.fromkeys(Phase, 0)
         for run in self._held:
             counts[run.phase] += run.end - run.start
         return {
@@ -475,7 +486,7 @@ class Channel(Turning):
             "cursor": self.cursor,
             "lag": self._safe - self.cursor + sum(counts.values()),
             "in_flight": counts[FLIGHT],
-            "waiting": counts[AGAIN] + counts[LATER],
+            "waiting": counts[AGAIN] + counts[LATER] + counts[BEHIND],
             "dying": counts[DYING],
             "redelivered": self.redelivered,
             "dead": self.dead,
@@ -490,6 +501,25 @@ class Channel(Turning):
         }
 
     # Inside.
+
+    def _read_again(self) -> None:
+        """Forget what is held and read it again from the stream, to learn the keys, or because they do not count any more."""
+        busy = sum(run.end - run.start for run in self._held if run.phase in {FLIGHT, DYING})
+        if busy:
+            raise NotIdle(
+                f"the channel {self.name!r} has {busy} messages in flight, so order_by can't be changed: "
+                "stop its consumers first, or make another channel"
+            )
+        past, floor = self._ahead.past, self.floor
+        past.floor = floor
+        begin = floor
+        for run in self._held:
+            past.done.put(begin, run.start)
+            past.deliveries.put(run.start, run.end, run.deliveries)
+            begin = run.end
+        past.done.put(begin, self.cursor)
+        self._begin_anew()
+        self._ahead.again(floor)
 
     def _uncount(self, run: Run, out: list[Action]) -> None:
         if self._counts(run.deliveries):

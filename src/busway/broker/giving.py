@@ -12,7 +12,7 @@ from busway.broker.ahead import Ahead
 from busway.broker.channel_actions import Action, Dead, Deliver, Note, Read, TakeDone
 from busway.broker.consumers import Consumer, Consumers, Take, Who
 from busway.broker.failures import UNKNOWN, Deliveries, Failure
-from busway.broker.held import DYING, FLIGHT, Held, Run
+from busway.broker.held import BEHIND, DYING, FLIGHT, Held, Run
 from busway.broker.progress import ChannelState, Delivered, Done, Span
 
 RANGES: Final = 65_536
@@ -126,14 +126,19 @@ class Giving:
             left -= run.end - run.start
         while left and ready and len(held) < self._ranges:
             start, end, before = ready.popleft()
+            key = ahead.keys.pop(start, None) if ahead.keys else None
             if worst and before >= worst:
                 ahead.fresh -= end - start
-                self._die(held.add(start, end, DYING, None, before, inf), out)
+                self._die(held.add(start, end, DYING, None, before, inf, key), out)
+                continue
+            if key is not None and held.has_line(key):
+                ahead.fresh -= 1
+                held.add(start, end, BEHIND, None, before, inf, key)
                 continue
             if end - start > left:
                 ready.appendleft((start + left, end, before))
                 end = start + left
-            run = held.add(start, end, FLIGHT, consumer, before + 1, until)
+            run = held.add(start, end, FLIGHT, consumer, before + 1, until, key)
             run.first = run.last = now
             if before + 1 != times:
                 self._deliver(consumer, spans, times, out)

@@ -29,6 +29,7 @@ from busway.broker.channel_frames import dead_topic
 from busway.broker.channels import Channel
 from busway.broker.consumers import Who
 from busway.broker.journal import heard
+from busway.broker.ordering import keys_of
 from busway.broker.progress import USUAL_SETTINGS, ChannelState, Entry, Span, States
 from busway.broker.stream import Stream
 from busway.errors import BusError
@@ -243,7 +244,9 @@ class Handing:
         spans = block.find(begin, self._selection, self.dead_topic, ambient.time_ns())
         if spans:
             self._turns = 0
-        self._add(self.machine.found(read.ticket, spans, following, self.now))
+        order_by = self.machine.config.order_by
+        keys = keys_of(block, spans, order_by) if order_by else None
+        self._add(self.machine.found(read.ticket, spans, following, self.now, keys))
         return True
 
     def _hand(self, action: Deliver) -> bool:

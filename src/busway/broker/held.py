@@ -1,11 +1,15 @@
 """What a channel has read and is not done with: in flight, to be handed out again, waiting for its time, or dying.
 
+In a channel with `order_by`, messages with the same key form a line: only the first of a line is delivered, the others are
+behind it until it is done. Each of them is a run of its own.
+
 A machine for `channels`, without a clock. All of it is in runs of consecutive offsets with the same fate, sorted by offset;
 a run is cut when only a part of it meets another one. What is below the end of the last run and in none is done.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -24,9 +28,11 @@ class Phase(Enum):
     """Not before a time: it was published or given back with a delay."""
     DYING = 4
     """On its way to the dead-letter topic."""
+    BEHIND = 5
+    """Behind another message with the same key."""
 
 
-FLIGHT, AGAIN, LATER, DYING = Phase
+FLIGHT, AGAIN, LATER, DYING, BEHIND = Phase
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +54,8 @@ class Run:
     """When it was delivered first, as far as that is known, and last."""
     lapsed: bool = False
     """Renewals of its holder do not extend its lease."""
+    key: int | None = None
+    """Of the line that it is in."""
 
 
 class Held:
@@ -60,6 +68,8 @@ class Held:
         self._again: list[tuple[int, int, Run]] = []
         self._alarms: list[tuple[float, int, Run | Take]] = []
         self._serial = 0
+        self._lines: dict[int, deque[Run]] = {}
+        """By key, in order; those that are over leave when they come to the front."""
         self._tidy = 256
         self.due = 0
         """How many messages are to be handed out again."""
@@ -75,24 +85,49 @@ class Held:
         """The lowest offset."""
         return self._starts[0] if self._starts else None
 
-    def add(self, start: int, end: int, phase: Phase, holder: Consumer | None, deliveries: int, until: float) -> Run:
-        """One more, behind all others."""
+    def add(
+        self,
+        start: int,
+        end: int,
+        phase: Phase,
+        holder: Consumer | None,
+        deliveries: int,
+        until: float,
+        key: int | None = None,
+    ) -> Run:
+        """Add a run after all others. With a key it is one message, and BEHIND or DYING if there is a line for that key."""
         assert not self._runs or self._runs[-1].end <= start
-        run = Run(start, end, phase, holder, deliveries, until)
+        run = Run(start, end, phase, holder, deliveries, until, key=key)
+        if key is not None:
+            assert end - start == 1
+            self._lines.setdefault(key, deque()).append(run)
         self._starts.append(start)
         self._runs.append(run)
         if until != inf:
             self.wake(run)
         return run
 
-    def put_back(self, start: int, end: int) -> None:
-        """Messages that were done are to be handed out as if for the first time. None of them is here."""
+    def put_back(self, start: int, end: int, key: int | None = None) -> None:
+        """Messages that were done are to be handed out as if for the first time. None of them is here.
+
+        With a key it is one message. It comes after the first of its line, which may be in flight, and before later ones.
+        """
         index = bisect_left(self._starts, start)
-        run = Run(start, end, AGAIN, None, 0, inf)
+        run = Run(start, end, AGAIN, None, 0, inf, key=key)
         self._starts.insert(index, start)
         self._runs.insert(index, run)
+        if key is not None and (line := self._lines.setdefault(key, deque())):
+            run.phase = BEHIND
+            line.insert(bisect_left(line, start, lo=1, key=lambda one: one.start), run)
+            return
+        if key is not None:
+            self._lines[key].append(run)
         self.due += end - start
         self._queue(run)
+
+    def has_line(self, key: int) -> bool:
+        """Whether a message with this key is held, so that the next one has to be behind it."""
+        return key in self._lines
 
     # Which ones are meant.
 
@@ -151,7 +186,7 @@ class Held:
                 run.start = starts[index] = high
                 break
             else:
-                run.over = True
+                self._end(run)
                 last = index + 1
                 # Its like behind it go with it, so that many small ones cost one deletion.
                 while last < len(starts) and runs[last].end <= end:
@@ -160,7 +195,7 @@ class Held:
                         break
                     freed += run.end - run.start
                     pieces.append((run.start, run.end))
-                    run.over = True
+                    self._end(run)
                     last += 1
                 del starts[index:last], runs[index:last]
         return freed, waited, elsewhere
@@ -306,6 +341,19 @@ class Held:
             heapq.heapify(self._again)
 
     def _gone(self, run: Run) -> None:
-        run.over = True
         if run.phase is AGAIN:
             self.due -= run.end - run.start
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        """A run is not held any more; the next one of its line is due."""
+        run.over = True
+        if run.key is None:
+            return
+        line = self._lines[run.key]
+        while line and line[0].over:
+            line.popleft()
+        if not line:
+            del self._lines[run.key]
+        elif line[0].phase is BEHIND:
+            self.again(line[0])

@@ -22,6 +22,7 @@ Span: TypeAlias = tuple[Offset, Offset]
 
 LONGEST: Final = 1e10
 MOST: Final = 2**31 - 1
+_LONGEST_NAME: Final = 256
 _PART: Final = 1000
 """The most spans in one entry of a snapshot, so that one damaged record costs little."""
 
@@ -42,6 +43,8 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     paused: bool = False
     backoff: Delays = USUAL
     """Seconds until a message is redelivered that failed."""
+    order_by: str = ""
+    """`topic`, or the field whose value is the key: messages with the same key are delivered one after the other."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.lease) or not 0 <= self.lease < LONGEST:
@@ -51,6 +54,11 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         if not 0 <= self.max_deliveries <= MOST:
             raise ValueError(f"max_deliveries={self.max_deliveries!r}: give 1 to {MOST}, or 0 for no limit")
         check_delays(self.backoff)
+        if self.order_by.startswith(".") or len(self.order_by) > _LONGEST_NAME:
+            raise ValueError(
+                f"order_by={self.order_by[:_LONGEST_NAME]!r}: give 'topic', the name of a field (at most {_LONGEST_NAME} "
+                "characters, not beginning with '.'), or '' for no order"
+            )
 
     def same_choice(self, other: "ChannelConfig") -> bool:
         """Whether both choose the same messages."""

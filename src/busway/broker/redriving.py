@@ -12,6 +12,7 @@ import msgspec
 from busway import ambient
 from busway._core import Block
 from busway.broker.handing import Handing
+from busway.broker.ordering import key_of
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ async def redrive(hub: "Hub", handing: Handing, letters: list[Letter]) -> list[i
     found = [_status(handing, one, there) for one in letters]
     sent = [one for one, status in zip(letters, found, strict=True) if status is Status.OPEN]
     handing.catch_up()
-    told = handing.do(machine.redrive([(one.offset, one.epoch) for one in sent], handing.now))
+    order_by = machine.config.order_by
+    keys = {one.offset: key_of(*there[one.offset], order_by) for one in sent} if order_by else None
+    told = handing.do(machine.redrive([(one.offset, one.epoch) for one in sent], handing.now, keys))
     hub.flush()
     if told is not None:
         await told
@@ -85,15 +88,15 @@ async def redrive(hub: "Hub", handing: Handing, letters: list[Letter]) -> list[i
     ]
 
 
-def _status(handing: Handing, letter: Letter, there: set[int]) -> Status:
+def _status(handing: Handing, letter: Letter, there: dict[int, tuple[str, bytes | None]]) -> Status:
     if handing.machine.was_redriven(letter.offset, letter.epoch):
         return Status.BEFORE
     return Status.OPEN if letter.offset in there else Status.GONE
 
 
-async def _there(handing: Handing, letters: list[Letter]) -> set[int]:
-    """The offsets at which the stream still has the message of the letter."""
-    stream, found = handing.stream, set[int]()
+async def _there(handing: Handing, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
+    """The offsets at which the stream still has the message of the letter, with its topic and its packed fields."""
+    stream, found = handing.stream, dict[int, tuple[str, bytes | None]]()
     first = following = 0
     block = Block(b"")
     for letter in sorted(letters):
@@ -108,5 +111,5 @@ async def _there(handing: Handing, letters: list[Letter]) -> set[int]:
             continue
         time, expires = row[9], row[10]
         if letter.time in {0, time} and not 0 < expires <= ambient.time_ns():
-            found.add(offset)
+            found[offset] = row[3], row[5]
     return found

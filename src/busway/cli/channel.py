@@ -92,6 +92,15 @@ BackoffText: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+OrderBy: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--order-by",
+        help="Deliver messages with the same topic (topic), or the same value of a field, one after the other; none: no order.",
+        metavar="FIELD",
+        show_default=False,
+    ),
+]
 Exclusive: TypeAlias = Annotated[
     bool | None, typer.Option("--exclusive/--shared", help="One consumer at a time, or many.", show_default=False)
 ]
@@ -175,6 +184,7 @@ def channel_create(
     lease: Lease = None,
     max_deliveries: MaxDeliveries = None,
     backoff: BackoffText = None,
+    order_by: OrderBy = None,
     dead_letter: DeadLetter = None,
     topic: flags.Pattern = None,
     where: flags.Where = None,
@@ -187,7 +197,9 @@ def channel_create(
 
     busway channel create orders billing --start new --lease 5m --max-deliveries 3
     """
-    settings = _settings(lease, max_deliveries, backoff, dead_letter, topic, where, exclusive, delete_on_leave, paused)
+    settings = _settings(
+        lease, max_deliveries, backoff, order_by, dead_letter, topic, where, exclusive, delete_on_leave, paused
+    )
     begin = flags.checked(lambda: place(start))
 
     async def create() -> None:
@@ -205,6 +217,7 @@ def channel_update(
     lease: Lease = None,
     max_deliveries: MaxDeliveries = None,
     backoff: BackoffText = None,
+    order_by: OrderBy = None,
     dead_letter: DeadLetter = None,
     topic: flags.Pattern = None,
     where: flags.Where = None,
@@ -217,7 +230,9 @@ def channel_update(
 
     busway channel update orders billing --lease 1m
     """
-    settings = _settings(lease, max_deliveries, backoff, dead_letter, topic, where, exclusive, delete_on_leave, paused)
+    settings = _settings(
+        lease, max_deliveries, backoff, order_by, dead_letter, topic, where, exclusive, delete_on_leave, paused
+    )
     if not settings:
         raise typer.BadParameter("nothing to change: give --lease, --topic or another setting")
 
@@ -301,6 +316,7 @@ def _settings(
     lease: str | None,
     max_deliveries: str | None,
     backoff: str | None,
+    order_by: str | None,
     dead_letter: str | None,
     topic: str | None,
     where: list[str] | None,
@@ -319,6 +335,7 @@ def _settings(
             if max_deliveries == "none"
             else values.count(max_deliveries),
             "backoff": None if backoff is None else backoff_of(backoff),
+            "order_by": "" if order_by == "none" else order_by,
             "dead_letter": dead_letter and ("" if dead_letter == "none" else values.topic_template(dead_letter)),
             "topic": topic,
             "where": address.rules(where),

@@ -40,6 +40,7 @@ SETTINGS: Final = (
     "delete_on_leave",
     "paused",
     "backoff",
+    "order_by",
 )
 
 
@@ -58,6 +59,7 @@ class ChannelOptions(TypedDict, total=False):
     delete_on_leave: bool | None
     paused: bool | None
     backoff: Backoff | Sequence[Delay] | Delay | None
+    order_by: str | None
     concurrency: int
     max_processing: float | str | timedelta | None
 
@@ -104,6 +106,7 @@ class Channels:
         delete_on_leave: bool | None = None,
         paused: bool | None = None,
         backoff: Backoff | Sequence[Delay] | Delay | None = None,
+        order_by: str | None = None,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
         max_processing: float | str | timedelta | None = MAX_PROCESSING,
@@ -121,8 +124,9 @@ class Channels:
         it has the ones it had, or: what is not acknowledged within a `lease` of 30 s (0: no end) is handed out again, after 5
         `max_deliveries` (0: no limit) it goes to the topic `dead_letter` ("dead/{stream}/{channel}"; "": nowhere). A message
         that failed is redelivered after the delays of `backoff`: a list such as ["1s", "5s", "30s"] whose last delay repeats,
-        a busway.Backoff, or [] to redeliver at once. `topic` and `where` choose messages, an `exclusive` channel has one consumer,
-        with `delete_on_leave` it goes with the last one.
+        a busway.Backoff, or [] to redeliver at once. With `order_by`, which is "topic" or the name of a field, messages with
+        the same topic or the same value are delivered one after the other, also to several consumers. `topic` and `where`
+        choose messages, an `exclusive` channel has one consumer, with `delete_on_leave` it goes with the last one.
 
         At most `window` messages are in flight to this consumer; with 0 it gets only what it takes. A `handler` is called with
         each message, which is acknowledged when that returns and given back when that raises.
@@ -151,6 +155,7 @@ class Channels:
             delete_on_leave=delete_on_leave,
             paused=paused,
             backoff=backoff,
+            order_by=order_by,
         )
         made = Channel(
             self._core,
@@ -283,6 +288,9 @@ def _checked(**settings: Any) -> dict[str, Any]:
             found[key] = value
         elif key == "backoff":
             found[key] = msgspec.to_builtins(backoff_of(value))
+        elif key == "order_by":
+            check_type(key, value, str, "'topic', the name of a field, or '' for no order")
+            found[key] = value
         elif key == "dead_letter":
             check_type(key, value, str, "a topic")
             if value:
