@@ -322,6 +322,8 @@ static inline size_t busway_fuse_end_(const struct busway_fuse *bus) {
         memcpy(&meta, bus->buffer + at, sizeof meta);
         if (meta.stride > BUSWAY_FUSE_MOST)
             return at; /* this is no bus, as the reader will see */
+        if (meta.size <= bus->filled - at - sizeof meta && meta.stride > bus->filled - at - sizeof meta)
+            return bus->filled; /* only the padding of the last message is missing */
         at += sizeof meta + (size_t)meta.stride;
     }
     return at;
@@ -363,7 +365,7 @@ static inline int busway_fuse_read(struct busway_fuse *bus, struct busway_fuse_m
         return 0;
     if (left >= sizeof message->meta)
         memcpy(&message->meta, bus->buffer + bus->next, sizeof message->meta);
-    if (left < sizeof message->meta || message->meta.stride > left - sizeof message->meta ||
+    if (left < sizeof message->meta || message->meta.size > left - sizeof message->meta ||
         message->meta.size > message->meta.stride) {
         bus->next = bus->filled = 0;
         errno = EPROTO; /* this is no bus */
@@ -371,6 +373,8 @@ static inline int busway_fuse_read(struct busway_fuse *bus, struct busway_fuse_m
     }
     message->data = bus->buffer + bus->next + sizeof message->meta;
     bus->next += sizeof message->meta + (size_t)message->meta.stride;
+    if (bus->next > bus->filled) /* the last message may come without padding */
+        bus->next = bus->filled;
     return 1;
 }
 

@@ -115,7 +115,8 @@ def test_what_is_written_is_what_the_document_says(folder):
     with pytest.raises(ValueError, match="no header"):
         list(form.messages(b"x" * 39))
     with pytest.raises(ValueError, match="not whole"):
-        list(form.messages(form.META.pack(0, 0, 0, 1, 16) + b"x"))
+        list(form.messages(form.META.pack(0, 0, 0, 2, 16) + b"x"))
+    assert [data for _, data in form.messages(form.META.pack(0, 0, 0, 1, 16) + b"x")] == [b"x"]  # without its padding
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\n"])

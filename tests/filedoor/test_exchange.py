@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from busway.gateway.fuse.config import Mount
 from busway.gateway.fuse.exchange import Exchange
-from tests.filedoor.raw import META, parse, refused
+from tests.filedoor.raw import META, padded, parse, refused
 
 NAMES = ["A", "B", "AB", "a/b"]
 PATTERNS = ["A", "B", ".*", "A.*", "a/b", "nobody", "B|AB"]
@@ -83,9 +83,18 @@ def test_as_the_model(kept, seed):
 
 def read(exchange, model, clients, who, size):
     unread = model.unread(who)
-    if unread and 40 + -(-len(unread[0][2]) // 16) * 16 > size:
-        with refused(errno.EMSGSIZE):
-            exchange.take(clients[who], size, 1 << 30)
+    before, unread = clients[who].refused, list(unread)
+    while unread and 40 + len(unread[0][2]) > size:
+        if size < 40 or before is None or before[0] != unread[0][0] or size > before[1]:
+            with refused(errno.EMSGSIZE):
+                exchange.take(clients[who], size, 1 << 30)
+            return
+        model.received[who].add(unread.pop(0)[0])  # it is skipped
+    if unread and 40 + padded(len(unread[0][2])) > size:  # without the padding that does not fit
+        (block,) = exchange.take(clients[who], size, 1 << 30)
+        assert len(block) == size
+        assert block[40 : 40 + len(unread[0][2])] == unread[0][2]
+        model.received[who].add(unread[0][0])
         return
     got = parse(b"".join(exchange.take(clients[who], size, 1 << 30)))
     expected = []

@@ -87,6 +87,14 @@ MaxMessage = Annotated[
         "max_message", "Longest message that is written to fusebus.", values.size, "SIZE", str(_DEFAULTS.max_message)
     ),
 ]
+EmptyReads = Annotated[
+    bool,
+    typer.Option(
+        "--empty-reads",
+        help="A read of fusebus that finds nothing returns no bytes instead of waiting.",
+        rich_help_panel=_LIMITS,
+    ),
+]
 Clients = Annotated[
     int | None, _limit("clients", "Most open files fusebus.", values.count, "N", str(_DEFAULTS.clients))
 ]
@@ -121,6 +129,7 @@ def _mounted(
     messages: Messages = None,
     bytes: Bytes = None,  # noqa: A002 - the flag's name
     max_message: MaxMessage = None,
+    empty_reads: EmptyReads = False,
     clients: Clients = None,
     subscriptions: Subscriptions = None,
     line: Line = None,

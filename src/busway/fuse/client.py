@@ -190,8 +190,12 @@ class Client:
 
 
 def _missing(data: bytes) -> int:
-    """Bytes that are missing at the end of the last message."""
+    """Bytes that are missing at the end of the last message, with its padding; none if only padding is missing."""
     at = 0
     while len(data) - at >= form.META.size:
-        at += form.META.size + form.META.unpack_from(data, at)[4]
-    return max(at - len(data), 0)
+        meta = form.Meta._make(form.META.unpack_from(data, at))
+        at += form.META.size
+        if len(data) - at < meta.size:
+            return at + meta.stride - len(data)
+        at += meta.stride
+    return 0

@@ -60,16 +60,16 @@ def message(channel: int, payload: bytes) -> bytes:
 
 
 def messages(data: bytes) -> Iterator[tuple[Meta, bytes]]:
-    """The messages that a read gave. ValueError: they are not whole."""
+    """The messages that a read gave. ValueError: they are not whole. The padding of the last one may be missing."""
     at = 0
     while at < len(data):
         if len(data) - at < META.size:
             raise ValueError(f"{len(data) - at} bytes at {at} are no header of a message")
         meta = Meta._make(META.unpack_from(data, at))
         at += META.size
-        if meta.size > meta.stride or meta.stride > len(data) - at:
+        if meta.size > meta.stride or meta.size > len(data) - at:
             raise ValueError(
-                f"the message {meta.serno} is not whole: {meta.stride} bytes, of which {len(data) - at} are there"
+                f"the message {meta.serno} is not whole: {meta.size} bytes, of which {len(data) - at} are there"
             )
         yield meta, data[at : at + meta.size]
         at += meta.stride

@@ -49,6 +49,12 @@ class BusNode(Node):
         self._exchange.close(client)
         if client.lost:
             log.warning("the client %d of the file fusebus has missed %d messages", client.number, client.lost)
+        if client.skipped:
+            log.warning(
+                "the client %d of the file fusebus has skipped %d messages: its reads had no room for them",
+                client.number,
+                client.skipped,
+            )
 
     def wake(self, clients: Collection[Client]) -> None:
         """There is something for these."""
@@ -73,6 +79,7 @@ class BusNode(Node):
             "next": store.next,
             "received": exchange.received,
             "lost": exchange.lost,
+            "skipped": exchange.skipped,
             "too_long": self._bridge.too_long,
             "unpublished": self._bridge.unpublished,
         }
@@ -80,7 +87,7 @@ class BusNode(Node):
 
 
 class BusFile(File):
-    """One client. A read that finds nothing waits, unless it was told not to."""
+    """One client. A read that finds nothing waits, unless the file is non-blocking or the mount has empty reads."""
 
     # As a stream a file has no position: every read and write begins at offset 0, and is no other's turn.
     flags = DIRECT_IO | STREAM | PARALLEL
@@ -94,6 +101,7 @@ class BusFile(File):
         self._exchange = exchange
         self._bridge = bridge
         self._gathering = Gathering(kernel, settings.max_message + HEAD, self._late, self._dropped)
+        self._empty_reads = settings.empty_reads
         self._reads: deque[tuple[int, int]] = deque()
         """Reads that wait: number and size."""
 
@@ -183,6 +191,8 @@ class BusFile(File):
             self.kernel.data(number)  # the rest of a read that has been given something
         elif flags & os.O_NONBLOCK:
             self.kernel.fail(number, EAGAIN)
+        elif self._empty_reads:
+            self.kernel.data(number)
         else:
             self._reads.append((number, size))
             self._exchange.waiting.add(self.client)

@@ -45,6 +45,8 @@ class Mount:
     """Whether other users than the one who mounts may use it."""
     mode: int | None = None
     """Permissions of files; None: for the owner alone, or for everybody with `allow_other`."""
+    empty_reads: bool = False
+    """Whether a read of `fusebus` that finds nothing returns no bytes, as at the end of a file, instead of waiting."""
     documented: bool = False
     """Only the two files of the two-file protocol."""
 

@@ -14,10 +14,10 @@ from typing import Final
 
 from busway._core import Selection
 from busway.errors import BusError
-from busway.fuse.format import HEAD, MESSAGE, SUBSCRIBE, TWO, UNSUBSCRIBE, WORD
+from busway.fuse.format import HEAD, MESSAGE, META, SUBSCRIBE, TWO, UNSUBSCRIBE, WORD
 from busway.gateway.fuse.config import Mount
 from busway.gateway.fuse.registry import Registry
-from busway.gateway.fuse.store import Store
+from busway.gateway.fuse.store import Store, data_end, serno_of
 
 NATIVE: Final = 1 << 63
 """From here on are the numbers of those who publish to the bus itself."""
@@ -51,6 +51,10 @@ class Client:
     """By channel that it has given up: what is older was received."""
     lost: int = 0
     """Messages that it would have got and that are gone."""
+    skipped: int = 0
+    """Messages that its reads had no room for, twice."""
+    refused: tuple[int, int] | None = None
+    """Serial number of the message that its last read had no room for, and that room."""
     rest: bytes = b""
     """What is left of a message that was longer than a read can be."""
 
@@ -71,6 +75,7 @@ class Exchange:
         self.published = 0
         self.received = 0
         self.lost = 0
+        self.skipped = 0
 
     # Channels.
 
@@ -193,7 +198,7 @@ class Exchange:
                 if size != HEAD:
                     raise OSError(EINVAL, "something follows the number of the subscription")
                 self.unsubscribe(client, number)
-                return size, -1
+                return 0, -1
         if size < WORD.size or WORD.unpack_from(data)[0] != SUBSCRIBE:
             raise OSError(EINVAL, "no type, an unknown one, or its number is missing")
         return self.subscribe(client, data[WORD.size :].rstrip(b"\0"), size), -1
@@ -240,10 +245,23 @@ class Exchange:
         client.at = at
         return None
 
+    def _refuse(self, client: Client, block: bytes, size: int, needed: int) -> None:
+        """A read has no room for a message. OSError: it is the first, or has less room; else the message is to be skipped."""
+        serno = serno_of(block)
+        before = client.refused
+        if size < META.size or before is None or before[0] != serno or size > before[1]:
+            if size >= META.size:
+                client.refused = serno, size
+            raise OSError(EMSGSIZE, f"the next message needs {needed} bytes; a second read with {size} skips it")
+        client.skipped += 1
+        self.skipped += 1
+
     def take(self, client: Client, size: int, most: int) -> list[bytes]:
         """The next messages, whole ones, as many as fit; none: there is none. OSError: the next one doesn't fit.
 
-        A message that is longer than a read can be is given in parts; `most` is how long one is if that is so.
+        A single message whose data fits is given without the padding that does not fit. A message that does not fit a second time,
+        into no more room, is skipped. A message that is longer than a read can be is given in parts; `most` is how long one is if
+        that is so.
         """
         if client.rest:
             part, client.rest = client.rest[:size], client.rest[size:]
@@ -258,9 +276,15 @@ class Exchange:
             if len(block) > size:
                 if taken:
                     break
-                if size < most:
-                    raise OSError(EMSGSIZE, f"the next message needs {len(block)} bytes")
-                client.rest = block[size:]
+                if size < (needed := data_end(block)):
+                    if size < most:
+                        self._refuse(client, block, size, needed)
+                        if backlog:
+                            backlog.popleft()
+                        else:
+                            client.at += 1
+                        continue
+                    client.rest = block[size:]
                 block = block[:size]
             taken.append(block)
             size -= len(block)

@@ -10,6 +10,16 @@ Record: TypeAlias = tuple[int, bytes]
 _PAD: Final = [b"\0" * (-size % ALIGN) for size in range(ALIGN)]
 
 
+def serno_of(block: bytes) -> int:
+    """The serial number of a message as it is read."""
+    return int(META.unpack_from(block)[1])
+
+
+def data_end(block: bytes) -> int:
+    """Where the data of a message as it is read ends, and its padding begins."""
+    return META.size + int(META.unpack_from(block)[3])
+
+
 class Store:
     """Serial numbers from 0, without gaps. The oldest go when there are too many, or too many bytes."""
 
