@@ -287,6 +287,14 @@ async def test_dead_letters_do_not_come_back_into_their_channel(net: Net) -> Non
         assert await nothing(bus, channel)
 
 
+async def test_without_a_dead_letter_topic_messages_of_the_empty_topic_are_handed_out(net: Net) -> None:
+    bus = await net.connect("maker")
+    await bus.create_stream(STREAM, [""], store="memory")
+    async with bus.channel(STREAM, "c", dead_letter="") as channel:
+        await bus.publish("", b"1", durable=True)
+        assert [message.payload for message in await some(channel, 1)] == [b"1"]
+
+
 async def test_without_a_dead_letter_topic_it_is_given_up(net: Net) -> None:
     bus = await stream(net, 2)
     async with bus.subscribe("**") as all_, bus.channel(STREAM, "c", max_deliveries=1, dead_letter="") as channel:

@@ -78,7 +78,7 @@ async def test_topics_of_the_broker(door):
         assert (await ws.ask(cmd="create", mq="$bus/x"))["status"] in {400, 403}
         assert (await ws.ask(cmd="pub", mq="$bus/info"))["status"] == 404
         assert (await ws.ask(method="$bus/info"))["status"] == 403
-    assert (await door.http.get("/$bus/info"))[0] == 403
+    assert (await door.http.call("/$bus/info"))[0] == 403
 
 
 async def test_huge_bodies(tmp_path):

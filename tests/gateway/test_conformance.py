@@ -494,7 +494,6 @@ async def test_the_address_alone(door):
     async with door.session.get(door.url + "/") as response:
         assert (response.status, response.content_type) == (200, "text/plain")  # for people; see test_strangers.py
     assert (await door.http.get("/?mq=x"))[0] == 400
-    status, answer = await door.http.get("/nobody/serves/this")
-    assert (status, answer["body"]) == (404, "/nobody/serves/this Not Found")
+    assert await door.http.call("/nobody/serves/this") == (404, "/nobody/serves/this Not Found", "text/plain")
     async with door.session.get(door.url + "/nobody/serves", headers={"cmd": "pub", "ack": "false"}) as response:
         assert (response.status, await response.text()) == (404, "/nobody/serves Not Found")

@@ -288,8 +288,8 @@ async def test_addresses_are_signed(door):
     async with door.bus.serve("mine/plus", lambda message: sum(map(int, message.json()))):
         call = {"ack": False, "mq": "mine", "module": "plus", "method": "index", "params": []}
         said = {name: value for name, value in signed(call, "some", "s").items() if name in {"apiKey", "signature"}}
-        assert (await door.http.get("/mine/plus", params=said))[1]["body"] == 0
-        assert (await door.http.get("/mine/plus/1", params=said))[0] == 403
+        assert (await door.http.call("/mine/plus", params=said))[1] == 0
+        assert (await door.http.call("/mine/plus/1", params=said))[0] == 403
         call = {"headers": {"cmd": "pub", "ack": "false"}, "url": "/mine/plus/4/5", "method": "GET"}
         said = signed(call, "some", "s")["headers"]
         async with door.session.get(door.url + "/mine/plus/4/5", headers=said) as response:

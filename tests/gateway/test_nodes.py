@@ -32,23 +32,23 @@ async def test_calls_across_nodes(both, form):
     ):
 
         async def known():
-            return (await far.http.get("/example/plus/1/2"))[0] == 200
+            return (await far.http.call("/example/plus/1/2"))[0] == 200
 
         await eventually(known)
-        assert (await far.http.get("/example/plus/1/2"))[1]["body"] == 3
+        assert (await far.http.call("/example/plus/1/2"))[1] == 3
         call = {"module": "example", "method": "plus", "params": [4, 5]}
         call = call if form == "flat" else {"url": "/example/plus", "body": [4, 5]}
         assert (await ws.done(**call))["body"] == 9
         assert (await far.bus.request("example/plus", [2, 2])).json() == 4
         request = {"module": "example", "method": "plus", "params": [3, 3]}
         assert (await far.bus.request("MyRpc", request)).json() == 6
-        assert (await far.http.get("/example/plus/x"))[0] == 500
+        assert (await far.http.call("/example/plus/x"))[0] == 500
 
         async def also():
-            return (await near.http.get("/far/one/1"))[0] == 200
+            return (await near.http.call("/far/one/1"))[0] == 200
 
         await eventually(also)
-        assert (await near.http.get("/far/one/2"))[1]["body"] == "far 2"
+        assert (await near.http.call("/far/one/2"))[1] == "far 2"
 
 
 async def test_an_answer_is_routed_on_its_node(both, form):

@@ -87,6 +87,14 @@ class Http:
         async with self.session.get(self.url + path, **more) as response:
             return response.status, json.loads(await response.read())
 
+    async def call(self, path: str, method: str = "GET", **more: Any) -> tuple[int, Any, str]:
+        """Status, value and content type of the answer to a call by URL."""
+        async with self.session.request(method, self.url + path, **more) as response:
+            data = await response.read()
+            value = json.loads(data) if response.content_type == "application/json" else data.decode()
+            assert len(response.headers.getall("Content-Type")) == 1
+            return response.status, value, response.content_type
+
     async def post(self, message: Any, form: str = "flat") -> tuple[int, dict[str, Any]]:
         async with self.session.post(self.url + "/", json=formed(form, message)) as response:
             return response.status, json.loads(await response.read())

@@ -41,6 +41,8 @@ log = logging.getLogger("busway.broker")
 
 _BLOCKS: Final = 4
 """Blocks that a channel keeps, for what is handed out a few at a time or comes again."""
+_NO_TOPIC: Final = "*"
+"""What no message has as its topic. The empty topic is one."""
 _LEAST: Final = 16 << 10
 _MOST: Final = 256 << 10
 _EACH: Final = 4096
@@ -241,7 +243,7 @@ class Handing:
             return False
         _, following, block = found
         self._todo.popleft()
-        spans = block.find(begin, self._selection, self.dead_topic, ambient.time_ns())
+        spans = block.find(begin, self._selection, self.dead_topic or _NO_TOPIC, ambient.time_ns())
         if spans:
             self._turns = 0
         order_by = self.machine.config.order_by

@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl, unquote
 
 from busway.client.bus import Bus
 from busway.errors import NoResponders
-from busway.gateway import bodies
+from busway.gateway import bodies, urls
 from busway.gateway.config import Http
-from busway.gateway.envelope import FLAT, UNSET, Ident, Request
+from busway.gateway.envelope import FLAT, HEADERS, UNSET, Ident, Request
 from busway.gateway.guard import Guard
 from busway.gateway.queues import Queue, Queues
 from busway.gateway.statuses import BAD, FORBIDDEN, GONE, LATE, NOT_FOUND, OK, Refused
@@ -81,23 +81,39 @@ class Calls:
     def _by_url(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
         """Who is asked by a URL: the longest one that a client has bound, a queue, or services of the bus."""
         path, _, query = (request.url or "").partition("?")
-        mq = request.text("mq")
-        named: list[tuple[str, Any]] = []
         parts = [unquote(part) for part in path.split("/") if part]
-        if (found := self._offers.match("/".join(parts))) is not None:
-            mq = found.mq
-            named.append((found.url.strip("/"), None))
-        if mq is None and parts and self._queues.find(parts[0]) is not None:
-            mq = parts[0]
-        if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:
-            if found is None and request.form == FLAT:
+        found = self._offers.match("/".join(parts)) if parts else self._offers.root
+        if found is not None and (queue := self._served(found.mq)) is not None:
+            urls.by_url(request, found.url)
+            return queue, found.mq, [(found.url.strip("/"), None)]
+        mq, count = self._queue_of(request, parts)
+        if mq is not None and (queue := self._served(mq)) is not None:
+            if request.called is not None:
+                urls.by_name(request, mq, count)
                 request.url = None  # its module and method say it
-            return queue, mq, named
+            return queue, mq, []
         more, whole = request.more, request.whole
-        if request.form != FLAT and request.body is not UNSET and request.body not in (None, ""):
+        if request.called is None and request.body is not UNSET and request.body not in (None, ""):
             whole = type(request.body) is list
             more = request.body if whole else [request.body]
         return None, "", list(candidates(parts, query, more, whole=whole))
+
+    def _served(self, mq: str) -> Queue | None:
+        """A queue that takes calls."""
+        queue = self._queues.find(mq)
+        return queue if queue is not None and queue.topic is not None else None
+
+    def _queue_of(self, request: Request, parts: list[str]) -> tuple[str | None, int]:
+        """The queue that a path begins with, and how many of its parts that is; or the one that the request names."""
+        explicit = request.text("mq") if request.called is None else request.called.mq
+        if explicit is not None:
+            return explicit, 0
+        for count in range(min(len(parts), _PARTS), 1, -1):
+            if self._offers.serves(topic := "/".join(parts[:count])):
+                return topic, count
+        if parts and self._queues.find(parts[0]) is not None:
+            return parts[0], 1
+        return None, 0
 
     # A client of the door serves.
 
@@ -108,7 +124,8 @@ class Calls:
         self._forget(key)
         session.busy += 1
         timer = asyncio.get_running_loop().call_later(seconds, self._late, key, seconds)
-        self._expected[key] = Expected(session, request.form, timer, queue.stream)
+        form = HEADERS if request.plain else request.form
+        self._expected[key] = Expected(session, form, timer, queue.stream)
         try:
             await self._publish(queue, request, session.id)
         except BaseException:
@@ -161,7 +178,10 @@ class Calls:
     # A service of the bus.
 
     async def _native(self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float) -> None:
-        fields = {"id": request.ident, "sender": session.id}
+        fields: dict[str, Any] = {"id": request.ident, "sender": session.id}
+        if (url := request.called.url if request.called is not None else request.url) is not None:
+            fields |= {"url": url, "verb": request.called.verb if request.called is not None else request.verb}
+            fields = {name: value for name, value in fields.items() if value is not None}
         allowed = [one for one in asked if self._guard.may(request, "request", one[0])]
         if asked and not allowed:
             raise self._guard.refusal("request", asked[0][0])
@@ -175,7 +195,17 @@ class Calls:
             except NoResponders:
                 continue
             body, coded = bodies.body_of(reply.payload)
+            if coded and request.plain:
+                body, coded = reply.payload, False
             session.answer(request.form, request.ident, OK, body, {"encoding": bodies.BASE64} if coded else None)
+            return
+        root = self._offers.root if request.url is not None else None
+        if root is not None and (queue := self._served(root.mq)) is not None:
+            if not self._guard.may(request, "request", ""):
+                raise self._guard.refusal("request", root.url)
+            urls.by_url(request, root.url)
+            request.head["mq"] = root.mq
+            await self._queued(session, request, queue, root.mq, seconds)
             return
         raise Refused(NOT_FOUND, _nobody(request))
 

@@ -71,7 +71,8 @@ class Commands:
         if self._guard.wanted and cmd != "ping":
             self._guard.check(request)
         if cmd is None:
-            if not request.is_call:
+            if not request.is_call and not (request.at_root and self.offers.root is not None):
+                request.plain = False
                 raise Refused(BAD, NO_CMD)
             self.counters.asked("call")
             self.calls.begin(session, request)
@@ -180,7 +181,7 @@ class Commands:
         session.subscribers[key] = one
         tap.subscribe(one)
         if shown == mq and queue.topic is not None and self._guard.may(request, "serve", queue.topic):
-            await self.offers.add(session, queue.topic, mq)
+            await self.offers.add(session, queue.topic, mq, mq if mq.startswith("/") else None)
 
     async def _tap(self, queue: Queue, mq: str, shown: str) -> Any:
         try:

@@ -5,12 +5,12 @@ An object with a member `headers` that is an object is of the second form, any o
 """
 
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from busway._core import Message
-from busway.gateway import bodies
+from busway.gateway import bodies, bound
 from busway.gateway.statuses import BAD, Refused
 
 FLAT: Final = 0
@@ -20,6 +20,8 @@ Ident: TypeAlias = str | int | float | None
 """What a client may call a request; it is given back as it came."""
 
 UNSET: Final = msgspec.UNSET
+BOUND: Final = "bound"
+"""Field of a call by URL: the URL that its service has bound."""
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -36,11 +38,27 @@ class Malformed(Refused):
         self.ident = ident
 
 
+class Called(NamedTuple):
+    """A call by the path of an HTTP request, as it came."""
+
+    url: str
+    """With its query."""
+    verb: str
+    parts: list[str]
+    """Of the path."""
+    mq: str | None
+    """The queue that the query names."""
+    body: Any
+    kind: str
+    """Content type of the body."""
+
+
 class Request:
     """What somebody asks for, whatever form it came in."""
 
     __slots__ = (
         "body",
+        "called",
         "cmd",
         "form",
         "head",
@@ -72,7 +90,9 @@ class Request:
         """The HTTP method that a message of the second form may have."""
         self.status: Any = None
         self.plain = False
-        """Its control fields were headers of HTTP, and those of its answer are to be."""
+        """The answer over HTTP is the body alone, with control fields as headers of HTTP."""
+        self.called: Called | None = None
+        """What it was if it is a call by the path of an HTTP request."""
         self.more: list[Any] = []
         """Parameters that are not in the path of a call."""
         self.whole = False
@@ -136,7 +156,14 @@ class Request:
     @property
     def is_call(self) -> bool:
         """Whether it asks a service: by a method, or by the URL of one."""
-        return (self.form == FLAT and "method" in self.head) or (self.url is not None and self.url not in {"", "/"})
+        if self.url is not None:
+            return not self.at_root and self.url != ""
+        return self.form == FLAT and "method" in self.head
+
+    @property
+    def at_root(self) -> bool:
+        """Whether it is for the URL `/`, which is a call only if a service has bound that."""
+        return self.url is not None and self.url.partition("?")[0] == "/"
 
 
 def parse(data: bytes | str) -> Request:
@@ -245,10 +272,10 @@ def _flat(
     if fields:
         if "tag" in fields:
             fields["topic"] = fields.pop("tag")
+        url = fields.pop(BOUND, None)
         if "url" in fields and "method" not in fields:  # a call of the other form
-            parts = [part for part in str(fields["url"]).partition("?")[0].split("/") if part]
-            fields |= {"module": parts[-2] if len(parts) > 1 else "", "method": parts[-1] if parts else ""}
-            fields["params"] = body
+            module, method, params = bound.called(str(fields["url"]), url, mq, body)
+            fields |= {"module": module, "method": method, "params": params}
         made = fields | made
     if mark == bodies.PARAMS:
         made["params"] = body
@@ -268,6 +295,7 @@ def _headed(
     window: int | None,
 ) -> dict[str, Any]:
     url, verb, status = fields.pop("url", None), fields.pop("verb", None), fields.pop("status", None)
+    fields.pop(BOUND, None)
     if url is None and "method" in fields:  # a call of the other form
         url = "/".join(("", *(str(fields[key]) for key in ("module", "method") if fields.get(key))))
     head = fields | {"mq": mq, "channel": channel, "source": sender, "id": ident, "offset": str(offset)}
@@ -277,4 +305,7 @@ def _headed(
     made: dict[str, Any] = {"headers": head} | {key: value for key, value in more if value is not None}
     if body is not UNSET:
         made["body"] = body
+    if url is not None:  # some services take nothing for a call that has not all of these
+        made.setdefault("status", None)
+        made.setdefault("body", None)
     return made

@@ -31,6 +31,21 @@ _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
 _LOOKING: Final = frozenset({"query", "ping"})
 """Commands that change nothing. A `sub` and a `take` move their channel."""
+_OURS: Final = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "date",
+        "keep-alive",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers of an answer that a service has no say in, besides those of CORS."""
 _BREATH: Final = 15.0
 """Seconds after which a silent stream says that it is still there."""
 
@@ -229,19 +244,27 @@ def _response(
     form: int, ident: Ident, status: int, body: Any, head: Mapping[str, Any], *, plain: bool = False
 ) -> web.Response:
     """An answer, in its form: JSON, or if it is `plain` the headers of HTTP and the body alone."""
-    shown = status if 200 <= status <= 999 and status not in {204, 205, 304} else OK
+    empty = status in {204, 205, 304}
+    shown = status if 200 <= status <= 999 and (plain or not empty) else OK
     reason = "No Data" if status == 604 else None
     if not plain:
         data = envelope.answer(form, ident, status, body, dict(head))
         return web.Response(status=shown, reason=reason, body=data, content_type=_JSON)
-    headers = {urls.printable(key): urls.printable(value) for key, value in {**head, "id": ident}.items()}
-    headers.pop("content-length", None)
-    if body is None or body is msgspec.UNSET:
-        headers["Content-Type"], data = "text/plain; charset=utf8", b""
+    if body is None or body is msgspec.UNSET or empty:
+        kind, data = "text/plain; charset=utf8", b""
     elif type(body) is str:
-        headers["Content-Type"], data = "text/plain; charset=utf8", body.encode()
+        kind, data = "text/plain; charset=utf8", body.encode()
+    elif type(body) is bytes:
+        kind, data = "application/octet-stream", body
     else:
-        headers["Content-Type"], data = "application/json; charset=utf8", envelope.encoded(body)
+        kind, data = "application/json; charset=utf8", envelope.encoded(body)
+    headers = {"Content-Type": kind}
+    for key, value in {**head, "id": ident}.items():
+        name = urls.printable(key)
+        if name.lower() == "content-type":
+            headers["Content-Type"] = urls.printable(value)
+        elif name.lower() not in _OURS and not name.lower().startswith("access-control-"):
+            headers[name] = urls.printable(value)
     return web.Response(status=shown, reason=reason, body=data, headers=headers)
 
 

@@ -16,7 +16,7 @@ from busway.client.service import Service
 from busway.errors import BusError, HandlerError
 from busway.gateway import bodies
 from busway.gateway.config import Http
-from busway.gateway.envelope import FLAT, HEADERS, UNSET, Ident, Request
+from busway.gateway.envelope import BOUND, FLAT, HEADERS, UNSET, Ident, Request
 from busway.gateway.queues import Queue, Queues
 from busway.gateway.session import Session
 from busway.gateway.statuses import BAD, FAILED, GONE, OK, Refused
@@ -99,6 +99,16 @@ class Offers:
             end = path.rfind("/", 0, end)
         return None
 
+    @property
+    def root(self) -> Bound | None:
+        """The service that has bound the URL `/`, if there is one."""
+        offer = self._offers.get("")
+        return None if offer is None or offer.url is None else Bound(offer.mq, offer.url, "")
+
+    def serves(self, topic: str) -> bool:
+        """Whether a client of the door serves a topic."""
+        return topic in self._offers
+
     async def add(self, session: Session, topic: str, mq: str, url: str | None = None) -> None:
         """A client serves a topic."""
         async with self._changing:
@@ -106,6 +116,7 @@ class Offers:
                 return
             if (offer := self._offers.get(topic)) is not None:
                 offer.owners.add(session.id)
+                offer.url = offer.url or url
                 return
             offer = Offer(mq, url)
             service = self._bus.serve(topic, lambda message: self._asked(offer, message), shared=True)
@@ -132,7 +143,7 @@ class Offers:
             if entry.get("mq", mq) != mq:
                 raise Refused(FAILED, f"bind command, url {entry['url']} is of another mq")
             topic = check_topic(entry["url"].strip("/"), wildcards=False)
-            if is_reserved(topic) or not topic:
+            if is_reserved(topic):
                 raise Refused(BAD, f"bind command, {entry['url']} can't be bound")
             topics[topic] = entry["url"]
         return topics
@@ -211,8 +222,10 @@ def _request(offer: Offer, message: Message) -> Request:
     elif type(body) is msgspec.Raw:
         body = msgspec.json.decode(body)
     if offer.url is not None:
-        request = Request(HEADERS, {}, body, {})
-        request.url = offer.url
+        request = Request(HEADERS, {BOUND: offer.url}, body, {})
+        url, verb = message.fields.get("url"), message.fields.get("verb")  # if a door of another node has sent it
+        request.url = url if type(url) is str else offer.url
+        request.verb = verb if type(verb) is str else None
         return request
     if type(body) is dict and type(body.get("method")) is str:
         return Request(FLAT, body, UNSET, {})

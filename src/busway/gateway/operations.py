@@ -275,7 +275,11 @@ _PATH: Final = (
     Parameter("method", "path", PART, "The method."),
 )
 _PARAMS: Final = Parameter("params", "path", PART, "Arguments, with slashes between them: each is a text.")
-_CALLED: Final = (Answer("200", "What the method returned.", _REPLY), *_REFUSALS)
+_RETURNED: Final[Mapping[str, Schema]] = {JSON: ANY, "text/plain": TEXT, "*/*": ANY}
+_CALLED: Final = (
+    Answer("200", "What the method returned: the body alone, of the content type that the service gives.", _RETURNED),
+    *(Answer(one.status, one.text, _RETURNED) for one in _REFUSALS),
+)
 _ARGUMENTS: Final[Mapping[str, Schema]] = {JSON: {"type": "array"}}
 
 OPERATIONS: Final = (

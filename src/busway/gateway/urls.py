@@ -7,7 +7,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from busway.gateway import envelope
-from busway.gateway.envelope import HEADERS, UNSET, Malformed, Request
+from busway.gateway.bound import named
+from busway.gateway.envelope import HEADERS, UNSET, Called, Malformed, Request
 
 _KEYS: Final = {
     key.lower(): key
@@ -70,21 +71,21 @@ def of(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapping[s
     path = url.partition("?")[0]
     if "cmd" in headers or ("mq" in headers and path == "/"):
         return _headed(verb, url, query, headers, body)
-    named = dict(query)
+    asked = dict(query)
     if type(body) is bytes and body:
         if (request := _whole(body)) is not None:
             return request
-        if "cmd" not in named and path == "/":
+        if "cmd" not in asked and path == "/":
             raise Malformed("json format required")
     sent = _sent(headers, body)
-    if path == "/" or "cmd" in named:
-        given = named.pop("body", UNSET)
-        raw: dict[str, Any] = dict(named)
+    if "cmd" in asked or (path == "/" and not asked.keys().isdisjoint({"method", "mq"})):
+        given = asked.pop("body", UNSET)
+        raw: dict[str, Any] = dict(asked)
         if (value := sent if sent is not UNSET else given) is not UNSET:
             raw["body"] = value
         raw.pop("headers", None)
         return envelope.of(raw)
-    return _called(path, named, _json(sent))
+    return _called(verb, url, asked, headers.get("Content-Type", ""), sent)
 
 
 def _whole(body: bytes) -> Request | None:
@@ -126,30 +127,48 @@ def _headed(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapp
     return request
 
 
-def _called(path: str, named: dict[str, str], body: Any) -> Request:
+def _called(verb: str, url: str, query: dict[str, str], kind: str, sent: Any) -> Request:
     """`/<mq>/<module>/<method>/<parameters>`: a call of a service."""
-    parts = [unquote(part, errors="replace") for part in path.split("/") if part]
-    mq = named.pop("mq", None)
-    if mq is None and parts:
-        mq = parts.pop(0)
-    split = [one for part in named.pop("params", "").split("/") for one in part.split(",") if one]
-    head: dict[str, Any] = {
-        **named,
-        "mq": mq,
-        "ack": False,
-        "module": parts[0] if parts else "index",
-        "method": parts[1] if len(parts) > 1 else "index",
-    }
-    more: list[Any] = split if body is UNSET else [*split, body]
-    if type(body) is list:
-        head["params"] = body
-    else:
-        head["params"] = [*parts[2:], *more]
-    request = envelope.of(head)
-    request.url = "/".join(("", *(quote(part, safe="") for part in (*(mq or "").split("/"), *parts))))
-    request.more = body if type(body) is list else more
-    request.whole = type(body) is list
+    parts = [unquote(part, errors="replace") for part in url.partition("?")[0].split("/") if part]
+    body = _json(sent)
+    mq = query.pop("mq", None)
+    split = [one for part in query.pop("params", "").split("/") for one in part.split(",") if one]
+    whole = type(body) is list
+    more: list[Any] = body if whole else split if body is UNSET else [*split, body]
+    module, method, params = named(parts if mq else parts[1:])
+    first = mq or (parts[0] if parts else None)
+    said = {"mq": first, "ack": False, "module": module, "method": method}
+    request = envelope.of(query | said | {"params": more if whole else [*params, *more]})
+    request.called = Called(_unsigned(url), verb, parts, mq, body if whole else sent, kind)
+    request.plain = True
+    request.more, request.whole = more, whole
+    path = [*mq.split("/"), *parts] if mq else parts
+    request.url = "/" + "/".join(quote(part, safe="") for part in path)
     return request
+
+
+def _unsigned(url: str) -> str:
+    """A URL without the key and the signature in its query, which are not for the service."""
+    path, mark, query = url.partition("?")
+    rest = "&".join(part for part in query.split("&") if part.partition("=")[0] not in {"apiKey", "signature"})
+    return path + mark + rest if rest else path
+
+
+def by_name(request: Request, mq: str, count: int) -> None:
+    """Have a call by path say its queue, which is the first `count` parts, its module, its method and its parameters."""
+    assert request.called is not None
+    module, method, params = named(request.called.parts[count:])
+    request.head |= {"mq": mq, "module": module, "method": method}
+    request.head["params"] = request.more if request.whole else [*params, *request.more]
+
+
+def by_url(request: Request, bound: str) -> None:
+    """Have a call say its URL, for the service that has bound this one: as it came, with the method of HTTP and its body."""
+    if (called := request.called) is not None:
+        kind = called.kind if called.body is not UNSET and not request.whole else ""
+        request.head = {"content-type": kind} if kind else {}
+        request.url, request.verb, request.body = called.url, called.verb, called.body
+    request.head[envelope.BOUND] = bound
 
 
 def _sent(headers: Mapping[str, str], body: Any) -> Any:
