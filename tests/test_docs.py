@@ -219,3 +219,17 @@ def test_readme_begins_with_run_and_test():
     head = "\n".join((ROOT / "README.md").read_text().splitlines()[:20])
     assert "make run" in head
     assert "make test" in head
+
+
+def test_readme_shows_one_run():
+    """The figures of its table are those of the run that the picture shows."""
+    readme, run = (ROOT / "README.md").read_text(), (ROOT / "benchmarks/results/latest.md").read_text()
+    assert "older run" not in readme
+    found = {
+        text: f"{int(rate.replace(',', '')) / 1e6:.2g}"
+        for text, rate in re.findall(r"^\| ((?:busway-tcp batch)|zeromq|nats) \| ([\d,]+) \|", run, re.MULTILINE)[:3]
+    }
+    (row,) = re.findall(r"^\| one publisher to one subscriber, batches \| (.*) \|$", readme, re.MULTILINE)
+    assert [cell.removesuffix(" M/s") for cell in row.split(" | ")] == [
+        f"{float(found[name]):.{digits}f}" for name, digits in (("busway-tcp batch", 1), ("zeromq", 2), ("nats", 2))
+    ]
