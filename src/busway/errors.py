@@ -15,7 +15,7 @@
     ├── NoResponders                nobody serves this topic
     │   └── NoConsumers             nobody took the push
     ├── ServiceError                the request reached a service and failed there
-    │   ├── HandlerError            the service raised; the reason is its text
+    │   ├── HandlerError            .code, .details; the service raised; the reason is its text
     │   └── ServiceGone             the service's connection ended before it replied
     ├── Rejected                    the broker said no: change the call
     │   ├── InvalidTopic            (also ValueError)
@@ -29,7 +29,7 @@
     │   └── Forbidden               reserved, not allowed, or credentials refused
     ├── Reject                      raised by a handler of a channel: the message becomes a dead letter at once
     ├── SlowConsumer                .missed; too slow under the policy "disconnect"
-    ├── PayloadError                (also ValueError) .topic, .field; a payload that doesn't fit its type, or is not JSON
+    ├── PayloadError                (also ValueError) .topic, .field, .position; a payload that doesn't fit its type, or is not JSON
     └── ProtocolError               the rules of the wire were broken
         ├── LocalProtocolError      by this program
         └── RemoteProtocolError     by the other side
@@ -40,7 +40,12 @@ The codes are those of the wire protocol; `from_code` finds the class of one.
 # ruff: noqa: N818, the names say what happened
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from busway.positions import Position
 
 
 class Code(IntEnum):
@@ -162,7 +167,25 @@ class ServiceError(BusError):
 
 
 class HandlerError(ServiceError):
+    """A service raised. A handler raises it itself to choose what the requester gets.
+
+    ::
+
+        raise busway.HandlerError("no such account", code="no_account", details={"account": 7})
+
+    `code` is the service's own, a text; if the service named none it is the name of the exception that the handler raised, or
+    Code.HANDLER_ERROR. `details` is a map of whatever fields can hold, empty if there is nothing to say.
+    """
+
     default = Code.HANDLER_ERROR
+    code: int | str  # type: ignore[assignment]  # the service's own, where that of other errors is the broker's
+
+    def __init__(
+        self, reason: str = "", *, code: int | str | None = None, details: "Mapping[str, Any] | None" = None
+    ) -> None:
+        super().__init__(reason)
+        self.code = self.default if code is None else code
+        self.details: dict[str, Any] = {} if details is None else dict(details)
 
 
 class ServiceGone(ServiceError):
@@ -234,11 +257,14 @@ class SlowConsumer(BusError):
 
 
 class PayloadError(BusError, ValueError):
-    def __init__(self, topic: str, field: str = "", reason: str = "") -> None:
+    """`topic` and `position` are those of the message; the position is None if it is not stored, or not known."""
+
+    def __init__(self, topic: str, field: str = "", reason: str = "", position: "Position | None" = None) -> None:
         super().__init__(reason)
-        self.args = (topic, field, reason)
+        self.args = (topic, field, reason, position)
         self.topic = topic
         self.field = field
+        self.position = position
 
     @property
     def brief(self) -> str:
@@ -250,7 +276,8 @@ class PayloadError(BusError, ValueError):
     def __str__(self) -> str:
         place = f"field {self.field!r} of " if self.field else ""
         source = f"a message on topic {self.topic!r}" if self.topic else "a payload"
-        return f"{place}{source}: {self.reason}"
+        stored = f" (position {self.position})" if self.position is not None else ""
+        return f"{place}{source}{stored}: {self.reason}"
 
 
 class ProtocolError(BusError):
@@ -312,6 +339,16 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.REFUSED: ServiceError,
     Code.FORBIDDEN: Forbidden,
 }
+
+
+def from_reply(code: int, reason: str, fields: "Mapping[str, Any]") -> BusError:
+    """The error of a REPLY: that of its code; what the service raised has the code and the details of the fields."""
+    if code != Code.HANDLER_ERROR:
+        return from_code(code, reason)
+    own, details = fields.get("code"), fields.get("details")
+    return HandlerError(
+        reason, code=own if isinstance(own, str) else None, details=details if isinstance(details, dict) else None
+    )
 
 
 def from_code(code: int, reason: str) -> BusError:

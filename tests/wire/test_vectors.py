@@ -11,6 +11,7 @@ import pytest
 
 from busway import _core, errors
 from busway.broker import channel_frames
+from busway.client.service_errors import described
 from busway.fields import compile_where, encode_fields
 from busway.positions import Position
 from busway.since import Since, encode_since
@@ -170,7 +171,11 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
     ("serve",): (ALICE, 2, lambda made: made.serve(1, "sum")),
     ("topic-sum", "request"): (BOB, 1, sends_topic_first(wire.REQUEST, "sum", b"[1,2]", aux=5000)),
     ("reply",): (ALICE, 0, lambda made: made.reply(1, b"3")),
-    ("reply-error",): (ALICE, 0, lambda made: made.reply(2, "no numbers", code=43)),
+    ("reply-error",): (
+        ALICE,
+        0,
+        lambda made: made.reply(2, "no numbers", code=43, fields=described("no_numbers", None, "sum")),
+    ),
     ("cancel",): (BOB, 0, lambda made: made.cancel(5)),
     ("unserve",): (ALICE, 3, lambda made: made.unserve(1)),
     ("topic-eth", "push"): (BOB, 6, sends_topic_first(wire.PUSH, "price/eth", b"job")),
@@ -331,6 +336,7 @@ def test_replies(name: str, number: int, code: int, payload: bytes) -> None:
     (event,) = feed(made, name)
     assert event[:3] == (_core.EVENT_REPLY, number, code)
     assert (event[4].payload, event[4].kind, event[4].topic, event[4].last) == (payload, "reply", "sum", True)
+    assert event[4].fields == ({"code": "no_numbers"} if code == 43 else {})
 
 
 def test_partial_replies_end_with_one_that_is_not() -> None:

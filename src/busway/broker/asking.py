@@ -22,12 +22,14 @@ from busway.broker.attempts import (
     Ask,
     Attempt,
     Call,
+    Failure,
     Moved,
     Phase,
     Request,
     Terms,
     Willing,
     error,
+    failed,
     is_map,
     late,
 )
@@ -130,7 +132,7 @@ class Asking(Asked):
         attempt.settled = not flags & PARTIAL
         if request.gather and not is_map(fields):
             return self._failed(
-                attempt, Code.HANDLER_ERROR, b"the reply has fields that can't be read", now, good=False
+                attempt, Failure(Code.HANDLER_ERROR, b"", b"the reply has fields that can't be read"), now, good=False
             )
         if flags & ERROR and far and request.gather and (fields or flags & PARTIAL):
             # Of one of the clients there, who is named if its reply came as far as here.
@@ -142,7 +144,7 @@ class Asking(Asked):
                 return self._go_on(request, now)
             # To decline is no fault of the provider, and a node that answers works.
             good = True if far else None if code == Code.REFUSED else False
-            return self._failed(attempt, code or Code.HANDLER_ERROR, payload, now, good=good)
+            return self._failed(attempt, Failure(code or Code.HANDLER_ERROR, fields, payload), now, good=good)
         if flags & PARTIAL:
             # More is promised, so its time begins anew.
             self._give_time(attempt, now)
@@ -161,11 +163,11 @@ class Asking(Asked):
         attempt.settled = True
         if gone:
             text = f"the connection of {attempt.provider.name} ended before it had the request"
-            return self._failed(attempt, Code.SERVICE_GONE, text.encode(), now, good=None)
+            return self._failed(attempt, Failure(Code.SERVICE_GONE, b"", text.encode()), now, good=None)
         size = len(attempt.request.frame)
         why = f"doesn't keep up, or takes no message of {size} bytes" if attempt.provider.far else "doesn't keep up"
         text = f"the service {attempt.request.topic!r} of {attempt.provider.name} {why}"
-        return self._failed(attempt, Code.TOO_MANY_PENDING, text.encode(), now, good=None)
+        return self._failed(attempt, Failure(Code.TOO_MANY_PENDING, b"", text.encode()), now, good=None)
 
     def leave(self, conn: int, service: int, now: float) -> list[Action]:
         """A client gives a service up. It finishes what it has, and is asked no more."""
@@ -192,7 +194,8 @@ class Asking(Asked):
                 attempt.settled = True
                 done = "replied" if attempt.phase is Phase.AT_WORK else "said whether it is willing"
                 text = f"the connection of {provider.name} ended before it {done}"
-                actions += self._failed(attempt, Code.SERVICE_GONE, text.encode(), now, good=False)
+                failure = Failure(Code.SERVICE_GONE, b"", text.encode())
+                actions += self._failed(attempt, failure, now, good=False)
         return actions
 
     def expire(self, now: float) -> list[Action]:
@@ -203,7 +206,7 @@ class Asking(Asked):
                 actions += self._out_of_time(item, now)
             else:
                 text = late(item, f"{item.request.each:g} s")
-                actions += self._failed(item, Code.SERVICE_GONE, text, now, good=False)
+                actions += self._failed(item, Failure(Code.SERVICE_GONE, b"", text), now, good=False)
         return actions
 
     # What follows from it.
@@ -293,19 +296,19 @@ class Asking(Asked):
             return []
         return [Terms(attempt.provider.conn, attempt.call, attempt.request.each)]
 
-    def _failed(self, attempt: Attempt, code: int, payload: bytes, now: float, *, good: bool | None) -> list[Action]:
+    def _failed(self, attempt: Attempt, failure: Failure, now: float, *, good: bool | None) -> list[Action]:
         """One who was at work gives no good answer, or one who was asked none at all."""
         request, at_work = attempt.request, attempt.phase is Phase.AT_WORK
         self._end(attempt, now, good=good)
         if request.gather:
-            told = self._reply(request, attempt.provider, ERROR | PARTIAL, code, b"", payload)
+            told = self._reply(request, attempt.provider, ERROR | PARTIAL, *failure)
             return [told] if request.attempts else [*self._last(request, [told], now)]
         if not at_work:
             return self._go_on(request, now)
         if request.spoken:
             self._close(request, now)
-            return [self._reply(request, attempt.provider, ERROR, code, b"", payload)]
-        request.error = code, payload.decode(errors="replace")
+            return [self._reply(request, attempt.provider, ERROR, *failure)]
+        request.error = failure._replace(payload=failure.payload.decode(errors="replace").encode())
         return self._go_on(request, now)
 
     def _failed_there(
@@ -333,8 +336,8 @@ class Asking(Asked):
             ]
             return [*self._last(request, names, now)]
         self._close(request, now)
-        code, text = request.error or (Code.SERVICE_GONE, f"no answer within {time}")
-        return [error(request.conn, request.number, code, text)]
+        failure = request.error or Failure(Code.SERVICE_GONE, b"", f"no answer within {time}".encode())
+        return [failed(request.conn, request.number, failure)]
 
     def _last(self, request: Request, answers: list[Answer], now: float) -> list[Answer]:
         """Make these the end of the request."""
@@ -348,7 +351,7 @@ class Asking(Asked):
         if request.gather and request.spoken:
             return Answer(request.conn, request.number, END, 0, b"", b"")
         if request.error is not None:
-            return error(request.conn, request.number, *request.error)
+            return failed(request.conn, request.number, request.error)
         aside = sum(not one.free(now) for one in self._for(request))
         text = f"nobody is willing to answer {request.topic!r}: {request.asked} asked, {aside} set aside after failures"
         return error(request.conn, request.number, Code.NO_RESPONDERS, text)

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from busway.broker.flags import ERROR
+from busway.broker.flags import ERROR, FIELDS
 from busway.broker.providers import Provider
 from busway.settings import Scope
 
@@ -40,6 +40,14 @@ class Answer(NamedTuple):
     conn: int
     number: int
     flags: int
+    code: int
+    fields: bytes
+    payload: bytes
+
+
+class Failure(NamedTuple):
+    """Why a provider gave no good answer; the fields are those of its reply."""
+
     code: int
     fields: bytes
     payload: bytes
@@ -100,7 +108,7 @@ class Request:
     willing: deque["Attempt"] = field(default_factory=deque)
     tried: set[Provider] = field(default_factory=set)
     asked: int = 0
-    error: tuple[int, str] | None = None
+    error: Failure | None = None
     spoken: bool = False
     """Whether the requester has been told something already: then nobody else can begin from the start."""
     over: bool = False
@@ -152,4 +160,9 @@ def is_map(fields: bytes) -> bool:
 
 
 def error(conn: int, number: int, code: int, text: str) -> Answer:
-    return Answer(conn, number, ERROR, code, b"", text.encode())
+    return failed(conn, number, Failure(code, b"", text.encode()))
+
+
+def failed(conn: int, number: int, failure: Failure) -> Answer:
+    """The failure of the last provider, to the requester."""
+    return Answer(conn, number, ERROR | (FIELDS if failure.fields else 0), *failure)

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, is_typeddict
 import msgspec
 
 from busway.errors import PayloadError
+from busway.message import Message
 
 Encoding = Literal["json", "msgpack"]
 T = TypeVar("T")
@@ -56,6 +57,13 @@ class Codec(Generic[T]):
             field, reason = _explain(error)
             raise PayloadError(topic, field, f"{reason} (type {self.name})") from error
 
+    def read(self, message: Message) -> T:
+        """The value of a message; the error of one that does not fit names its topic and its position."""
+        try:
+            return self.decode(message.topic, message.payload)
+        except PayloadError as error:
+            raise PayloadError(error.topic, error.field, error.reason, message.position) from error.__cause__
+
     def _prepare(self) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         made = _pydantic(self.type, self.encoding) if hasattr(self.type, "__pydantic_validator__") else None
         if made is None:
@@ -70,6 +78,16 @@ def encode_any(topic: str, value: object) -> bytes:
         return _ANY.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PayloadError(topic, "", f"can't be encoded as json: {error}") from error
+
+
+def no_json(message: Message, error: Exception) -> Exception:
+    """The error of message.json(), for what the decoder raised; anything but a payload that is not JSON stays as it is."""
+    if not isinstance(error, ValueError | RecursionError):
+        return error
+    field, reason = _explain(error)
+    made = PayloadError(message.topic, field, reason, message.position)
+    made.__cause__ = error
+    return made
 
 
 def _hook(value: object) -> object:

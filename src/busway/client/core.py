@@ -30,6 +30,7 @@ from busway.errors import (
     Forked,
     LocalProtocolError,
     from_code,
+    from_reply,
 )
 from busway.fields import Fields, encode_fields
 from busway.positions import Position
@@ -320,7 +321,7 @@ class Core:
         if code == 0:
             future.set_result(part if flags & END and part is not None else message)
         else:
-            future.set_exception(from_code(code, message.text))
+            future.set_exception(from_reply(code, message.text, message.fields))
 
     def _result(self, event: Row) -> None:
         _, number, code, value, text = event

@@ -13,7 +13,7 @@ from weakref import ref
 from busway._core import Message
 from busway.client.core import END, PARTIAL, Core
 from busway.client.sending import GATHER, REQUEST, limits, scope_flags
-from busway.errors import BusError, LimitExceeded, LocalProtocolError, PayloadError, ServiceError, Timeout, from_code
+from busway.errors import BusError, LimitExceeded, LocalProtocolError, PayloadError, ServiceError, Timeout, from_reply
 from busway.message import Failed, Replies
 from busway.settings import Scope
 
@@ -109,7 +109,7 @@ class Gathering(Generic[M]):
         if self._over:
             return
         last = not flags & PARTIAL
-        error = from_code(code, message.text) if code else None
+        error = from_reply(code, message.text, message.fields) if code else None
         if error is not None and not isinstance(error, ServiceError) and not message.sender:
             self.end(error)  # of the broker: nobody is there, or it allows no more
             return

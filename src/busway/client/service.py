@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import CoroutineType
@@ -19,11 +19,21 @@ from busway.client.connection import Connection
 from busway.client.core import END, PARTIAL, Core
 from busway.client.part import WAIT, Part
 from busway.client.sending import scope_flags
+from busway.client.service_errors import described, explained
 from busway.client.shown import ShowsMessage
 from busway.client.tasks import EAGER, finish
 from busway.client.typed import outgoing
 from busway.client.willing import Asks, Willing
-from busway.errors import BusError, Closed, Code, Disconnected, HandlerError, LocalProtocolError
+from busway.errors import (
+    BusError,
+    Closed,
+    Code,
+    Disconnected,
+    HandlerError,
+    LimitExceeded,
+    LocalProtocolError,
+    PayloadError,
+)
 from busway.settings import Scope, Wait, check_wait
 
 log = logging.getLogger("busway.client")
@@ -38,6 +48,8 @@ _END: Final = object()
 """In place of a reply: there is none."""
 _BACKLOG: Final = 65_536
 """Requests that wait for the handler; more are refused."""
+_TEXT: Final = 1024
+"""Characters of an error's text that are sent if all of it is too long."""
 _WAITING: Final = 128 * 1024
 """Bytes of replies that may wait to be written before a service that answers in parts has to wait."""
 
@@ -61,15 +73,22 @@ class Request(ShowsMessage):
         else:
             await self._service.room(connection)
 
-    async def fail(self, text: str) -> None:
-        """Answer it with an error, which the requester gets as HandlerError."""
-        self._answer(text, 0, Code.HANDLER_ERROR)
+    async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        fields = described(code, details, self.topic)
+        self._answer(text, 0, Code.HANDLER_ERROR, fields)
         self._connection = None
 
-    def _answer(self, payload: bytes | str, flags: int, code: int = Code.OK) -> Connection:
+    async def refuse(self, error: PayloadError) -> None:
+        """Answer it with the error of a payload that does not fit."""
+        text, fields = explained(error, self.topic)
+        self._answer(text, 0, Code.HANDLER_ERROR, fields)
+        self._connection = None
+
+    def _answer(self, payload: bytes | str, flags: int, code: int = Code.OK, fields: bytes = b"") -> Connection:
         if (connection := self._connection) is None:
             raise LocalProtocolError("this request has been answered already")
-        self._service.answer(connection, self._call, payload, flags=flags, code=code)
+        self._service.answer(connection, self._call, payload, flags=flags, code=code, fields=fields)
         return connection
 
 
@@ -145,7 +164,16 @@ class Service(Part):
         """The broker wants to know whether a request would be taken."""
         self._asks.asked(connection, call, message)
 
-    def answer(self, connection: Connection, call: int, payload: bytes | str, *, flags: int = 0, code: int = 0) -> None:
+    def answer(
+        self,
+        connection: Connection,
+        call: int,
+        payload: bytes | str,
+        *,
+        flags: int = 0,
+        code: int = 0,
+        fields: bytes = b"",
+    ) -> None:
         """Send a reply by the connection its request came by; Disconnected if that is gone."""
         core = self._core
         if connection.over or connection is not core.connection:
@@ -155,7 +183,7 @@ class Service(Part):
         if alone := self._running <= 1 and not self._queue:
             connection.hold_back()
         try:
-            core.session.reply(call, payload, code=code, flags=flags)
+            core.session.reply(call, payload, code=code, flags=flags, fields=fields)
         except BaseException:
             connection.flush()
             raise
@@ -255,14 +283,20 @@ class Service(Part):
 
     def _failed(self, connection: Connection, call: int, error: Exception) -> None:
         if isinstance(error, HandlerError):  # raised on purpose, with the words for the requester
-            self._say(connection, call, error.reason, Code.HANDLER_ERROR)
+            fields = described(error.code, error.details, self.topic)
+            self._say(connection, call, error.reason, Code.HANDLER_ERROR, fields)
             return
         self._core.report(error, "the service", self.topic)
-        self._say(connection, call, f"{type(error).__name__}: {error}", Code.HANDLER_ERROR)
+        text, fields = explained(error, self.topic)
+        self._say(connection, call, text, Code.HANDLER_ERROR, fields)
 
-    def _say(self, connection: Connection, call: int, text: str, code: int) -> None:
+    def _say(self, connection: Connection, call: int, text: str, code: int, fields: bytes = b"") -> None:
         try:
-            self.answer(connection, call, text, code=code)
+            try:
+                self.answer(connection, call, text, code=code, fields=fields)
+            except LimitExceeded as error:
+                log.warning("an error of the service %r is sent without its details: %s", self.topic, error)
+                self.answer(connection, call, text[:_TEXT], code=code)
         except BusError as error:
             log.debug("an error of %r could not be told: %s", self.topic, error)
 

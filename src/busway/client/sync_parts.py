@@ -6,7 +6,7 @@ handed out belong to the subscription, so an interrupt loses none. Made by sync.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -194,9 +194,9 @@ class _Answerable:
         """Answer it; unless this is the `last` reply, more may follow."""
         self._portal.call(lambda: self._inner.reply(payload, last=last))
 
-    def fail(self, text: str) -> None:
-        """Answer it with an error, which the requester gets as HandlerError."""
-        self._portal.call(lambda: self._inner.fail(text))
+    def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        self._portal.call(lambda: self._inner.fail(text, code=code, details=details))
 
 
 class Request(_Answerable, ShowsMessage):

@@ -75,7 +75,7 @@ class Kind(Generic[T]):
     def receive(self, message: Message) -> "Received[T]":
         """A message with its value; the word that everything kept has been handed over has none."""
         try:
-            value = self.codec.decode(message.topic, message.payload)
+            value = self.codec.read(message)
         except PayloadError:
             if message.kind != "notify":
                 raise
@@ -84,7 +84,7 @@ class Kind(Generic[T]):
 
     def receive_reply(self, message: Message) -> "Received[Any]":
         """A reply with its value."""
-        return _received(message, self.reply_codec().decode(message.topic, message.payload))
+        return _received(message, self.reply_codec().read(message))
 
     def reply_codec(self) -> Codec[Any]:
         if self.reply is None:
@@ -120,7 +120,7 @@ class Kind(Generic[T]):
 
     def asking(self, ask: Callable[[T], bool | Awaitable[bool]]) -> Callable[[Message], bool | Awaitable[bool]]:
         """What a service is asked with, taking messages."""
-        return lambda message: ask(self.codec.decode(message.topic, message.payload))
+        return lambda message: ask(self.codec.read(message))
 
 
 class _ProtocolMeta(msgspec.StructMeta):
@@ -225,8 +225,8 @@ def decode(cls: type[T], message: Message | bytes) -> T:
 
     The encoding is that of the protocol. A type that is no protocol, such as the one of a reply, is read as JSON.
     """
-    topic, payload = ("", message) if isinstance(message, bytes) else (message.topic, message.payload)
-    return _codec_for(cls).decode(topic, payload)
+    codec = _codec_for(cls)
+    return codec.decode("", message) if isinstance(message, bytes) else codec.read(message)
 
 
 def encode(value: object) -> bytes:

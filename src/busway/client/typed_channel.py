@@ -80,7 +80,7 @@ def reading(kind: Kind[T], made: Callable[[str, T], R]) -> Callable[[Message], R
     """Makes a message of a channel a typed one."""
 
     def read(message: Message) -> R:
-        typed = made(message.topic, kind.codec.decode(message.topic, message.payload))
+        typed = made(message.topic, kind.codec.read(message))
         typed.message = message
         return typed
 

@@ -4,7 +4,7 @@ A payload that doesn't fit its type raises PayloadError with topic and field, or
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -136,8 +136,9 @@ class TypedRequest(Generic[T]):
         """Answer it; unless this is the `last` reply, more may follow."""
         await self._inner.reply(self._kind.reply_codec().encode(self.topic, value), last=last)
 
-    async def fail(self, text: str) -> None:
-        await self._inner.fail(text)
+    async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        await self._inner.fail(text, code=code, details=details)
 
 
 class TypedService(Wrapper, Generic[T]):
@@ -167,7 +168,7 @@ class TypedService(Wrapper, Generic[T]):
         try:
             value = self._kind.codec.decode(request.topic, request.message.payload)
         except PayloadError as error:
-            await request.fail(f"PayloadError: {error}")
+            await request.refuse(error)
             self._report(error)
             return None
         return TypedRequest(request, self._kind, value)

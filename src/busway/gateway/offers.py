@@ -195,7 +195,7 @@ class Offers:
             del self._waiting.answers[ident], self._waiting.streams[ident]
         payload = bodies.payload_of(body)[0]
         if status != OK:
-            raise HandlerError(payload if isinstance(payload, str) else payload.decode())
+            raise HandlerError(payload if isinstance(payload, str) else payload.decode(), code=str(status))
         return payload
 
     def pending(self, stream: str) -> bool:

@@ -45,7 +45,6 @@ _BY_CODE: Final[dict[int, int]] = {
 _BY_CLASS: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (Forbidden, FORBIDDEN),
     (NoResponders, NOT_FOUND),
-    (HandlerError, FAILED),
     (ServiceGone, GONE),
     (Timeout, LATE),
     (Closed, AWAY),
@@ -63,12 +62,21 @@ class Refused(Exception):  # noqa: N818, it says what happened
         self.text = text
 
 
+def _of_service(code: int | str) -> int:
+    """The status that a service chose, by a code such as "404"; that of a payload which does not fit; else FAILED."""
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit() and code[0] in "45":
+        return int(code)
+    return BAD if code == "PayloadError" else FAILED
+
+
 def told(error: Exception) -> tuple[int, str]:
     """Status and text for an error of the bus, or of a value that was given."""
     if isinstance(error, Refused):
         return error.status, error.text
     if isinstance(error, BusError) and (status := _BY_CODE.get(error.code)) is not None:
         return status, str(error)
+    if isinstance(error, HandlerError):
+        return _of_service(error.code), str(error)
     for kind, status in _BY_CLASS:
         if isinstance(error, kind):
             return status, str(error)

@@ -241,11 +241,24 @@ unsafe extern "C" fn json(message: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     let value = decode.and_then(|decode| decode.call1((PyBytes::new(py, bytes_of(py, message)),)));
     value.map_or_else(
         |error| {
-            error.restore(py);
+            // Attached anew, so that what is dropped on this way counts as dropped by an attached thread.
+            Python::attach(|py| no_json(py, message, error).restore(py));
             ptr::null_mut()
         },
         Bound::into_ptr,
     )
+}
+
+/// The error of a payload that is not JSON, which names the message's topic and position.
+fn no_json(py: Python<'_>, message: *mut ffi::PyObject, error: PyErr) -> PyErr {
+    static EXPLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // SAFETY: called with a message.
+    let message = unsafe { Bound::from_borrowed_ptr(py, message) };
+    let error = error.into_value(py);
+    EXPLAIN
+        .import(py, "busway.client.codec", "no_json")
+        .and_then(|explain| explain.call1((message, error)))
+        .map_or_else(|failed| failed, PyErr::from_value)
 }
 
 unsafe extern "C" fn repr(message: *mut ffi::PyObject) -> *mut ffi::PyObject {

@@ -1,0 +1,45 @@
+"""What a service tells the requester of an error: its text, and a code and details as fields of the reply."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from busway.errors import InvalidFields, PayloadError
+from busway.fields import encode_fields
+
+log = logging.getLogger("busway.client")
+
+_MOST: Final = 256
+"""Characters of a code."""
+
+
+def described(code: int | str | None, details: Mapping[str, Any] | None, topic: str) -> bytes:
+    """The fields of an error; what fields can't hold is left out, so that the requester gets the error in any case."""
+    fields: dict[str, Any] = {}
+    if isinstance(code, str) and code:
+        fields["code"] = code[:_MOST]
+    if not details:
+        return _packed(fields, topic)
+    try:
+        return encode_fields(fields | {"details": msgspec.to_builtins(dict(details), str_keys=True, enc_hook=str)})
+    except (InvalidFields, TypeError, ValueError, RecursionError) as error:
+        log.warning("an error of the service %r is sent without its details, which fields can't hold: %s", topic, error)
+        return _packed(fields, topic)
+
+
+def _packed(fields: dict[str, Any], topic: str) -> bytes:
+    try:
+        return encode_fields(fields)
+    except InvalidFields as error:
+        log.warning("an error of the service %r is sent without its code: %s", topic, error)
+        return b""
+
+
+def explained(error: Exception, topic: str) -> tuple[str, bytes]:
+    """Text and fields of what a handler raised: its type is the code, which callers may rely on."""
+    details = None
+    if isinstance(error, PayloadError):
+        details = {"topic": error.topic, "field": error.field, "reason": error.reason}
+    return f"{type(error).__name__}: {error}", described(type(error).__name__, details, topic)
