@@ -24,6 +24,12 @@ EXPECTED = {
         "nobody to greet",
         "nobody serves: ",
     ],
+    "typed_orders.py": [
+        "orders/eu 1: billed\norders/eu 2: has only 5\norders/us 4: billed\n",
+        "dead: account 9 is unknown\n",
+        "dead: $.amount: expected int, got str (type OrderPlaced)\n",
+        "refused: PayloadError account\n",
+    ],
     "chat.py": [
         "alice in the lobby (lobby/alice)\n  lobby/alice: hello lobby\n  */alice: I am leaving\n",
         "everybody in the lobby (lobby/*)\n",
@@ -71,7 +77,10 @@ EXPECTED = {
     "mutual_tls.py": ["the broker knows this client as sensor-7.example.org", "without a certificate: "],
 }
 
-RAISES = {"request_reply.py"}  # a handler of it does, on purpose, and that is logged
+RAISES = {
+    "request_reply.py",
+    "typed_orders.py",
+}  # a handler of it does, or a payload does not fit, on purpose, and that is logged
 
 
 def test_every_example_is_run():

@@ -9,7 +9,7 @@ PUBLIC = """
     ANY TLS AckLate Backoff Buffer Bus BusError Caller Channel ChannelInfo ChannelPart Closed Cluster ConnectFailed DataFailed DeadLetter Delivered Disconnected Event EventStream Expr Failed Forbidden Forked Gathering
     HandlerError Http InvalidFields InvalidPattern InvalidRule InvalidTopic LimitExceeded ListenFailed LocalProtocolError
     Message MountFailed NoConsumers NoResponders Offline OutOfRange PayloadError Placed Policy Position Positions Protocol ProtocolError Received Redrive Reject Rejected RemoteProtocolError Replies Request Scope Server Service ServiceError
-    ServiceGone ServiceTaken Settings SlowConsumer StoreFailed StoredTopic Stream StreamConfig StreamInfo StreamPart Subscription Timeout TypedChannel TypedRequest TypedService TypedSubscription
+    ServiceGone ServiceTaken Settings SlowConsumer StoreFailed StoredTopic Stream StreamConfig StreamInfo StreamPart Subscription Timeout TypedChannel TypedRequest TypedService TypedSubscription WithReply
     __version__ connect decode encode expr matches protocol run serve
 """
 

@@ -395,3 +395,48 @@ async def test_start_and_close_as_the_untyped_forms(net: Net):
     assert subscription.closed
     with pytest.raises(busway.NoResponders):
         await bus.request("x", Ask(name="Alice"), timeout=60)
+
+
+class Balance(pydantic.BaseModel):
+    amount: int
+
+
+class GetBalance(pydantic.BaseModel, busway.WithReply[Balance]):
+    account: int
+
+
+busway.protocol(GetBalance, prefix="balance", encoding="msgpack")
+
+
+@busway.protocol(prefix="double")
+@dataclass
+class Double(busway.WithReply[int]):
+    number: int
+
+
+async def test_models_and_dataclasses_declare_their_reply(net: Net):
+    one, two = await net.connect(), await net.connect()
+
+    async def balance(request: GetBalance) -> Balance:
+        return Balance(amount=request.account)
+
+    async with one.serve(GetBalance, "", balance), one.serve(Double, "", lambda double: 2 * double.number):
+        assert await two.request("", GetBalance(account=7)) == Balance(amount=7)
+        assert await two.request("", Double(number=4)) == 8
+        (reply,) = await two.request_all("", Double(number=5))
+        assert (reply.topic, reply.value) == ("double", 10)
+
+
+async def test_the_requester_names_the_type_of_the_reply(net: Net):
+    one, two = await net.connect(), await net.connect()
+    async with one.serve("sum", lambda message: sum(message.json())):
+        assert await two.request("sum", [1, 2], reply=int) == 3
+        with pytest.raises(busway.PayloadError, match="'sum'"):
+            await two.request("sum", b"[1, 2]", reply=str)
+        assert [one.value for one in await two.request_all("sum", [1], reply=int)] == [1]
+        assert [one.value async for one in two.request_many("sum", b"[1]", reply=int)] == [1]
+
+
+def test_a_reply_is_declared_once():
+    with pytest.raises(TypeError, match="different types"):
+        busway.protocol(Double, prefix="double", reply=str)

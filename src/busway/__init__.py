@@ -6,7 +6,7 @@ from busway.broker import Server
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
 from busway.client.channel import Channel
 from busway.client.streams import Stream
-from busway.client.typed import Protocol, Received, decode, encode, protocol
+from busway.client.typed import Protocol, Received, WithReply, decode, encode, protocol
 from busway.client.typed_channel import Delivered, TypedChannel
 from busway.client.typed_wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
@@ -128,6 +128,7 @@ __all__ = [
     "TypedRequest",
     "TypedService",
     "TypedSubscription",
+    "WithReply",
     "__version__",
     "connect",
     "decode",

@@ -1,14 +1,14 @@
 """The verbs of a bus that are answered: push, and requests with one reply or with those of all who are willing."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
 from busway._core import Message
 from busway.checks import check_timeout
 from busway.client.core import Core
 from busway.client.replies import Gathering
 from busway.client.sending import PUSH, REQUEST, Sender, limits, scope_flags
-from busway.client.typed import Protocol, Received, kind_of, outgoing
+from busway.client.typed import Declares, Received, outgoing, receive_reply, reply_codec
 from busway.fields import Fields
 from busway.message import Replies
 from busway.settings import Scope, check_scope
@@ -18,7 +18,19 @@ Plain: TypeAlias = (
 )
 """Payloads that are no protocol values, so that the reply to them is a Message."""
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 R = TypeVar("R")
+
+
+class RequestOptions(TypedDict, total=False):
+    """The keyword arguments of requests."""
+
+    fields: Fields | None
+    timeout: float | None
+    each: float | None
+    scope: Scope
 
 
 class Asking:
@@ -48,52 +60,33 @@ class Asking:
         await self._sender.ask(PUSH, topic, payload, timeout, each=far, fields=packed)
 
     @overload
-    async def request(
-        self,
-        topic: str,
-        payload: Plain = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Message: ...
+    async def request(self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]") -> Message: ...
+
+    @overload
+    async def request(self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]") -> R: ...
 
     @overload
     async def request(
-        self,
-        topic: str,
-        payload: Protocol[R],
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
     ) -> R: ...
 
     @overload
-    async def request(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Any: ...
+    async def request(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Any: ...
 
     async def request(
         self,
         topic: str,
         payload: object = b"",
         *,
+        reply: Any = None,
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
         scope: Scope = "global",
     ) -> Any:
         """Ask the service of a topic and return its reply: a Message, or for a typed request what its protocol says.
+
+        With `reply` it is a value of that type, which a type checker knows, too.
 
         Of several shared services the first willing one answers; one that fails, or takes longer than `each` seconds, is
         followed by the next. Of several replies this is the last. Raises NoResponders, ServiceGone, HandlerError with
@@ -105,57 +98,39 @@ class Asking:
         aux, most = limits(timeout, each)
         flags = 0 if scope == "global" else scope_flags(scope)
         packed = self._core.pack(fields)
-        if type(payload) is bytes or type(payload) is str:
+        if reply is None and (type(payload) is bytes or type(payload) is str):
             return await self._sender.ask(
                 REQUEST, topic, payload, timeout, flags=flags, aux=aux, each=most, fields=packed
             )
-        kind = kind_of(payload)
-        codec = None if kind is None else kind.reply_codec()
+        codec = reply_codec(payload, reply)
         topic, data = outgoing(topic, payload)
-        reply = await self._sender.ask(REQUEST, topic, data, timeout, flags=flags, aux=aux, each=most, fields=packed)
-        return reply if codec is None else codec.decode(topic, reply.payload)
+        answer = await self._sender.ask(REQUEST, topic, data, timeout, flags=flags, aux=aux, each=most, fields=packed)
+        return answer if codec is None else codec.decode(topic, answer.payload)
 
     @overload
     async def request_all(
-        self,
-        topic: str,
-        payload: Plain = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]"
     ) -> Replies[Message]: ...
 
     @overload
     async def request_all(
-        self,
-        topic: str,
-        payload: Protocol[R],
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]"
     ) -> Replies[Received[R]]: ...
 
     @overload
     async def request_all(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Replies[Any]: ...
+        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
+    ) -> Replies[Received[R]]: ...
+
+    @overload
+    async def request_all(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Replies[Any]: ...
 
     async def request_all(
         self,
         topic: str,
         payload: object = b"",
         *,
+        reply: Any = None,
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
@@ -167,51 +142,34 @@ class Asking:
         Timeout if nobody was heard of. Replies to a typed request are Received, with the reply as their value.
         """
         asked: Gathering[Any] = self.request_many(
-            topic, payload, fields=fields, timeout=timeout, each=each, scope=scope
+            topic, payload, reply=reply, fields=fields, timeout=timeout, each=each, scope=scope
         )
         return await asked.all()
 
     @overload
     def request_many(
-        self,
-        topic: str,
-        payload: Plain = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]"
     ) -> Gathering[Message]: ...
 
     @overload
     def request_many(
-        self,
-        topic: str,
-        payload: Protocol[R],
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]"
     ) -> Gathering[Received[R]]: ...
 
     @overload
     def request_many(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Gathering[Any]: ...
+        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
+    ) -> Gathering[Received[R]]: ...
+
+    @overload
+    def request_many(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Gathering[Any]: ...
 
     def request_many(
         self,
         topic: str,
         payload: object = b"",
         *,
+        reply: Any = None,
         fields: Fields | None = None,
         timeout: float | None = 5.0,
         each: float | None = None,
@@ -226,11 +184,8 @@ class Asking:
 
         A reply with `last` is known to be the last one. Leaving the loop cancels the request.
         """
-        kind = None if type(payload) is bytes or type(payload) is str else kind_of(payload)
-        read: Callable[[Message], object] = _itself
-        if kind is not None:
-            kind.reply_codec()  # one that has none is found here
-            read = kind.receive_reply
+        codec = reply_codec(payload, reply)  # a protocol that has none is found here
+        read: Callable[[Message], object] = _itself if codec is None else receive_reply(codec)
         topic, data = outgoing(topic, payload)
         packed = self._core.pack(fields)
         return Gathering(self._core, topic, data, packed, read, timeout=timeout, each=each, scope=scope)

@@ -1,21 +1,34 @@
 """The verbs of a bus that take messages: subscribe and serve, for plain payloads and for those of protocols."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 from busway.checks import check_callable
 from busway.client.core import Core
 from busway.client.service import Responder, Service
 from busway.client.subscription import Subscription
 from busway.client.taking import Handler
-from busway.client.typed import Received, kind_for
+from busway.client.typed import Declares, Received, UndeclaredClass, kind_for
 from busway.client.typed_wrappers import TypedService, TypedSubscription
 from busway.client.willing import Willing
 from busway.fields import Extra, Where, compile_where
 from busway.settings import MiB, Policy, Scope, Wait
 from busway.since import Since, encode_since
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ServeOptions(TypedDict, total=False):
+    """The keyword arguments of serve(), beside the functions."""
+
+    shared: bool
+    concurrency: int
+    scope: Scope
+    wait: Wait | None
 
 
 class Receiving:
@@ -148,31 +161,37 @@ class Receiving:
         topic: str,
         handler: Responder | None = None,
         *,
-        shared: bool = False,
         ask: Willing | None = None,
-        concurrency: int = 64,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: "Unpack[ServeOptions]",
     ) -> Service: ...
 
     @overload
     def serve(
         self,
-        topic: type[T],
+        topic: type[Declares[T, R]],
+        below: str,
+        /,
+        handler: Callable[[T], R | Awaitable[R] | AsyncGenerator[R, Any]] | None = None,
+        *,
+        ask: Callable[[T], bool | Awaitable[bool]] | None = None,
+        **options: "Unpack[ServeOptions]",
+    ) -> TypedService[T]: ...
+
+    @overload
+    def serve(
+        self,
+        topic: UndeclaredClass[T],
         below: str,
         /,
         handler: Callable[[T], object] | None = None,
         *,
-        shared: bool = False,
         ask: Callable[[T], bool | Awaitable[bool]] | None = None,
-        concurrency: int = 64,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: "Unpack[ServeOptions]",
     ) -> TypedService[T]: ...
 
     def serve(
         self,
-        topic: str | type[Any],
+        topic: Any,
         *more: Any,
         handler: Any = None,
         shared: bool = False,

@@ -32,7 +32,6 @@ from busway.errors import (
     HandlerError,
     LimitExceeded,
     LocalProtocolError,
-    PayloadError,
 )
 from busway.settings import Scope, Wait, check_wait
 
@@ -76,12 +75,6 @@ class Request(ShowsMessage):
     async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
         fields = described(code, details, self.topic)
-        self._answer(text, 0, Code.HANDLER_ERROR, fields)
-        self._connection = None
-
-    async def refuse(self, error: PayloadError) -> None:
-        """Answer it with the error of a payload that does not fit."""
-        text, fields = explained(error, self.topic)
         self._answer(text, 0, Code.HANDLER_ERROR, fields)
         self._connection = None
 
@@ -287,8 +280,8 @@ class Service(Part):
             self._say(connection, call, error.reason, Code.HANDLER_ERROR, fields)
             return
         self._core.report(error, "the service", self.topic)
-        text, fields = explained(error, self.topic)
-        self._say(connection, call, text, Code.HANDLER_ERROR, fields)
+        text, code, details = explained(error)
+        self._say(connection, call, text, Code.HANDLER_ERROR, described(code, details, self.topic))
 
     def _say(self, connection: Connection, call: int, text: str, code: int, fields: bytes = b"") -> None:
         try:

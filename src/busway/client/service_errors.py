@@ -37,9 +37,9 @@ def _packed(fields: dict[str, Any], topic: str) -> bytes:
         return b""
 
 
-def explained(error: Exception, topic: str) -> tuple[str, bytes]:
-    """Text and fields of what a handler raised: its type is the code, which callers may rely on."""
+def explained(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
+    """Text, code and details of what a handler raised: its type is the code, which callers may rely on."""
     details = None
     if isinstance(error, PayloadError):
         details = {"topic": error.topic, "field": error.field, "reason": error.reason}
-    return f"{type(error).__name__}: {error}", described(type(error).__name__, details, topic)
+    return f"{type(error).__name__}: {error}", type(error).__name__, details

@@ -5,9 +5,9 @@ public name.
 """
 
 import atexit
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
 from busway.client import bus as asynchronous
@@ -16,20 +16,25 @@ from busway.client.directory import Known
 from busway.client.events import EventStream
 from busway.client.feeding import Feed as AsyncFeed, Run
 from busway.client.portal import Portal
+from busway.client.receiving import ServeOptions
 from busway.client.storing import Lasting
 from busway.client.sync_asking import Asking
 from busway.client.sync_channels import Channels
 from busway.client.sync_parts import Closing, Events, Request, Service, Subscription, TypedRequest
 from busway.client.sync_streams import Streams
 from busway.client.threads import in_threads
-from busway.client.typed import Received
+from busway.client.typed import Declares, Received, UndeclaredClass
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
 from busway.positions import Placed, Position
 from busway.settings import MiB, Offline, Policy, Scope, Wait
 from busway.since import Since
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 _ASKING: Final = 4
 """Threads in which a service is asked whether it is willing: not those of its handler, which may all be at work."""
@@ -316,25 +321,30 @@ class Bus(Asking, Streams, Channels, Closing):
         topic: str,
         handler: Callable[[Message], object] | None = None,
         *,
-        shared: bool = False,
         ask: Callable[[Message], object] | None = None,
-        concurrency: int = 64,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: "Unpack[ServeOptions]",
     ) -> Service[Request]: ...
     @overload
     def serve(
         self,
-        topic: type[T],
+        topic: type[Declares[T, R]],
+        below: str,
+        /,
+        handler: Callable[[T], R | Awaitable[R] | AsyncGenerator[R, Any] | Generator[R, Any, Any]] | None = None,
+        *,
+        ask: Callable[[T], object] | None = None,
+        **options: "Unpack[ServeOptions]",
+    ) -> Service[TypedRequest[T]]: ...
+    @overload
+    def serve(
+        self,
+        topic: UndeclaredClass[T],
         below: str,
         /,
         handler: Callable[[T], object] | None = None,
         *,
-        shared: bool = False,
         ask: Callable[[T], object] | None = None,
-        concurrency: int = 64,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: "Unpack[ServeOptions]",
     ) -> Service[TypedRequest[T]]: ...
     def serve(
         self,

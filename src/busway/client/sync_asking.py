@@ -3,18 +3,21 @@
 A driver, as sync.py, of which it is a part.
 """
 
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from busway.client import bus as asynchronous
-from busway.client.asking import Plain
+from busway.client.asking import Plain, RequestOptions
 from busway.client.portal import Portal
 from busway.client.replies import Gathering as AsyncGathering
 from busway.client.storing import Lasting
-from busway.client.sync_parts import Gathering
-from busway.client.typed import Protocol, Received
+from busway.client.sync_parts import Gathering, signed_as
+from busway.client.typed import Declares, Received
 from busway.fields import Fields, Where
 from busway.message import Message, Replies
 from busway.settings import Scope
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 R = TypeVar("R")
 
@@ -38,148 +41,61 @@ class Asking:
         self._portal.call(lambda: self._inner.push(topic, payload, fields=fields, timeout=timeout, scope=scope))
 
     @overload
-    def request(
-        self,
-        topic: str,
-        payload: Plain = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Message: ...
+    def request(self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]") -> Message: ...
     @overload
-    def request(
-        self,
-        topic: str,
-        payload: Protocol[R],
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> R: ...
+    def request(self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]") -> R: ...
     @overload
-    def request(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Any: ...
-    def request(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Any:
+    def request(self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]") -> R: ...
+    @overload
+    def request(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Any: ...
+    @signed_as(asynchronous.Bus.request)
+    def request(self, topic: str, payload: object = b"", **options: Any) -> Any:
         """Ask the service of a topic and return its reply."""
-        return self._portal.call(
-            lambda: self._inner.request(topic, payload, fields=fields, timeout=timeout, each=each, scope=scope)
-        )
+        ask: Any = self._inner.request
+        return self._portal.call(lambda: ask(topic, payload, **options))
 
     @overload
     def request_all(
-        self,
-        topic: str,
-        payload: Plain = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]"
     ) -> Replies[Message]: ...
     @overload
     def request_all(
-        self,
-        topic: str,
-        payload: Protocol[R],
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]"
     ) -> Replies[Received[R]]: ...
     @overload
     def request_all(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Replies[Any]: ...
-    def request_all(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Replies[Any]:
+        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
+    ) -> Replies[Received[R]]: ...
+    @overload
+    def request_all(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Replies[Any]: ...
+    @signed_as(asynchronous.Bus.request_all)
+    def request_all(self, topic: str, payload: object = b"", **options: Any) -> Replies[Any]:
         """The replies of all shared services that are willing; `failed` of the list tells of those that gave none."""
-        return self._portal.call(
-            lambda: self._inner.request_all(topic, payload, fields=fields, timeout=timeout, each=each, scope=scope)
-        )
+        ask: Any = self._inner.request_all
+        return self._portal.call(lambda: ask(topic, payload, **options))
 
     @overload
     def request_many(
-        self,
-        topic: str,
-        payload: Plain = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]"
     ) -> Gathering[Message]: ...
     @overload
     def request_many(
-        self,
-        topic: str,
-        payload: Protocol[R],
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
+        self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]"
     ) -> Gathering[Received[R]]: ...
     @overload
     def request_many(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Gathering[Any]: ...
-    def request_many(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
-        scope: Scope = "global",
-    ) -> Gathering[Any]:
+        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
+    ) -> Gathering[Received[R]]: ...
+    @overload
+    def request_many(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Gathering[Any]: ...
+    @signed_as(asynchronous.Bus.request_many)
+    def request_many(self, topic: str, payload: object = b"", **options: Any) -> Gathering[Any]:
         """As request_all(), but an iterator that gives each reply as it comes."""
+        ask: Any = self._inner.request_many
 
         async def asked() -> AsyncGathering[Any]:
-            return self._inner.request_many(topic, payload, fields=fields, timeout=timeout, each=each, scope=scope)
+            gathering: AsyncGathering[Any] = ask(topic, payload, **options)
+            return gathering
 
         return Gathering(self._portal, self._portal.call(asked))
 

@@ -19,7 +19,7 @@ from busway.client.places import Start
 from busway.client.portal import Portal
 from busway.client.settling import Settled
 from busway.client.shown import ShowsChannel
-from busway.client.sync_parts import Part
+from busway.client.sync_parts import Part, signed_as
 from busway.client.sync_typed_channel import Delivered, TypedChannel
 from busway.client.threads import in_threads
 from busway.client.typed_channel import handling, reading
@@ -208,6 +208,7 @@ class Channels:
         handler: Callable[[Delivered[T]], object] | None = None,
         **options: "Unpack[ChannelOptions]",
     ) -> TypedChannel[T]: ...
+    @signed_as(asynchronous.Bus.channel)
     def channel(
         self,
         stream: Any,

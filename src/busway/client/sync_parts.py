@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -51,6 +52,19 @@ class _AsyncService(Protocol[Q_co]):
     def closed(self) -> bool: ...
     @property
     def topic(self) -> str: ...
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def signed_as(original: Callable[..., Any]) -> Callable[[F], F]:
+    """Shows the parameters of a verb of the asyncio face, which the blocking one hands on as they are."""
+
+    def sign(function: F) -> F:
+        function.__signature__ = signature(original)  # type: ignore[attr-defined]
+        return function
+
+    return sign
 
 
 class Closing(ABC):

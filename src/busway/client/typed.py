@@ -6,7 +6,7 @@ doesn't fit its type raises PayloadError with topic and field. Called by bus.py.
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import lru_cache
 from typing import (
@@ -14,6 +14,7 @@ from typing import (
     Any,
     Generic,
     NamedTuple,
+    Protocol as TypingProtocol,
     Self,
     cast,
     dataclass_transform,
@@ -40,6 +41,9 @@ else:
     R_co = TypeVar("R_co", covariant=True)
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S")
+X = TypeVar("X")
 
 _KIND = "__busway__"
 _DECLARED: "WeakSet[type]" = WeakSet()
@@ -82,13 +86,12 @@ class Kind(Generic[T]):
             value = cast("T", None)
         return _received(message, value)
 
-    def receive_reply(self, message: Message) -> "Received[Any]":
-        """A reply with its value."""
-        return _received(message, self.reply_codec().read(message))
-
     def reply_codec(self) -> Codec[Any]:
         if self.reply is None:
-            raise TypeError(f"{self.codec.name} has no reply type: declare it with {self.codec.name}(..., reply=TYPE)")
+            name = self.codec.name
+            raise TypeError(
+                f"{name} has no reply type: declare it with {name}(..., reply=TYPE), or ask for request(..., reply=TYPE)"
+            )
         return self.reply
 
     def handler(self, handler: Callable[["Received[T]"], object]) -> Callable[[Message], object]:
@@ -123,6 +126,40 @@ class Kind(Generic[T]):
         return lambda message: ask(self.codec.read(message))
 
 
+class _Reply(Generic[S, X]):
+    """For type checkers: a request's own type and that of the reply to it, and no others."""
+
+
+class Declares(TypingProtocol[S, X]):
+    """For type checkers: a value whose class declares the type of the reply to it."""
+
+    def __busway_reply__(self) -> _Reply[S, X]: ...
+
+
+class UndeclaredClass(TypingProtocol[T_co]):
+    """For type checkers: a class whose values do not declare the type of the reply; the others give __sizeof__ another type."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> T_co: ...
+    def __sizeof__(self, value: Any, /) -> int: ...  # type: ignore[override]
+
+
+class WithReply(Generic[X]):
+    """Base of a dataclass or pydantic model that is a request: names the type of the reply to it.
+
+    ::
+
+        class GetBalance(pydantic.BaseModel, busway.WithReply[Balance]):
+            account: int
+
+        busway.protocol(GetBalance, prefix="balance")
+    """
+
+    if TYPE_CHECKING:
+
+        def __busway_reply__(self) -> _Reply[Self, X]: ...
+        def __sizeof__(self) -> None: ...  # type: ignore[override]  # see UndeclaredClass
+
+
 class _ProtocolMeta(msgspec.StructMeta):
     def __new__(  # noqa: PYI034 - as msgspec types it
         mcls,
@@ -136,7 +173,7 @@ class _ProtocolMeta(msgspec.StructMeta):
         **config: Any,
     ) -> "_ProtocolMeta":
         cls = super().__new__(mcls, name, bases, namespace, **config)
-        declared = _declared_reply(namespace)
+        declared = _declared_reply(namespace.get("__orig_bases__", ()))
         if declared is not msgspec.UNSET:
             if reply is not msgspec.UNSET and reply is not declared:
                 raise TypeError(f"{name}: Protocol[...] and reply= name different types")
@@ -149,10 +186,11 @@ class _ProtocolMeta(msgspec.StructMeta):
         return cls
 
 
-def _declared_reply(namespace: dict[str, Any]) -> object:
-    """X of `class Request(Protocol[X])`."""
-    for base in namespace.get("__orig_bases__", ()):
-        if getattr(get_origin(base), "__name__", "") == "Protocol" and not isinstance(get_args(base)[0], TypeVar):
+def _declared_reply(bases: Iterable[object]) -> object:
+    """X of `class Request(Protocol[X])` or `class Request(WithReply[X], ...)`."""
+    for base in bases:
+        name = getattr(get_origin(base), "__name__", "")
+        if name in {"Protocol", "WithReply"} and not isinstance(get_args(base)[0], TypeVar):
             return get_args(base)[0]
     return msgspec.UNSET
 
@@ -170,6 +208,9 @@ class Protocol(msgspec.Struct, Generic[R_co], metaclass=_ProtocolMeta, frozen=Tr
         def __init_subclass__(
             cls, *, prefix: str | None = None, reply: object = ..., encoding: Encoding = "json", **config: Any
         ) -> None: ...
+
+        def __busway_reply__(self) -> _Reply[Self, R_co]: ...
+        def __sizeof__(self) -> None: ...  # type: ignore[override]  # see UndeclaredClass
 
     @classmethod
     def decode(cls, message: Message | bytes) -> Self:
@@ -193,7 +234,10 @@ def protocol(
     """Make a msgspec struct, dataclass or pydantic model a protocol; the class itself comes back. Also a decorator."""
 
     def declare(cls: type[T]) -> type[T]:
-        setattr(cls, _KIND, Kind(cls, prefix, reply, encoding))
+        declared = _declared_reply(getattr(cls, "__orig_bases__", ()))
+        if msgspec.UNSET not in (declared, reply) and declared is not reply:
+            raise TypeError(f"{cls.__name__}: WithReply[...] and reply= name different types")
+        setattr(cls, _KIND, Kind(cls, prefix, declared if reply is msgspec.UNSET else reply, encoding))
         _DECLARED.add(cls)
         return cls
 
@@ -246,6 +290,14 @@ def json_codec(type_: Any) -> Codec[Any]:
     return Codec(type_, "json")
 
 
+def reply_codec(payload: object, reply: Any) -> Codec[Any] | None:
+    """How the replies to a request are read; None: as they come. `reply` is the type that the requester named, or None."""
+    kind = kind_of(payload)
+    if reply is not None:
+        return json_codec(reply) if kind is None or kind.codec.encoding == "json" else Codec(reply, kind.codec.encoding)
+    return None if kind is None else kind.reply_codec()
+
+
 def outgoing(topic: str, payload: object) -> tuple[str, bytes]:
     """Full topic and payload bytes of whatever a caller wants to send."""
     kind = kind_of(payload)
@@ -269,6 +321,11 @@ class Received(_Pair[T]):
 
     message: Message
     """The untyped message: id, time, sender, payload."""
+
+
+def receive_reply(codec: Codec[T]) -> Callable[[Message], Received[T]]:
+    """Makes a reply a typed one."""
+    return lambda message: _received(message, codec.read(message))
 
 
 def _received(message: Message, value: T) -> Received[T]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from busway.client.service_errors import explained
 from busway.client.shown import ShowsFigures, before
 from busway.client.typed import Kind, Received
 from busway.errors import PayloadError
@@ -168,7 +169,8 @@ class TypedService(Wrapper, Generic[T]):
         try:
             value = self._kind.codec.decode(request.topic, request.message.payload)
         except PayloadError as error:
-            await request.refuse(error)
+            text, code, details = explained(error)
+            await request.fail(text, code=code, details=details)
             self._report(error)
             return None
         return TypedRequest(request, self._kind, value)
