@@ -23,7 +23,7 @@ import busway
         ({"outbox": 2**64}, "outbox must be at most"),
         ({"connections": None}, "connections must be a whole number"),
         ({"pending": True}, "pending must be a whole number"),
-        ({"stall": "0.5"}, "stall must be a number of seconds"),
+        ({"stall": "0.5"}, "stall: '0.5' is no length of time"),
         ({"stall": -1}, "stall must not be negative"),
         ({"heartbeat": 0}, "heartbeat must be above zero"),
         ({"handshake": float("inf")}, "handshake must be a finite"),
@@ -61,7 +61,7 @@ def test_serve_refuses_by_name(keywords: dict[str, Any], text: str) -> None:
     [
         ({"bytes": "1m"}, "bytes of a Buffer must be a whole number"),
         ({"bytes": 0}, "bytes of a Buffer must be above zero"),
-        ({"age": None}, "age of a Buffer must be a number of seconds"),
+        ({"age": None}, "age of a Buffer must be a length of time"),
         ({"age": 0}, "age of a Buffer must be above zero"),
     ],
 )

@@ -1,27 +1,36 @@
 """Arguments as they must be: errors that name the argument, raised before anything is done with it."""
 
 import math
+from typing import Literal, overload
+
+from busway.durations import duration
 
 _MOST = 2**63 - 1
 
 
-def check_timeout(name: str, value: object, *, forever: bool = True) -> None:
-    """How long a call may wait: a finite number of seconds; one below zero is over at once. `forever`: may be None."""
-    if (type(value) is float and math.isfinite(value)) or (value is None and forever):
-        return
-    wanted = "a number of seconds or None" if forever else "a number of seconds"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be {wanted}, not {value!r}")
-    if not math.isfinite(value):
+@overload
+def check_timeout(name: str, value: object) -> float | None: ...
+@overload
+def check_timeout(name: str, value: object, *, forever: Literal[False]) -> float: ...
+def check_timeout(name: str, value: object, *, forever: bool = True) -> float | None:
+    """How long a call may wait, in seconds; one below zero is over at once. `forever`: may be None."""
+    if type(value) is float and math.isfinite(value):
+        return value
+    if value is None and forever:
+        return None
+    found = duration(name, value, none=forever)
+    if not math.isfinite(found):
         advice = "; None waits for ever" if forever else ""
-        raise ValueError(f"{name} must be a finite number of seconds, not {value!r}{advice}")
+        raise ValueError(f"{name} must be a finite length of time, not {value!r}{advice}")
+    return found
 
 
-def check_seconds(name: str, value: float, *, zero: bool = True) -> None:
-    """A finite number of seconds, not negative; `zero`: may be 0."""
-    check_timeout(name, value, forever=False)
-    if value < 0 or (value == 0 and not zero):
+def check_seconds(name: str, value: object, *, zero: bool = True) -> float:
+    """A finite length of time in seconds, not negative; `zero`: may be 0."""
+    found = check_timeout(name, value, forever=False)
+    if found < 0 or (found == 0 and not zero):
         raise ValueError(f"{name} must {'not be negative' if zero else 'be above zero'}, but is {value!r}")
+    return found
 
 
 def check_count(name: str, value: object) -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from busway.checks import check_seconds
+from busway.durations import Duration
 
 log = logging.getLogger("busway.client")
 
@@ -27,17 +28,17 @@ _TIMES: Final = 10
 """So many of them, then the process is killed."""
 
 
-def run(main: Coroutine[Any, Any, T], *, drain: float = DRAIN) -> T:
+def run(main: Coroutine[Any, Any, T], *, drain: Duration = DRAIN) -> T:
     """Run the main coroutine of a program, on uvloop where it is installed, and end it in order at SIGTERM and SIGINT.
 
     The first signal cancels the main task: what it has entered with `async with` drains, so handlers finish the messages they
     work on, which are acknowledged. After `drain` seconds what is left is cancelled. The second signal ends the
     process at once. A program that was ended by SIGTERM exits with status 143, one ended by SIGINT raises KeyboardInterrupt.
     """
-    check_seconds("drain", drain)
+    limit = check_seconds("drain", drain)
     if not asyncio.iscoroutine(main):
         raise ValueError(f"run() takes a coroutine such as main(), not {main!r}")
-    signals = _Signals(drain)
+    signals = _Signals(limit)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             return runner.run(signals.during(main))

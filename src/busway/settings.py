@@ -38,7 +38,7 @@ class Buffer:
 
     def __post_init__(self) -> None:
         check_count("bytes of a Buffer", self.bytes)
-        check_seconds("age of a Buffer", self.age, zero=False)
+        object.__setattr__(self, "age", check_seconds("age of a Buffer", self.age, zero=False))
 
 
 Offline: TypeAlias = Literal["fail"] | Buffer
@@ -180,7 +180,8 @@ class Settings:
             if one.type is int:
                 check_count(f"the setting {one.name}", value)
             elif one.type is float:
-                check_seconds(f"the setting {one.name}", value, zero=one.name in {"stall", "drain", "grace"})
+                seconds = check_seconds(f"the setting {one.name}", value, zero=one.name in {"stall", "drain", "grace"})
+                object.__setattr__(self, one.name, seconds)
         if self.min_free_disk:
             check_count("the setting min_free_disk", self.min_free_disk)
         elif self.min_free_disk is not None:

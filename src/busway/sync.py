@@ -25,6 +25,7 @@ from busway.client.sync_typed_channel import Delivered, TypedChannel
 from busway.client.waiting import Waits
 from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
+from busway.durations import Duration
 from busway.fields import Fields
 from busway.gateway.config import Http
 from busway.gateway.serving import serve as _serve
@@ -133,12 +134,12 @@ class Server:
         *,
         name: str = "",
         fields: Fields | None = None,
-        timeout: float = 5.0,
-        reconnect: Sequence[float] | None = RECONNECT,
+        timeout: Duration = 5.0,
+        reconnect: Sequence[Duration] | None = RECONNECT,
         jitter: float = JITTER,
         offline: Offline = "fail",
         credentials: Credentials = None,
-        drain: float = 5.0,
+        drain: Duration = 5.0,
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
     ) -> Bus:
@@ -194,7 +195,7 @@ class Server:
         finally:
             self.stop()
 
-    def stop(self, drain: float | None = None) -> None:
+    def stop(self, drain: Duration | None = None) -> None:
         """Take no more clients, let what waits flow out within `drain` seconds, close."""
         if self._released or self._portal.foreign:
             return
@@ -237,14 +238,14 @@ def connect(
     *urls: str,
     name: str = "",
     fields: Fields | None = None,
-    timeout: float = 5.0,
+    timeout: Duration = 5.0,
     wait: Waits = False,
-    reconnect: Sequence[float] | None = RECONNECT,
+    reconnect: Sequence[Duration] | None = RECONNECT,
     jitter: float = JITTER,
     offline: Offline = "fail",
     tls: TLS | None = None,
     credentials: Credentials = None,
-    drain: float = 5.0,
+    drain: Duration = 5.0,
     on_error: ErrorHook | None = None,
     identity: Identity | None = None,
     learn: bool = True,

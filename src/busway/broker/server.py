@@ -22,6 +22,7 @@ from busway.broker.session import Session
 from busway.broker.streaming import Changes
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
+from busway.durations import Duration
 from busway.errors import Closed, Code, ListenFailed, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Identity, Offline, Settings
@@ -214,12 +215,12 @@ class Server:
         *,
         name: str = "",
         fields: Fields | None = None,
-        timeout: float = 5.0,
-        reconnect: Sequence[float] | None = RECONNECT,
+        timeout: Duration = 5.0,
+        reconnect: Sequence[Duration] | None = RECONNECT,
         jitter: float = JITTER,
         offline: Offline = "fail",
         credentials: Credentials = None,
-        drain: float = 5.0,
+        drain: Duration = 5.0,
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
     ) -> Bus:
@@ -277,13 +278,12 @@ class Server:
         finally:
             await self.stop()
 
-    async def stop(self, drain: float | None = None) -> None:
+    async def stop(self, drain: Duration | None = None) -> None:
         """Take no more clients, tell those that are there, let what waits for them flow out within `drain` seconds, close.
 
         Called again while it drains, it hurries: the shorter time counts.
         """
-        seconds = self.settings.drain if drain is None else drain
-        check_timeout("drain", seconds, forever=False)
+        seconds = check_timeout("drain", self.settings.drain if drain is None else drain, forever=False)
         if self._hub is None or self._stopped.is_set():
             return
         self._deadline = min(self._deadline, self._hub.loop.time() + seconds)

@@ -9,6 +9,7 @@ from busway.client.core import Core
 from busway.client.replies import Gathering
 from busway.client.sending import PUSH, REQUEST, Sender, limits, scope_flags
 from busway.client.typed import Declares, Received, outgoing, receive_reply, reply_codec
+from busway.durations import Duration
 from busway.fields import Fields
 from busway.message import Replies
 from busway.settings import Scope, check_scope
@@ -28,8 +29,8 @@ class RequestOptions(TypedDict, total=False):
     """The keyword arguments of requests."""
 
     fields: Fields | None
-    timeout: float | None
-    each: float | None
+    timeout: Duration | None
+    each: Duration | None
     scope: Scope
 
 
@@ -45,14 +46,14 @@ class Asking:
         payload: object = b"",
         *,
         fields: Fields | None = None,
-        timeout: float | None = 5.0,
+        timeout: Duration | None = 5.0,
         scope: Scope = "global",
     ) -> None:
         """Hand a message to exactly one consumer; NoConsumers if nobody takes it.
 
         In a cluster clients of the same node come first; `scope` is for "local" or "remote" ones alone.
         """
-        check_timeout("timeout", timeout)
+        timeout = check_timeout("timeout", timeout)
         far = check_scope(scope)
         packed = self._core.pack(fields)
         if type(payload) is not bytes and type(payload) is not str:
@@ -80,8 +81,8 @@ class Asking:
         *,
         reply: Any = None,
         fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
+        timeout: Duration | None = 5.0,
+        each: Duration | None = None,
         scope: Scope = "global",
     ) -> Any:
         """Ask the service of a topic and return its reply: a Message, or for a typed request what its protocol says.
@@ -95,6 +96,8 @@ class Asking:
         In a cluster services of the same node come first, then those of the others; `scope` is for "local" or "remote" ones
         alone.
         """
+        if type(timeout) is not float:
+            timeout = check_timeout("timeout", timeout)
         aux, most = limits(timeout, each)
         flags = 0 if scope == "global" else scope_flags(scope)
         packed = self._core.pack(fields)
@@ -132,8 +135,8 @@ class Asking:
         *,
         reply: Any = None,
         fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
+        timeout: Duration | None = 5.0,
+        each: Duration | None = None,
         scope: Scope = "global",
     ) -> Replies[Any]:
         """The replies of all shared services that are willing; `failed` of the list tells of those that gave none.
@@ -171,8 +174,8 @@ class Asking:
         *,
         reply: Any = None,
         fields: Fields | None = None,
-        timeout: float | None = 5.0,
-        each: float | None = None,
+        timeout: Duration | None = 5.0,
+        each: Duration | None = None,
         scope: Scope = "global",
     ) -> Gathering[Any]:
         """As request_all(), but an async iterator that gives each reply as it comes.

@@ -28,7 +28,7 @@ from busway.client.storing import Lasting, Unstored, times_of
 from busway.client.streams import Streams
 from busway.client.typed import outgoing
 from busway.client.waiting import Waits
-from busway.durations import seconds
+from busway.durations import Duration, seconds
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed
@@ -53,19 +53,19 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         *,
         name: str = "",
         fields: Fields | None = None,
-        timeout: float = 5.0,
+        timeout: Duration = 5.0,
         wait: Waits = False,
-        reconnect: Sequence[float] | None = RECONNECT,
+        reconnect: Sequence[Duration] | None = RECONNECT,
         jitter: float = JITTER,
         offline: Offline = "fail",
         tls: TLS | None = None,
         credentials: Credentials = None,
-        drain: float = 5.0,
+        drain: Duration = 5.0,
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
         learn: bool = True,
     ) -> None:
-        check_seconds("drain", drain)
+        limit = check_seconds("drain", drain)
         check_callable("on_error", on_error)
         self.name = name
         self._core = Core(on_error, fields, identity)
@@ -86,7 +86,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         )
         self._sender = Sender(self._core, offline)
         self._unstored = self._core.unstored = Unstored(self._core)
-        self._drain = drain
+        self._drain = limit
         self._bind(self._core.session)
         self._opened = False
         self._closing: asyncio.Task[None] | None = None
@@ -245,10 +245,9 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             count += 1
         return count
 
-    def feed(self, patience: float = 30.0) -> Feed:
+    def feed(self, patience: Duration = 30.0) -> Feed:
         """For a program that stores very much: see feeding.py. `patience`: seconds in which something must be stored."""
-        check_seconds("patience", patience, zero=False)
-        return Feed(self._core, self._unstored, patience)
+        return Feed(self._core, self._unstored, check_seconds("patience", patience, zero=False))
 
     # Looking.
 
@@ -258,18 +257,18 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         info: dict[str, Any] = answer.json()
         return info
 
-    async def rtt(self, timeout: float | None = 5.0) -> float:
+    async def rtt(self, timeout: Duration | None = 5.0) -> float:
         """Seconds to the broker and back, behind all that was published before."""
-        check_timeout("timeout", timeout)
+        limit = check_timeout("timeout", timeout)
         core = self._core
         connection = core.usable()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit):
                 return await core.ping(connection)
         except TimeoutError as error:
-            raise Timeout(f"no answer of the broker within {timeout:g} s") from error
+            raise Timeout(f"no answer of the broker within {limit:g} s") from error
 
-    async def flush(self, timeout: float | None = 5.0) -> None:
+    async def flush(self, timeout: Duration | None = 5.0) -> None:
         """Return when the broker has handled everything that was published before; None waits as long as it takes."""
         await self.rtt(timeout)
 
@@ -288,16 +287,16 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         """Let handlers and services finish, send what waits, say goodbye; all within the drain time."""
         await self.drain(self._drain)
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, timeout: Duration) -> None:
         """Close within so many seconds. Cancelled, it closes at once."""
-        check_timeout("timeout", timeout, forever=False)
+        limit = check_timeout("timeout", timeout, forever=False)
         core = self._core
         if core.forked or core.state == "closed":
             core.state = "closed"
             return
         core.closers.add(asyncio.current_task())
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(timeout), name="busway close")
+            self._closing = asyncio.create_task(self._close(limit), name="busway close")
         try:
             await asyncio.shield(self._closing)
         except asyncio.CancelledError:
@@ -348,14 +347,14 @@ def connect(
     *urls: str,
     name: str = "",
     fields: Fields | None = None,
-    timeout: float = 5.0,
+    timeout: Duration = 5.0,
     wait: Waits = False,
-    reconnect: Sequence[float] | None = RECONNECT,
+    reconnect: Sequence[Duration] | None = RECONNECT,
     jitter: float = JITTER,
     offline: Offline = "fail",
     tls: TLS | None = None,
     credentials: Credentials = None,
-    drain: float = 5.0,
+    drain: Duration = 5.0,
     on_error: ErrorHook | None = None,
     identity: Identity | None = None,
     learn: bool = True,

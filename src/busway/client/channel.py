@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
-from datetime import timedelta
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
@@ -31,7 +30,7 @@ from busway.client.log_lines import GONE
 from busway.client.places import Start, info_of, start_of
 from busway.client.settling import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
 from busway.client.taking import Handler, Taking
-from busway.durations import seconds
+from busway.durations import Duration, seconds
 from busway.errors import (
     BusError,
     Closed,
@@ -97,7 +96,7 @@ class Channel(Taking):
         handler: Handler | None = None,
         concurrency: int = 1,
         drain: float = 0.0,
-        max_processing: float | str | timedelta | None = MAX_PROCESSING,
+        max_processing: Duration | None = MAX_PROCESSING,
         letters: "DeadLetters",
     ) -> None:
         if type(window) is not int or not 0 <= window <= _MOST:
@@ -145,19 +144,19 @@ class Channel(Taking):
 
     # Receiving.
 
-    async def recv(self, timeout: float | None = None) -> Message:
+    async def recv(self, timeout: Duration | None = None) -> Message:
         """The next message. Raises Timeout, Closed, or what ended the channel."""
         if self.window:
             return await super().recv(timeout)
         return (await self.take(1, timeout))[0]
 
-    async def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Message]:
+    async def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Message]:
         """At least one message and at most so many; raises as recv() does.
 
         With `whole` it waits until there are so many, and returns fewer only when the time is over.
         """
         check_count("most", most)
-        check_timeout("timeout", timeout)
+        timeout = check_timeout("timeout", timeout)
         if most > _MOST:
             raise ValueError(f"most: {_MOST} messages can be taken at once, not {most}")
         loop = self._core.loop if self._started else asyncio.get_running_loop()
@@ -274,7 +273,7 @@ class Channel(Taking):
     def nack(
         self,
         messages: Message | Iterable[Message],
-        delay: float | str | timedelta | None = None,
+        delay: Duration | None = None,
         reason: str | None = None,
     ) -> Settled:
         """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says.
@@ -303,7 +302,7 @@ class Channel(Taking):
     def _fail(
         self,
         messages: Message | Iterable[Message],
-        delay: float | str | timedelta | None,
+        delay: Duration | None,
         failure: dict[str, Any],
         *,
         reject: bool = False,

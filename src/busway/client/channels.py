@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
 
 import msgspec
@@ -20,7 +19,7 @@ from busway.client.taking import Handler
 from busway.client.typed import Kind, kind_for
 from busway.client.typed_channel import Delivered, TypedChannel, handling, reading
 from busway.dead_letters import DeadLetter, Redrive
-from busway.durations import seconds
+from busway.durations import Duration, seconds
 from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
 from busway.streams import ChannelInfo, check_name
@@ -50,7 +49,7 @@ class ChannelOptions(TypedDict, total=False):
     window: int
     create: bool
     start: Start | None
-    lease: float | str | timedelta | None
+    lease: Duration | None
     max_deliveries: int | None
     dead_letter: str | None
     topic: str | None
@@ -61,7 +60,7 @@ class ChannelOptions(TypedDict, total=False):
     backoff: Backoff | Sequence[Delay] | Delay | None
     order_by: str | None
     concurrency: int
-    max_processing: float | str | timedelta | None
+    max_processing: Duration | None
 
 
 class Channels:
@@ -97,7 +96,7 @@ class Channels:
         window: int = 64,
         create: bool = True,
         start: Start | None = None,
-        lease: float | str | timedelta | None = None,
+        lease: Duration | None = None,
         max_deliveries: int | None = None,
         dead_letter: str | None = None,
         topic: str | None = None,
@@ -109,7 +108,7 @@ class Channels:
         order_by: str | None = None,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
-        max_processing: float | str | timedelta | None = MAX_PROCESSING,
+        max_processing: Duration | None = MAX_PROCESSING,
     ) -> Channel | TypedChannel[Any]:
         """Consume a channel: messages of a stream that all its consumers share, each to be acknowledged.
 

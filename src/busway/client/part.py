@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Self
 
 from busway.checks import check_timeout
 from busway.client.core import Core
+from busway.durations import Duration
 from busway.errors import BusError, Disconnected, LocalProtocolError, Rejected, Timeout
 
 WAIT: Final = 0x40
@@ -140,10 +141,10 @@ class Part(ABC):
             if not future.done():
                 future.set_result(True)
 
-    async def _wait(self, timeout: float | None) -> bool:
+    async def _wait(self, timeout: Duration | None) -> bool:
         """Wait to be woken. False: closed, no more will come. Raises Timeout or what ended this part."""
         core = self._core
-        check_timeout("timeout", timeout)
+        timeout = check_timeout("timeout", timeout)
         if not self._started:
             raise LocalProtocolError(f"this {self.noun} has not been entered: use `async with` or await it")
         if core.forked:

@@ -11,6 +11,7 @@ from busway.client.taking import Handler
 from busway.client.typed import Declares, Received, UndeclaredClass, kind_for
 from busway.client.typed_wrappers import TypedService, TypedSubscription
 from busway.client.willing import Willing
+from busway.durations import Duration
 from busway.fields import Extra, Where, compile_where
 from busway.settings import MiB, Policy, Scope, Wait
 from busway.since import Since, encode_since
@@ -53,7 +54,7 @@ class Receiving:
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
+        patience: Duration = 5.0,
         handler: Handler | None = None,
         concurrency: int = 1,
         scope: Scope = "global",
@@ -77,7 +78,7 @@ class Receiving:
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
+        patience: Duration = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
         concurrency: int = 1,
         scope: Scope = "global",
@@ -100,7 +101,7 @@ class Receiving:
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
+        patience: Duration = 5.0,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
         scope: Scope = "global",

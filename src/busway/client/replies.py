@@ -11,8 +11,10 @@ from typing import Any, Final, Generic, Self, TypeVar
 from weakref import ref
 
 from busway._core import Message
+from busway.checks import check_timeout
 from busway.client.core import END, PARTIAL, Core
 from busway.client.sending import GATHER, REQUEST, limits, scope_flags
+from busway.durations import Duration
 from busway.errors import BusError, LimitExceeded, LocalProtocolError, PayloadError, ServiceError, Timeout, from_reply
 from busway.message import Failed, Replies
 from busway.settings import Scope
@@ -41,8 +43,8 @@ class Gathering(Generic[M]):
         fields: bytes,
         read: Callable[[Message], M],
         *,
-        timeout: float | None,
-        each: float | None,
+        timeout: Duration | None,
+        each: Duration | None,
         scope: Scope,
     ) -> None:
         self.failed: list[Failed] = []
@@ -52,8 +54,8 @@ class Gathering(Generic[M]):
         self._payload = payload
         self._fields = fields
         self._read = read
-        self._timeout = timeout
-        self._aux, self._each = limits(timeout, each)
+        self._timeout = check_timeout("timeout", timeout)
+        self._aux, self._each = limits(self._timeout, each)
         self._flags = GATHER | scope_flags(scope)
         self._ready: deque[M] = deque()
         self._heard = False

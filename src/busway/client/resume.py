@@ -23,6 +23,7 @@ from busway.client.schedule import RECONNECT, Schedule
 from busway.client.sending import PUBLISH
 from busway.client.subscription import Subscription
 from busway.client.waiting import FINAL, Waits, is_curable, patience
+from busway.durations import Duration
 from busway.errors import (
     BusError,
     Closed,
@@ -77,16 +78,16 @@ class Life:
         urls: Sequence[str],
         *,
         name: str,
-        timeout: float,
+        timeout: Duration,
         wait: Waits,
-        reconnect: Sequence[float] | None,
+        reconnect: Sequence[Duration] | None,
         jitter: float,
         tls: TLS | None,
         credentials: Credentials,
         learn: bool = True,
     ) -> None:
         check_type("name", name, str, "a str")
-        check_seconds("timeout", timeout, zero=False)
+        timeout = check_seconds("timeout", timeout, zero=False)
         check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
         check_type("learn", learn, bool, "True or False")
         if not callable(credentials):

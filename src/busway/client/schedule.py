@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Final
 
 from busway.checks import check_seconds, check_type
+from busway.durations import Duration
 
 RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Delays before the attempts to reconnect; the last one repeats."""
@@ -19,16 +20,17 @@ JITTER: Final = 0.2
 class Schedule:
     """Delays in seconds; the last one repeats. Without any there is no coming back. `chance` gives numbers from 0 to 1."""
 
-    def __init__(self, delays: Sequence[float] | None, jitter: float, chance: Callable[[], float]) -> None:
+    def __init__(self, delays: Sequence[Duration] | None, jitter: float, chance: Callable[[], float]) -> None:
         given: object = delays  # a str is a sequence too
         kinds = NoneType if isinstance(given, str | bytes) else (Sequence, NoneType)
         check_type("reconnect", given, kinds, "a list of delays in seconds, or None for never")
-        for place, delay in enumerate(delays or ()):
-            check_seconds(f"reconnect[{place}]", delay)
+        waits = tuple(check_seconds(f"reconnect[{place}]", delay) for place, delay in enumerate(delays or ()))
+        if isinstance(jitter, bool) or not isinstance(jitter, int | float):
+            raise TypeError(f"jitter must be a number from 0 to 1, not {jitter!r}")
         check_seconds("jitter", jitter)
         if jitter > 1:
             raise ValueError(f"jitter is a part of each delay, from 0 to 1, not {jitter!r}")
-        self._delays = tuple(delays or ())
+        self._delays = waits
         self._jitter = jitter
         self._chance = chance
         self._step = 0

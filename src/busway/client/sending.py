@@ -8,6 +8,7 @@ from typing import Any, Final
 from busway.checks import check_seconds, check_timeout
 from busway.client.core import Core
 from busway.client.typed import outgoing
+from busway.durations import Duration
 from busway.errors import Code, Forbidden
 from busway.settings import Buffer, Offline, Scope, check_offline, check_scope
 from busway.topic import check_topic, is_reserved
@@ -126,18 +127,19 @@ def scope_flags(scope: Scope) -> int:
     return check_scope(scope) << 2
 
 
-def limits(timeout: float | None, each: float | None) -> tuple[int, int]:
+def limits(timeout: Duration | None, each: Duration | None) -> tuple[int, int]:
     """What a REQUEST says of time: `aux`, the whole limit in milliseconds, and `each`, that of every single service."""
     if timeout is None:
         aux = 0
     elif (type(timeout) is float or type(timeout) is int) and 0.001 <= timeout < _USUAL:
         aux = int(timeout * 1000)
     else:
-        check_timeout("timeout", timeout)
+        timeout = check_timeout("timeout", timeout)
+        assert timeout is not None
         aux = max(1, min(int(timeout * 1000), 0xFFFFFFFF))
     if each is None:
         return aux, 0
-    check_seconds("each", each, zero=False)
+    each = check_seconds("each", each, zero=False)
     if each > _LONGEST:
         raise ValueError(f"each must be at most {_LONGEST:g} seconds, but is {each!r}")
     return aux, max(1, ceil(round(each / _EACH, 6)))

@@ -24,6 +24,7 @@ from busway.client.shown import ShowsMessage
 from busway.client.tasks import EAGER, finish
 from busway.client.typed import outgoing
 from busway.client.willing import Asks, Willing
+from busway.durations import Duration
 from busway.errors import (
     BusError,
     Closed,
@@ -295,7 +296,7 @@ class Service(Part):
 
     # Iterating, for services without a handler.
 
-    async def recv(self, timeout: float | None = None) -> Request:
+    async def recv(self, timeout: Duration | None = None) -> Request:
         """The next request. Raises Timeout, Closed, or what ended the service."""
         while (request := self._next()) is None:
             if not await self._wait(timeout):

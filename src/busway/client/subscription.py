@@ -14,6 +14,7 @@ from busway.client.events import Event
 from busway.client.log_lines import GONE
 from busway.client.part import WAIT
 from busway.client.taking import Handler, Taking
+from busway.durations import Duration
 from busway.errors import InvalidRule
 from busway.fields import Compiled
 from busway.positions import Position, Positions
@@ -51,7 +52,7 @@ class Subscription(Taking):
         handler: Handler | None = None,
         concurrency: int = 1,
         drain: float = 0.0,
-        patience: float = 5.0,
+        patience: Duration = 5.0,
         since: bytes = b"",
         scope: Scope = "global",
         wait: Wait | None = None,
@@ -60,7 +61,7 @@ class Subscription(Taking):
             raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
         check_count("limit", limit)
         check_count("limit_bytes", limit_bytes)
-        check_seconds("patience", patience)
+        patience = check_seconds("patience", patience)
         check_type("group", group, str, "a str")
         check_wait(wait)
         if rules.local:

@@ -24,6 +24,7 @@ from busway.client.sync_parts import Closing, Events, Request, Service, Subscrip
 from busway.client.sync_streams import Streams
 from busway.client.threads import in_threads
 from busway.client.typed import Declares, Received, UndeclaredClass
+from busway.durations import Duration
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
 from busway.positions import Placed, Position
@@ -246,7 +247,7 @@ class Bus(Asking, Streams, Channels, Closing):
         answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **more))
         return answer
 
-    def feed(self, patience: float = 30.0) -> "Feed":
+    def feed(self, patience: Duration = 30.0) -> "Feed":
         """For a program that stores very much; as that of the asyncio face."""
 
         async def made() -> AsyncFeed:
@@ -272,7 +273,7 @@ class Bus(Asking, Streams, Channels, Closing):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
+        patience: Duration = 5.0,
         handler: Callable[[Message], object] | None = None,
         concurrency: int = 1,
         scope: Scope = "global",
@@ -295,7 +296,7 @@ class Bus(Asking, Streams, Channels, Closing):
         policy: Policy = "block",
         limit: int = 65_536,
         limit_bytes: int = 16 * MiB,
-        patience: float = 5.0,
+        patience: Duration = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
         concurrency: int = 1,
         scope: Scope = "global",
@@ -379,11 +380,11 @@ class Bus(Asking, Streams, Channels, Closing):
         """What the broker tells of itself, its counters and its connections."""
         return self._portal.call(self._inner.info)
 
-    def rtt(self, timeout: float | None = 5.0) -> float:
+    def rtt(self, timeout: Duration | None = 5.0) -> float:
         """Seconds to the broker and back."""
         return self._portal.call(lambda: self._inner.rtt(timeout))
 
-    def flush(self, timeout: float | None = 5.0) -> None:
+    def flush(self, timeout: Duration | None = 5.0) -> None:
         """Return when the broker has handled everything that was published before."""
         self._portal.call(lambda: self._inner.flush(timeout))
 
@@ -398,7 +399,7 @@ class Bus(Asking, Streams, Channels, Closing):
         """Let handlers and services finish, send what waits, say goodbye; all within the drain time."""
         self._end(self._inner.close)
 
-    def drain(self, timeout: float) -> None:
+    def drain(self, timeout: Duration) -> None:
         """Close within so many seconds."""
         self._end(lambda: self._inner.drain(timeout))
 

@@ -12,6 +12,7 @@ from busway.client.replies import Gathering as AsyncGathering
 from busway.client.storing import Lasting
 from busway.client.sync_parts import Gathering, signed_as
 from busway.client.typed import Declares, Received
+from busway.durations import Duration
 from busway.fields import Fields, Where
 from busway.message import Message, Replies
 from busway.settings import Scope
@@ -34,7 +35,7 @@ class Asking:
         payload: object = b"",
         *,
         fields: Fields | None = None,
-        timeout: float | None = 5.0,
+        timeout: Duration | None = 5.0,
         scope: Scope = "global",
     ) -> None:
         """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""

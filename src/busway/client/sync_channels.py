@@ -7,7 +7,6 @@ asyncio channel, which gives them back when it is closed and drops them when its
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from weakref import ref
 
@@ -24,6 +23,7 @@ from busway.client.sync_typed_channel import Delivered, TypedChannel
 from busway.client.threads import in_threads
 from busway.client.typed_channel import handling, reading
 from busway.dead_letters import DeadLetter, Redrive
+from busway.durations import Duration
 from busway.errors import Closed, PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
@@ -60,7 +60,7 @@ class Channel(Part, ShowsChannel):
                 raise
             yield message
 
-    def recv(self, timeout: float | None = None) -> Message:
+    def recv(self, timeout: Duration | None = None) -> Message:
         """The next message; Timeout if none came in time."""
         while True:
             try:
@@ -68,7 +68,7 @@ class Channel(Part, ShowsChannel):
             except IndexError:
                 self._fetch(min(self._inner.window or 1, _AHEAD), timeout, whole=False)
 
-    def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Message]:
+    def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Message]:
         """At least one message and at most so many; with `whole` as many, unless the time is over before."""
         while True:
             if not self._ahead or (whole and len(self._ahead) < most):
@@ -93,7 +93,7 @@ class Channel(Part, ShowsChannel):
                 raise
             yield batch
 
-    def _fetch(self, most: int, timeout: float | None, *, whole: bool) -> None:
+    def _fetch(self, most: int, timeout: Duration | None, *, whole: bool) -> None:
         async def fetch() -> None:
             # Kept there before the caller is woken: an interrupt in between must not lose what was taken.
             ahead = self._ahead
@@ -114,7 +114,7 @@ class Channel(Part, ShowsChannel):
     def nack(
         self,
         messages: Message | Iterable[Message],
-        delay: float | str | timedelta | None = None,
+        delay: Duration | None = None,
         reason: str | None = None,
     ) -> None:
         """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""

@@ -19,6 +19,7 @@ from busway.client.service import Request as AsyncRequest
 from busway.client.shown import Figures, ShowsFigures, ShowsMessage, before
 from busway.client.typed import Received
 from busway.client.typed_wrappers import TypedRequest as AsyncTypedRequest
+from busway.durations import Duration
 from busway.errors import Closed
 from busway.message import Failed, Replies
 from busway.positions import Positions
@@ -34,7 +35,7 @@ class _AsyncSubscription(Figures, Protocol[M_co]):
     """What a plain and a typed subscription have in common."""
 
     def __await__(self) -> Generator[Any, None, Any]: ...
-    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Any]: ...
+    async def take(self, most: int = 4096, timeout: Duration | None = None) -> list[Any]: ...
     async def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -46,7 +47,7 @@ class _AsyncService(Protocol[Q_co]):
     """What a plain and a typed service have in common."""
 
     def __await__(self) -> Generator[Any, None, Any]: ...
-    async def recv(self, timeout: float | None = None) -> Q_co: ...
+    async def recv(self, timeout: Duration | None = None) -> Q_co: ...
     async def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -128,7 +129,7 @@ class Subscription(Part, ShowsFigures, Generic[M]):
                 continue  # another thread was quicker
             yield message
 
-    def recv(self, timeout: float | None = None) -> M:
+    def recv(self, timeout: Duration | None = None) -> M:
         """The next message; Timeout if none came in time."""
         while True:
             try:
@@ -136,7 +137,7 @@ class Subscription(Part, ShowsFigures, Generic[M]):
             except IndexError:
                 self._fetch(1, timeout)
 
-    def take(self, most: int = 4096, timeout: float | None = None) -> list[M]:
+    def take(self, most: int = 4096, timeout: Duration | None = None) -> list[M]:
         """At least one message, at most `most`."""
         while not self._ahead:
             self._fetch(most, timeout)
@@ -168,7 +169,7 @@ class Subscription(Part, ShowsFigures, Generic[M]):
             return batch
         return batch
 
-    def _fetch(self, most: int, timeout: float | None) -> None:
+    def _fetch(self, most: int, timeout: Duration | None) -> None:
         async def fetch() -> None:
             # Kept here before the caller is woken: an interrupt in between must not lose what was taken.
             self._ahead.extend(await self._inner.take(most, timeout))
@@ -251,7 +252,7 @@ class Service(Part, Generic[Q]):
                 raise
             yield request
 
-    def recv(self, timeout: float | None = None) -> Q:
+    def recv(self, timeout: Duration | None = None) -> Q:
         """The next request; Timeout if none came in time."""
         return self._wrap(self._portal, self._portal.call(lambda: self._inner.recv(timeout)))
 

@@ -4,7 +4,6 @@ A driver, as sync.py, of which it is a part: a wrapper around the blocking chann
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,6 +13,7 @@ from busway.client.shown import ShowsChannel
 from busway.client.sync_parts import Closing
 from busway.client.typed import Received
 from busway.client.typed_channel import Given, fitting, plain
+from busway.durations import Duration
 from busway.errors import Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
@@ -32,7 +32,7 @@ class Delivered(Received[T]):
         """This is done; returns when that is stored."""
         self.message.ack()
 
-    def nack(self, delay: float | str | timedelta | None = None, reason: str | None = None) -> None:
+    def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
         """It could not be dealt with: it is redelivered, after the delay or the channel's backoff."""
         self.message.nack(delay, reason)
 
@@ -60,13 +60,13 @@ class TypedChannel(Closing, ShowsChannel, Generic[T]):
         for message in self._inner:
             yield from self._fitting([message])
 
-    def recv(self, timeout: float | None = None) -> Delivered[T]:
+    def recv(self, timeout: Duration | None = None) -> Delivered[T]:
         """The next message that fits; Timeout if none came in time."""
         return self.take(1, timeout)[0]
 
-    def take(self, most: int = 64, timeout: float | None = None, *, whole: bool = False) -> list[Delivered[T]]:
+    def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Delivered[T]]:
         """At least one message and at most so many; with `whole` as many, unless the time is over before."""
-        check_timeout("timeout", timeout)
+        timeout = check_timeout("timeout", timeout)
         until = None if timeout is None else monotonic() + timeout
         found: list[Delivered[T]] = []
         while not found or (whole and len(found) < most):
@@ -98,7 +98,7 @@ class TypedChannel(Closing, ShowsChannel, Generic[T]):
         """These are done; returns when this is stored. AckLate if one was redelivered to another consumer."""
         self._inner.ack(plain(messages))
 
-    def nack(self, messages: Given[T], delay: float | str | timedelta | None = None, reason: str | None = None) -> None:
+    def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> None:
         """These could not be dealt with: they are redelivered, after the delay or the channel's backoff."""
         self._inner.nack(plain(messages), delay, reason)
 

@@ -18,6 +18,7 @@ from busway.checks import check_count
 from busway.client.core import Core
 from busway.client.part import Part
 from busway.client.tasks import finish
+from busway.durations import Duration
 from busway.errors import BusError, Closed
 from busway.positions import Position
 from busway.settings import Policy
@@ -55,7 +56,7 @@ class Taking(Part):
 
     # Receiving.
 
-    async def recv(self, timeout: float | None = None) -> Message:
+    async def recv(self, timeout: Duration | None = None) -> Message:
         """The next message. Raises Timeout, Closed, or what ended it."""
         while True:
             for message in self._ready:
@@ -63,7 +64,7 @@ class Taking(Part):
             if not self._refill():
                 await self._more(timeout)
 
-    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Message]:
+    async def take(self, most: int = 4096, timeout: Duration | None = None) -> list[Message]:
         """At least one message and at most so many; raises as recv() does."""
         check_count("most", most)
         while not (batch := self._batch(most)):
@@ -149,7 +150,7 @@ class Taking(Part):
             self._core.taken()
         return batch
 
-    async def _more(self, timeout: float | None) -> None:
+    async def _more(self, timeout: Duration | None) -> None:
         if not await self._wait(timeout):
             raise Closed(f"the {self.noun} of {self.label!r} is closed")
 

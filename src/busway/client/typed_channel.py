@@ -5,7 +5,6 @@ A payload that does not fit its type becomes a dead letter at once, so that the 
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from busway.checks import check_timeout
@@ -14,6 +13,7 @@ from busway.client.shown import ShowsChannel
 from busway.client.taking import Handler
 from busway.client.typed import Kind, Received
 from busway.client.typed_wrappers import Wrapper
+from busway.durations import Duration
 from busway.errors import PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
@@ -37,7 +37,7 @@ class Delivered(Received[T]):
         """Tell the channel that it is done; await it to know that this is stored."""
         return self.message.ack()
 
-    def nack(self, delay: float | str | timedelta | None = None, reason: str | None = None) -> Awaitable[None]:
+    def nack(self, delay: Duration | None = None, reason: str | None = None) -> Awaitable[None]:
         """Have the channel redeliver it, after the delay or the channel's backoff."""
         return self.message.nack(delay, reason)
 
@@ -119,13 +119,15 @@ class TypedChannel(Wrapper, ShowsChannel, Generic[T]):
             for delivered in self._fitting([message]):
                 yield delivered
 
-    async def recv(self, timeout: float | None = None) -> Delivered[T]:
+    async def recv(self, timeout: Duration | None = None) -> Delivered[T]:
         """The next message that fits. Raises Timeout, Closed, or what ended the channel."""
         return (await self.take(1, timeout))[0]
 
-    async def take(self, most: int = _MOST, timeout: float | None = None, *, whole: bool = False) -> list[Delivered[T]]:
+    async def take(
+        self, most: int = _MOST, timeout: Duration | None = None, *, whole: bool = False
+    ) -> list[Delivered[T]]:
         """At least one message and at most so many; with `whole` as many, unless the time is over before."""
-        check_timeout("timeout", timeout)
+        timeout = check_timeout("timeout", timeout)
         clock = asyncio.get_running_loop().time
         until = None if timeout is None else clock() + timeout
         found: list[Delivered[T]] = []
@@ -158,9 +160,7 @@ class TypedChannel(Wrapper, ShowsChannel, Generic[T]):
         """These are done. Await it to know that this is stored; AckLate if one was redelivered to another consumer."""
         return self._inner.ack(plain(messages))
 
-    def nack(
-        self, messages: Given[T], delay: float | str | timedelta | None = None, reason: str | None = None
-    ) -> "Settled":
+    def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> "Settled":
         """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""
         return self._inner.nack(plain(messages), delay, reason)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from busway.client.service_errors import explained
 from busway.client.shown import ShowsFigures, before
 from busway.client.typed import Kind, Received
+from busway.durations import Duration
 from busway.errors import PayloadError
 from busway.message import Message
 from busway.positions import Positions
@@ -69,12 +70,12 @@ class TypedSubscription(Wrapper, ShowsFigures, Generic[T]):
         async for message in self._inner:
             yield self._kind.receive(message)
 
-    async def recv(self, timeout: float | None = None) -> Received[T]:
+    async def recv(self, timeout: Duration | None = None) -> Received[T]:
         """The next message; Timeout if none came in time, PayloadError if it doesn't fit."""
         message = self._ahead.popleft() if self._ahead else await self._inner.recv(timeout)
         return self._kind.receive(message)
 
-    async def take(self, most: int = 4096, timeout: float | None = None) -> list[Received[T]]:
+    async def take(self, most: int = 4096, timeout: Duration | None = None) -> list[Received[T]]:
         """At least one message, at most `most`. One that doesn't fit ends the list before it; the next call raises for it."""
         return self._fitting(self._rest(most) or await self._inner.take(most, timeout))
 
@@ -158,7 +159,7 @@ class TypedService(Wrapper, Generic[T]):
             if typed is not None:
                 yield typed
 
-    async def recv(self, timeout: float | None = None) -> TypedRequest[T]:
+    async def recv(self, timeout: Duration | None = None) -> TypedRequest[T]:
         """The next request that fits."""
         while True:
             typed = await self._fit(await self._inner.recv(timeout))

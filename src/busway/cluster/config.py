@@ -60,8 +60,8 @@ class Cluster:
         check_type("mirror_of", self.mirror_of, (str, NoneType), "the name, guid or address of a node, or None")
         if self.mirror_of == "":
             raise ValueError("mirror_of is the name, guid or address of a node, and is empty")
-        check_timeout("mirror_wait", self.mirror_wait, forever=False)
-        check_seconds("takeover", self.takeover, zero=False)
+        object.__setattr__(self, "mirror_wait", check_timeout("mirror_wait", self.mirror_wait, forever=False))
+        object.__setattr__(self, "takeover", check_seconds("takeover", self.takeover, zero=False))
         if self.takeover < _LEAST:
             raise ValueError(
                 f"takeover is at least {_LEAST:g} seconds, not {self.takeover:g}: a link counts as lost when nothing was heard for {SILENCE} s, and a node"

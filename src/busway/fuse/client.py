@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from busway._core import Selection
+from busway.checks import check_timeout
+from busway.durations import Duration
 from busway.errors import BusError
 from busway.fuse import format as form
 from busway.fuse.format import Meta
@@ -129,13 +131,14 @@ class Client:
         os.write(self._bus, form.unsubscribe(number))
         self._subscriptions.pop(number, None)
 
-    def ready(self, timeout: float | None = 0.0) -> bool:
+    def ready(self, timeout: Duration | None = 0.0) -> bool:
         """Whether there is something to read, or was within so many seconds; None waits as long as it takes."""
+        limit = check_timeout("timeout", timeout)
         poll = select.poll()
         poll.register(self._bus, select.POLLIN)
-        return bool(poll.poll(None if timeout is None else timeout * 1000))
+        return bool(poll.poll(None if limit is None else limit * 1000))
 
-    def read(self, timeout: float | None = None) -> list[Received]:
+    def read(self, timeout: Duration | None = None) -> list[Received]:
         """The next messages, as many as the mount gives at once; none if none came within so many seconds."""
         if timeout is not None and not self.ready(timeout):
             return []
@@ -158,7 +161,7 @@ class Client:
                 data += more
             return data
 
-    def handle(self, timeout: float | None = None) -> int:
+    def handle(self, timeout: Duration | None = None) -> int:
         """Read once and call the handler of each subscription that takes a message; how many messages there were."""
         received = self.read(timeout)
         for message in received:

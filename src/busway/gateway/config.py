@@ -70,7 +70,8 @@ class Http:
             if field.type is int:
                 check_count(f"{field.name} of Http", getattr(self, field.name))
             elif field.type is float:
-                check_seconds(f"{field.name} of Http", getattr(self, field.name), zero=False)
+                seconds = check_seconds(f"{field.name} of Http", getattr(self, field.name), zero=False)
+                object.__setattr__(self, field.name, seconds)
 
 
 def host_port(address: object) -> tuple[str, int]:

@@ -86,8 +86,7 @@ def routes(
     A request has to be there within `slow` seconds. A reader that takes nothing for `stall` seconds of what is written for it is
     disconnected. Streams end with the application.
     """
-    for name, value in (("slow", slow), ("stall", stall)):
-        check_seconds(name, value, zero=False)
+    slow, stall = check_seconds("slow", slow, zero=False), check_seconds("stall", stall, zero=False)
     doors = _Doors(connect, allow, tell, slow, stall)
     app.on_shutdown.append(doors.close)
     return [

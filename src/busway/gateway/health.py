@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 
 from busway.broker.server import Server
 from busway.checks import check_seconds
+from busway.durations import Duration
 from busway.errors import BusError
 from busway.gateway.metrics import exposition, families, gauge
 
@@ -26,10 +27,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def routes(
-    server: Server, *, lag: float = LAG, more: Callable[[], Iterable[Metric]] | None = None
+    server: Server, *, lag: Duration = LAG, more: Callable[[], Iterable[Metric]] | None = None
 ) -> list[web.RouteDef]:
     """The three routes of a server. `lag`: a slower turn of the loop is unhealthy; `more`: further families to be scraped."""
-    check_seconds("lag", lag, zero=False)
+    lag = check_seconds("lag", lag, zero=False)
 
     async def healthz(_: web.Request) -> web.Response:
         slowest = await loop_lag()

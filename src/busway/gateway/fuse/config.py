@@ -55,7 +55,8 @@ class Mount:
             if field.type is int:
                 check_count(f"the setting {field.name}", getattr(self, field.name))
             elif field.type is float:
-                check_seconds(f"the setting {field.name}", getattr(self, field.name), zero=False)
+                seconds = check_seconds(f"the setting {field.name}", getattr(self, field.name), zero=False)
+                object.__setattr__(self, field.name, seconds)
         if self.mode is not None and not 0 < self.mode <= 0o777:
             raise ValueError(f"the setting mode must be between 001 and 777, but is {self.mode:o}")
         if stride(self.max_message) > self.bytes:
