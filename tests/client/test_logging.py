@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import busway
-from busway.client.log_lines import TRACEBACK, LogLines
+from busway.client.log_lines import LINES, QUIET, TRACEBACK, LogLines
 from busway.testing import FaultProxy
 from tests.support.net import PATIENCE, Net, until, within
 
@@ -80,3 +80,26 @@ def test_a_traceback_of_each_kind_is_shown_once_in_a_while(caplog: pytest.LogCap
     assert (shown(ValueError("c")), shown(ValueError("d"))) == (True, False)
     caplog.set_level(logging.DEBUG, "busway.client")
     assert shown(ValueError("e")), "at DEBUG each line has its traceback"
+
+
+def test_failures_that_repeat_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    logged = LogLines(lambda: now[0])
+    for number in range(1000):
+        logged.failed(ValueError(str(number)), "the handler", "a")
+    logged.failed(KeyError("other"), "the handler", "a")
+    assert len(caplog.records) == LINES + 1
+    caplog.clear()
+    now[0] = QUIET
+    logged.failed(ValueError("again"), "the handler", "a")
+    assert [one.getMessage() for one in caplog.records] == [
+        "the handler of 'a': 990 more failures, the last one: ValueError: 999",
+        "the handler of 'a': ValueError: again",
+    ]
+    for _ in range(LINES):
+        logged.failed(ValueError("last"), "the handler", "a")
+    caplog.clear()
+    logged.end()
+    assert [one.getMessage() for one in caplog.records] == [
+        "the handler of 'a': 1 more failures, the last one: ValueError: last"
+    ]

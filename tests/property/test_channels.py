@@ -18,7 +18,7 @@ from busway.runs import Runs
 
 LEASE, WORST = 10.0, 3
 NO_KEY = 4
-CONSUMERS = [(1, 1), (2, 1), (2, 2)]
+CONSUMERS = [(1, 1), (2, 1), (2, 2), (3, 1)]
 
 
 @dataclass

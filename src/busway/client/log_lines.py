@@ -1,13 +1,15 @@
 """Log lines of a client that could repeat: failures of handlers, and messages that were missed.
 
 A driver. A failure is one line at ERROR. The traceback follows the first line of its kind in a minute, and every line if
-the logger is at DEBUG. Missed messages are one WARNING at once, and then one line with their sum every ten seconds.
+the logger is at DEBUG. After ten lines of a kind in ten seconds one line has the number of the others. Missed messages are one WARNING at once, and then one line with their sum every ten seconds.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from busway.errors import PayloadError
 
@@ -16,12 +18,29 @@ log = logging.getLogger("busway.client")
 TRACEBACK: Final = 60.0
 """Seconds in which only the first failure of a kind shows its traceback."""
 QUIET: Final = 10.0
-"""Seconds between two lines about missed messages of a subscription."""
+"""Seconds between two lines about missed messages of a subscription, and in which LINES failures of a kind are logged."""
+LINES: Final = 10
 GONE: Final = "the stream does not have them any more"
 _KINDS: Final = 1024
 """Kinds of failures that are remembered."""
+_Kind: TypeAlias = tuple[str, str, type[BaseException]]
 _LONGEST: Final = 1024
 """Characters of an error."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The failures of one kind."""
+
+    error: BaseException
+    """The last one."""
+    traceback: float = 0.0
+    """When the next traceback may be shown."""
+    until: float = 0.0
+    """When the next LINES may be logged."""
+    lines: int = 0
+    more: int = 0
+    """Failures that were not logged."""
 
 
 class LogLines:
@@ -29,7 +48,7 @@ class LogLines:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._shown: dict[tuple[str, str, type[BaseException]], float] = {}
+        self._failures: dict[_Kind, _Failures] = {}
         self._sums: dict[tuple[str, str], int] = {}
 
     def failed(self, error: BaseException, what: str, topic: str) -> None:
@@ -40,20 +59,48 @@ class LogLines:
         ):  # another client's fault, which the text describes: a traceback adds nothing
             log.warning("%s%s: %s", what, place, error, extra={"topic": topic, "error": type(error).__name__})
             return
-        kind, now = (what, topic, type(error)), self._clock()
-        first = now >= self._shown.get(kind, now)
+        kind, now, debug = (what, topic, type(error)), self._clock(), log.isEnabledFor(logging.DEBUG)
+        if (one := self._failures.get(kind)) is None:
+            if len(self._failures) >= _KINDS:
+                self._sum_up()
+                self._failures.clear()
+            one = self._failures[kind] = _Failures(error, now)
+        if now >= one.until:
+            self._log_more(kind, one)
+            one.until, one.lines = now + QUIET, 0
+        one.error = error
+        if one.lines >= LINES and not debug:
+            one.more += 1
+            if one.more == 1:
+                with suppress(RuntimeError):  # no loop: the next failure, or the end, logs it
+                    asyncio.get_running_loop().call_later(one.until - now, self._log_more, kind, one)
+            return
+        one.lines += 1
+        first = now >= one.traceback
         if first:
-            if len(self._shown) >= _KINDS:
-                self._shown.clear()
-            self._shown[kind] = now + TRACEBACK
+            one.traceback = now + TRACEBACK
         log.error(
             "%s%s: %s",
             what,
             place,
             words(error),
-            exc_info=error if first or log.isEnabledFor(logging.DEBUG) else None,
+            exc_info=error if first or debug else None,
             extra={"topic": topic, "error": type(error).__name__},
         )
+
+    def _sum_up(self) -> None:
+        for kind, one in self._failures.items():
+            self._log_more(kind, one)
+
+    @staticmethod
+    def _log_more(kind: _Kind, one: _Failures) -> None:
+        """Log how many failures of a kind were not logged."""
+        more, one.more = one.more, 0
+        if more:
+            what, topic, _ = kind
+            place = f" of {topic!r}" if topic else ""
+            extra = {"topic": topic, "error": type(one.error).__name__, "failures": more}
+            log.error("%s%s: %d more failures, the last one: %s", what, place, more, words(one.error), extra=extra)
 
     def missed(self, topic: str, count: int, why: str) -> None:
         """So many messages of a subscription or channel have not come and will not."""
@@ -66,6 +113,7 @@ class LogLines:
 
     def end(self) -> None:
         """The client is closed: log the sums that are left."""
+        self._sum_up()
         for key in list(self._sums):
             self._log(key, self._sums.pop(key))
 
