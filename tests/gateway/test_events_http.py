@@ -291,3 +291,32 @@ async def test_a_slow_reader_is_told_what_it_missed(monkeypatch):
                 seen.append(json.loads(found["data"])["data"])
         assert missed > 0
         assert len(seen) + missed == 1000
+
+
+class Trickle:
+    """A subscription whose messages come one by one, each a moment after the one before."""
+
+    position = ""
+
+    def __init__(self, messages):
+        self.messages = messages
+        self.asked = []
+
+    async def take(self, most, timeout):
+        self.asked.append((most, timeout))
+        if not self.messages or not timeout:
+            raise busway.Timeout("nothing arrived")
+        return [self.messages.pop(0)]
+
+
+@pytest.mark.parametrize(("most", "count"), [(3, 3), (2, 2), (10, 5)])
+async def test_a_batch_takes_what_follows_within_a_moment(most, count):
+    async with door() as (_, bus), bus.subscribe("a") as messages:
+        for number in range(5):
+            await bus.publish("a", str(number))
+        trickle = Trickle([await messages.recv() for _ in range(5)])
+        response = await events_http._batch(trickle, most, 30.0)
+        assert [event["data"] for event in json.loads(response.body)] == list(range(count))
+        assert trickle.asked[0] == (most, 30.0)
+        assert all(0 < timeout < 1 for _, timeout in trickle.asked[1:])
+        assert not json.loads((await events_http._batch(Trickle([]), most, 0.0)).body)

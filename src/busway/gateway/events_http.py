@@ -44,6 +44,8 @@ _MOST: Final = 10_000
 _LONGEST: Final = 300.0
 """Seconds that a batch may be waited for."""
 _WAIT: Final = 10.0
+_LINGER: Final = 0.05
+"""Seconds that a batch which is not full waits for one more event: those that were published together come together."""
 _SIGN: Final = 15.0
 """Seconds after which a stream without events gets a comment, so that nobody on the way takes it for dead."""
 _LOOK: Final = 1.0
@@ -221,19 +223,18 @@ def _gone(request: web.Request) -> bool:
 
 
 async def _batch(found: Subscription, most: int, wait: float) -> web.Response:
-    """Wait for the first event, then take what is there."""
+    """Wait for the first event, then take what is there, and each that follows within a moment of the one before."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait
     messages: list[Message] = []
     try:
         messages = await found.take(most, timeout=wait)
+        while len(messages) < most:
+            await asyncio.sleep(0)  # a backlog comes in blocks
+            left = max(min(_LINGER, until - loop.time()), 0.0)
+            messages += await found.take(most - len(messages), timeout=left)
     except Timeout:
         pass
-    else:
-        while len(messages) < most:  # a backlog comes in blocks
-            await asyncio.sleep(0)
-            try:
-                messages += await found.take(most - len(messages), timeout=0.0)
-            except Timeout:
-                break
     headers = {"Cache-Control": "no-store", "Content-Type": BATCH}
     if position := str(found.position):
         headers[POSITION] = position

@@ -366,7 +366,10 @@ OPERATIONS: Final = (
             ),
             Parameter("max", "query", {"type": "integer", "minimum": 1, "maximum": 10_000}, "How many at most."),
             Parameter(
-                "wait", "query", {"type": "number", "minimum": 0, "maximum": 300}, "Seconds to wait for the first."
+                "wait",
+                "query",
+                {"type": "number", "minimum": 0, "maximum": 300},
+                "Seconds to wait for the first; what follows within a moment comes with it.",
             ),
             Parameter("Last-Event-ID", "header", TEXT, "As `since`; a browser sends it when it comes back."),
         ),
