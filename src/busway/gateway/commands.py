@@ -210,7 +210,7 @@ class Commands:
         finally:
             self.taps.released(tap)
         self.counters.delivered += len(messages)
-        body = [envelope.shown(request.form, mq, shown, message) for message in messages]
+        body = [envelope.shown(request.form, mq, shown, message, queue.base) for message in messages]
         head = {"mq": mq, "channel": shown}
         session.answer(request.form, request.ident, OK if body else NO_DATA, body, head)
 

@@ -233,13 +233,14 @@ def stored(request: Request, ident: Ident, sender: str) -> tuple[bytes | str, di
     return payload, fields
 
 
-def delivery(form: int, mq: str, channel: str, message: Message, window: int | None = None) -> bytes:
+def delivery(form: int, mq: str, channel: str, message: Message, base: int, window: int | None = None) -> bytes:
     """A stored message as a subscriber gets it."""
-    return _encode(shown(form, mq, channel, message, window))
+    return _encode(shown(form, mq, channel, message, base, window))
 
 
-def shown(form: int, mq: str, channel: str, message: Message, window: int | None = None) -> dict[str, Any]:
-    """A stored message in one of the forms, as a value."""
+def shown(form: int, mq: str, channel: str, message: Message, base: int, window: int | None = None) -> dict[str, Any]:
+    """A stored message in one of the forms, as a value; `base` is the offset of the message that its queue calls 0."""
+    offset = None if message.offset is None else message.offset - base
     fields = message.fields
     mark = fields.pop(bodies.MARK, None)
     body, coded = bodies.body_of(message.payload, mark)
@@ -251,8 +252,8 @@ def shown(form: int, mq: str, channel: str, message: Message, window: int | None
     if coded:
         fields["encoding"] = bodies.BASE64
     if form == FLAT:
-        return _flat(mq, channel, ident, sender, fields, body, mark, message.offset, window)
-    return _headed(mq, channel, ident, sender, fields, body, message.offset, window)
+        return _flat(mq, channel, ident, sender, fields, body, mark, offset, window)
+    return _headed(mq, channel, ident, sender, fields, body, offset, window)
 
 
 def _flat(

@@ -100,7 +100,9 @@ class Stream(Session):
 
     def deliver(self, one: Subscriber, message: Message) -> None:
         self._commands.counters.delivered += 1
-        self._put(envelope.delivery(one.form, one.mq, one.channel, message, one.credit), f"id: {message.offset}\n")
+        base = one.tap.queue.base
+        data = envelope.delivery(one.form, one.mq, one.channel, message, base, one.credit)
+        self._put(data, f"id: {(message.offset or 0) - base}\n")
 
     def ended(self, one: Subscriber, status: int, text: str) -> None:
         super().ended(one, status, text)

@@ -40,6 +40,8 @@ class Note(msgspec.Struct, omit_defaults=True):
     untyped: bool = False
     """It was created without `mqType`, so its new channels begin as clients expect of that: with the next message."""
     channels: dict[str, Told] = msgspec.field(default_factory=dict)
+    base: int = 0
+    """The first offset of the stream. It is not 0 if a stream of this name was removed, whose offsets are not used again."""
 
 
 class Queue:
@@ -68,6 +70,11 @@ class Queue:
     @property
     def mask(self) -> int:
         return self.note.mq.mask
+
+    @property
+    def base(self) -> int:
+        """The offset in the stream of what the queue calls its message 0."""
+        return self.note.base
 
     @property
     def starts_new(self) -> bool:
@@ -147,7 +154,7 @@ class Queues:
         store = type_ or self._server.storage
         memory = store == "memory"
         note = Note(mq=Told(mask=mask), untyped=type_ is None and not memory)
-        await self._bus.create_stream(
+        stream = await self._bus.create_stream(
             stream_name(topic),
             [topic],
             store=store,
@@ -157,6 +164,9 @@ class Queues:
             max_bytes=self._settings.memory_bytes if memory else None,
             note="" if note == Note() else encoded(note).decode(),
         )
+        note.base = (await stream.info()).first
+        if note.base:
+            await self._bus.update_stream(stream_name(topic), note=encoded(note).decode())
 
     async def _write(self, queue: Queue) -> None:
         note = encoded(queue.note).decode()
@@ -205,11 +215,12 @@ class Queues:
             raise Refused(BAD, "offset must be 0 or more")
         stream = await self._bus.stream(queue.stream)
         info = await stream.info()
+        place = offset + queue.base
         if checksum is None:
-            if offset > info.next:
-                raise Refused(BAD, f"offset {offset} is behind the end of MQ, which is {info.next}")
-            return max(offset, info.first)
-        async for messages in stream.read(offset, offset + 1):
+            if place > info.next:
+                raise Refused(BAD, f"offset {offset} is behind the end of MQ, which is {info.next - queue.base}")
+            return max(place, info.first)
+        async for messages in stream.read(place, place + 1):
             for message in messages:
                 if checksum in {str(message.fields.get("id")), message.id}:
                     return message
@@ -247,7 +258,7 @@ class Queues:
             "name": mq,
             "type": queue.type,
             "mask": queue.mask,
-            "size": info.count if queue.type == "memory" else info.next,
+            "size": info.count if queue.type == "memory" else info.next - queue.base,
             "channels": [_channel(queue, one) for one in channels],
         }
 
@@ -286,7 +297,7 @@ def _channel(queue: Queue, info: ChannelInfo) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": channel_shown(info.name),
         "mask": told.mask if told is not None else 0,
-        "offset": info.cursor,
+        "offset": max(info.cursor - queue.base, 0),
     }
     if told is not None and told.filter:
         found["filter"] = told.filter

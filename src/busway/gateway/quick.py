@@ -91,7 +91,7 @@ def begin(mq: str, channel: str) -> bytes:
     return _encode({"mq": mq, "channel": channel})[:-1] + b","
 
 
-def plain(message: Message) -> bytes | None:
+def plain(message: Message, base: int) -> bytes | None:
     """The same of a stored message; None: it has more, and goes the long way."""
     fields = message.fields
     if len(fields) != 2:
@@ -107,7 +107,8 @@ def plain(message: Message) -> bytes | None:
             body = payload.decode()
     except (KeyError, UnicodeDecodeError):
         return None
-    return _encode(_Flat(sender, ident, message.offset, body))[1:]
+    offset = None if message.offset is None else message.offset - base
+    return _encode(_Flat(sender, ident, offset, body))[1:]
 
 
 def framed(size: int) -> bytes:

@@ -86,7 +86,7 @@ class Pubs:
                 size = len(ident) + len(acked)
                 head = framed[size] if size < len(framed) else quick.framed(size + len(_FLAT)) + _FLAT
                 out.append(head + ident + acked)
-            put((broker, stream, offset), quick.tail(socket.sent_by, ident, offset, body))
+            put((broker, stream, offset), quick.tail(socket.sent_by, ident, offset - queue.base, body))
             offset += 1
             if socket.held:
                 socket.relieved()
@@ -213,7 +213,7 @@ class Socket(Session):
         if one.form == FLAT and one.credit is None:
             place = message.broker, message.stream, message.offset
             tail = self._find(place)
-            if tail is None and (tail := quick.plain(message)) is not None:
+            if tail is None and (tail := quick.plain(message, one.tap.queue.base)) is not None:
                 self._put(place, tail)
             if tail is not None:
                 if not (out := self.out):
@@ -221,7 +221,7 @@ class Socket(Session):
                 begin = one.begin
                 out.append(quick.framed(len(begin) + len(tail)) + begin + tail)
                 return
-        self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.credit))
+        self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.tap.queue.base, one.credit))
 
     # Its socket.
 
