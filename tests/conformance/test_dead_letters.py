@@ -96,7 +96,7 @@ async def test_a_handler_rejects_by_raising(net: Net) -> None:
 async def test_the_broker_gives_the_reason_of_consumers_that_do_not(net: Net) -> None:
     bus, one, two = await stream(net, 1), await net.connect(name="one"), await net.connect(name="two")
     async with bus.subscribe("dead/**") as dead:
-        async with one.channel(STREAM, "c", lease=0.05, max_deliveries=1) as channel:
+        async with one.channel(STREAM, "c", lease=0.05, max_deliveries=1, max_processing=0.05) as channel:
             await channel.recv(timeout=PATIENCE)
             (letter,) = await gather(dead, 1)
             assert letter.fields["dead_reason"] == "its lease of 0.05 s ended before its consumer acknowledged"
