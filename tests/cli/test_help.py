@@ -1,5 +1,7 @@
 """The help of every command, and what its flags have in common."""
 
+import re
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -40,3 +42,11 @@ def test_short_flags_mean_the_same_everywhere(path, command):
         if "--quiet" in flag.opts:
             assert "-q" in flag.opts
         assert "--fields" not in flag.opts  # too close to --field
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands()))
+def test_help_is_plain_english(path, command):
+    """Phrases that readers stumbled over."""
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", show(path)).split())
+    for phrase in ("still told", "so many", "is told", "are told", "any number of them", "also none", "those that"):
+        assert phrase not in shown

@@ -95,7 +95,7 @@ for verb in (stream_list, stream_info, stream_create, stream_update, stream_remo
 app.add_typer(stream)
 
 channel = typer.Typer(
-    name="channel", help="Channels: positions in streams, shared by consumers.", no_args_is_help=True, cls=Group
+    name="channel", help="Channels: positions in streams that consumers share.", no_args_is_help=True, cls=Group
 )
 for verb in (
     channel_list,
@@ -113,7 +113,7 @@ for verb in (
 app.add_typer(channel)
 
 lake = typer.Typer(
-    name="lake", help="Spark: queries and jobs over streams and their archive.", no_args_is_help=True, cls=Group
+    name="lake", help="Spark: queries and jobs on streams and their archive.", no_args_is_help=True, cls=Group
 )
 for verb in (
     lake_archive,

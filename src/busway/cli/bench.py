@@ -47,16 +47,18 @@ _ABOUT = {
 
 def bench(
     what: Annotated[
-        list[What] | None, typer.Argument(help="What to measure; nothing = everything.", show_default=False)
+        list[What] | None, typer.Argument(help="What to measure; default: everything.", show_default=False)
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", help="Measure this server instead of an own one. BUSWAY_URL is not used here.", metavar="ADDRESS"
+            "--url",
+            help="Measure the server at this address instead of starting one. BUSWAY_URL is not used.",
+            metavar="ADDRESS",
         ),
     ] = None,
     unix: Annotated[
-        bool, typer.Option("--unix", help="The own server listens on a Unix socket instead of TCP.")
+        bool, typer.Option("--unix", help="Use a Unix socket instead of TCP for the started server.")
     ] = False,
     size: Annotated[
         int, typer.Option("--size", help="Payload.", parser=values.size, metavar="SIZE", show_default="128")
@@ -68,8 +70,10 @@ def bench(
     requests: Annotated[
         int, typer.Option("--requests", help="Requests per run.", parser=values.count, metavar="N", show_default="20k")
     ] = 20_000,
-    subscribers: Annotated[int, typer.Option("--subscribers", help="How many, for fanout and group.", min=1)] = 8,
-    repeat: Annotated[int, typer.Option("--repeat", help="Runs of each; the median counts.", min=1)] = 3,
+    subscribers: Annotated[
+        int, typer.Option("--subscribers", help="Number of subscribers for fanout and group.", min=1)
+    ] = 8,
+    repeat: Annotated[int, typer.Option("--repeat", help="Number of runs of each; the median is shown.", min=1)] = 3,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:

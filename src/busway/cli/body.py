@@ -1,4 +1,4 @@
-"""What a verb sends: one payload, again and again, or line by line, paced by count, rate and time."""
+"""The payloads that a verb sends: one payload, repeated, or one per line, paced by count, rate and time."""
 
 import asyncio
 import concurrent.futures

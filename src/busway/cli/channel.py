@@ -52,14 +52,16 @@ Place: TypeAlias = Annotated[
 Start: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--start", help="Where it begins: first, new, an offset, a time, or a length of time back.", metavar="PLACE"
+        "--start",
+        help="Where the channel begins: first, new, an offset, a time, or a length of time back.",
+        metavar="PLACE",
     ),
 ]
 Lease: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--lease",
-        help="After this time what was not acknowledged is handed out again (30s, 5m); none: never, while its consumer lives.",
+        help="Time after which an unacknowledged message is redelivered (30s, 5m); none: only when its consumer is gone.",
         metavar="TIME",
         show_default=False,
     ),
@@ -68,7 +70,7 @@ MaxDeliveries: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--max-deliveries",
-        help="After so many deliveries a message goes to the dead-letter topic; none: never.",
+        help="Number of deliveries after which a message becomes a dead letter; none: unlimited.",
         metavar="N",
         show_default=False,
     ),
@@ -77,7 +79,7 @@ DeadLetter: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--dead-letter",
-        help="That topic; {stream} and {channel} are filled in, none: nowhere.",
+        help="Topic of dead letters; {stream} and {channel} are filled in; none: no dead letters.",
         metavar="TOPIC",
         show_default=False,
     ),
@@ -86,7 +88,7 @@ BackoffText: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--backoff",
-        help="Delays before a message that failed is redelivered, the last one repeats (1s,5s,30s), or "
+        help="Delays before a failed message is redelivered (1s,5s,30s; the last one repeats), or "
         "first=1s,factor=2,limit=10m,jitter=0.1; none: no delay.",
         metavar="TIMES",
         show_default=False,
@@ -102,14 +104,16 @@ OrderBy: TypeAlias = Annotated[
     ),
 ]
 Exclusive: TypeAlias = Annotated[
-    bool | None, typer.Option("--exclusive/--shared", help="One consumer at a time, or many.", show_default=False)
+    bool | None, typer.Option("--exclusive/--shared", help="Allow one consumer at a time, or many.", show_default=False)
 ]
 DeleteOnLeave: TypeAlias = Annotated[
     bool | None,
-    typer.Option("--delete-on-leave/--keep", help="Gone with its last consumer, or not.", show_default=False),
+    typer.Option(
+        "--delete-on-leave/--keep", help="Remove the channel with its last consumer, or keep it.", show_default=False
+    ),
 ]
 Paused: TypeAlias = Annotated[
-    bool | None, typer.Option("--paused/--running", help="Hand nothing out, or go on.", show_default=False)
+    bool | None, typer.Option("--paused/--running", help="Pause delivery, or resume it.", show_default=False)
 ]
 
 _FIRST = (
@@ -123,7 +127,7 @@ RARE = ("waiting", "redelivered", "dead", "lost")
 
 @linked
 def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False) -> None:
-    """List the channels of a stream, or of all, and how far behind they are.
+    """List the channels of a stream or of all streams, with their lag.
 
     busway channel list
     busway channel list orders
@@ -154,7 +158,7 @@ def channel_info(
     everything: Annotated[bool, typer.Option("--all", help="Show figures that are zero or empty, too.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Show the settings of a channel, where it stands, and what is on its way; in a cluster over all nodes, and of each.
+    """Show the progress and the settings of a channel; in a cluster over all nodes and for each.
 
     busway channel info orders billing
     """
@@ -193,7 +197,7 @@ def channel_create(
     paused: Paused = None,
     json: flags.Json = False,
 ) -> None:
-    """Make a channel; one that is there stays where it is and gets the settings that are given.
+    """Create a channel. An existing channel keeps its position and gets the given settings.
 
     busway channel create orders billing --start new --lease 5m --max-deliveries 3
     """
@@ -226,7 +230,7 @@ def channel_update(
     paused: Paused = None,
     json: flags.Json = False,
 ) -> None:
-    """Change settings of a channel; those that aren't given stay.
+    """Change settings of a channel; the others stay as they are.
 
     busway channel update orders billing --lease 1m
     """
@@ -245,9 +249,9 @@ def channel_update(
 
 @linked
 def channel_seek(link: Link, stream: Stream, channel: Channel, to: Place, json: flags.Json = False) -> None:
-    """Put a channel to another place, for all its consumers: what lies behind it is handed out, acknowledged or not.
+    """Move a channel to another position for all its consumers. All messages from there on are delivered, acknowledged or not.
 
-    In a cluster: at all nodes, or for an offset at this one, for a position at the one whose it is.
+    In a cluster this applies to all nodes; an offset applies to this node, a position to the node that it names.
 
     busway channel seek orders billing 1h
     """
@@ -264,7 +268,7 @@ def channel_seek(link: Link, stream: Stream, channel: Channel, to: Place, json: 
 
 @linked
 def channel_pause(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
-    """Hand nothing out until it is resumed.
+    """Stop delivery until the channel is resumed.
 
     busway channel pause orders billing
     """
@@ -273,7 +277,7 @@ def channel_pause(link: Link, stream: Stream, channel: Channel, json: flags.Json
 
 @linked
 def channel_resume(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
-    """Hand messages out again.
+    """Resume delivery.
 
     busway channel resume orders billing
     """
@@ -282,7 +286,7 @@ def channel_resume(link: Link, stream: Stream, channel: Channel, json: flags.Jso
 
 @linked
 def channel_remove(link: Link, stream: Stream, channel: Channel, json: flags.Json = False) -> None:
-    """Remove a channel; the messages stay in the stream, its consumers get an error.
+    """Remove a channel. The messages stay in the stream; its consumers get an error.
 
     busway channel remove orders billing
     """

@@ -29,19 +29,19 @@ _ALONE: Final = "this broker is in no cluster; start it with 'busway serve --clu
 def cluster(
     link: Link,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again whenever something happens, and every two seconds.")
+        bool, typer.Option("--watch", help="Show it again at each change, and every two seconds.")
     ] = False,
     take: Annotated[
         str | None,
         typer.Option(
             "--take",
             metavar="NODE",
-            help="Say that this node never comes again, so that its mirror, which is asked, hands out of its channels with what it knows.",
+            help="Declare that this node never comes back. The mirror of the node, which must be the one that is asked, then delivers from its channels.",
         ),
     ] = None,
     json: flags.Json = False,
 ) -> None:
-    """Show the nodes of the broker's cluster, its links to them and what crosses those.
+    """Show the nodes of the broker's cluster and the links to them.
 
     Ends with 0, with 1 if the broker is in no cluster, can't be reached or does not --take, with 2 if a flag is wrong, and with 130 after Ctrl-C.
     Any client of the mirror may --take.
@@ -54,7 +54,7 @@ def cluster(
             found = (await bus.request("$bus/cluster/take", node)).json()
         guid = found["guid"][:8]
         called = f"node {guid}" if found["guid"].startswith(node) else f"{node} ({guid})"
-        terminal.note(f"the broker hands out of the channels of {called} from now on")
+        terminal.note(f"the broker delivers from the channels of {called} from now on")
 
     async def look() -> None:
         if take is not None:

@@ -11,7 +11,7 @@ from busway.message import Message
 
 
 class Command:
-    """Answers with the output of a shell command, which runs in a process group of its own."""
+    """Runs a shell command for each message, in a process group of its own, and returns its output."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -62,7 +62,7 @@ class Command:
 
 
 def _end_started(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None:
-    """For a command that nobody wanted any more before it had started."""
+    """End a command that was cancelled while it started."""
     if not starting.cancelled() and starting.exception() is None:
         _end_group(starting.result().pid, signal.SIGKILL)
 

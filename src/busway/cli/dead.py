@@ -118,7 +118,7 @@ def channel_redrive(
     since: Since = None,
     json: flags.Json = False,
 ) -> None:
-    """Send dead letters back to their channel, each once: all, some by their ids, or those that match.
+    """Send dead letters back to their channel, each once: all, some by their ids, or all that match.
 
     The messages are delivered again as if for the first time. It may be interrupted and repeated.
 

@@ -39,7 +39,7 @@ class Finding:
 
 @linked
 def doctor(link: Link, json: flags.Json = False) -> None:
-    """Check this installation and the way to the broker; ends with 1 if something is broken.
+    """Check this installation and the connection to the broker; exit code 1 if a check fails.
 
     busway doctor --url tcp://127.0.0.1:7420
     """

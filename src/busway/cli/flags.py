@@ -35,14 +35,16 @@ Pattern: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Body = Annotated[str | None, typer.Argument(help="Payload; - reads it from stdin, absent = empty.", show_default=False)]
+Body = Annotated[
+    str | None, typer.Argument(help="Payload; - reads it from stdin; empty if left out.", show_default=False)
+]
 File = Annotated[str | None, typer.Option("--file", "-F", help="Read the payload from this file.", metavar="FILE")]
 Field = Annotated[
     list[str] | None,
     typer.Option(
         "--field",
         "-f",
-        help="A field of the message, repeatable; a value that is JSON is read as such: -f size=5 -f venue=krk.",
+        help="A field of the message, repeatable. A value that is valid JSON is parsed: -f size=5 -f venue=krk.",
         metavar="NAME=VALUE",
         show_default=False,
     ),
@@ -52,8 +54,8 @@ Where = Annotated[
     typer.Option(
         "--where",
         "-w",
-        help="A rule for a field, repeatable. name=value is equal, with * or ? a pattern, a JSON list one of; name alone must be "
-        "there; name=re:REGEX; name=expr:CEL with the field as value; expr:CEL over the whole message.",
+        help="A rule for a field, repeatable. name=value: equal, a pattern with * or ?, or one of a JSON list; a name alone requires "
+        "the field; name=re:REGEX; name=expr:CEL with the field as value; expr:CEL over the whole message.",
         metavar="NAME=RULE",
         show_default=False,
     ),
@@ -88,11 +90,12 @@ Timeout = Annotated[
 Reach = Annotated[
     Scope,
     typer.Option(
-        "--scope", help="In a cluster: everybody, clients of the same node (local), or of other nodes (remote)."
+        "--scope",
+        help="In a cluster, who gets it: all clients (global), those of this node (local), those of other nodes (remote).",
     ),
 ]
-Raw = Annotated[bool, typer.Option("--raw", "-r", help="Payload bytes and nothing else, no newlines.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object, or one per line for streams.")]
+Raw = Annotated[bool, typer.Option("--raw", "-r", help="Print payload bytes only, without newlines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one object per line.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no notes on stderr, only errors.")]
 
 

@@ -21,7 +21,7 @@ def post(
     seconds: flags.For = None,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Publish a message that is kept, and given to new subscribers, for as long as this command runs.
+    """Publish a message that new subscribers get, too, as long as this command runs.
 
     busway post proc/hdb up -f host=a1
     """
@@ -55,7 +55,7 @@ def pin(
     field: flags.Field = None,
     json: flags.Json = False,
 ) -> None:
-    """Publish a message that is kept for ever; one with the same --name, topic and fields takes the place of the last.
+    """Publish a message that new subscribers get until it is unpinned; it replaces a pin with the same --name, topic and fields.
 
     busway pin config/hdb '{"threads": 4}' --name manager
     """
@@ -74,7 +74,7 @@ def pin(
 
 @linked
 def unpin(link: Link, topic: flags.Topic, field: flags.Field = None, json: flags.Json = False) -> None:
-    """Remove the pin with this --name, topic and these fields; there being none is told (exit code 1).
+    """Remove the pin with this --name, topic and fields; exit code 1 if there is none.
 
     busway unpin config/hdb --name manager
     """
@@ -105,7 +105,7 @@ def kept(
     where: flags.Where = None,
     json: flags.Json = False,
 ) -> None:
-    """List the posts and pins that the broker keeps.
+    """List the retained messages: posts and pins.
 
     busway kept 'config/**'
     """

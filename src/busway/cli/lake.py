@@ -47,7 +47,7 @@ Url = Annotated[
     list[str] | None,
     typer.Option(
         "--url",
-        help="Address of a broker, repeatable: all of them are meant.",
+        help="Address of a broker, repeatable; all of them are read.",
         envvar="BUSWAY_URL",
         rich_help_panel="Connection",
         metavar="ADDRESS",
@@ -77,7 +77,7 @@ Conf = Annotated[
     list[str] | None,
     _flag("--conf", help="A setting of Spark, repeatable.", metavar="KEY=VALUE", show_default=False),
 ]
-Debug = Annotated[bool, _flag("--debug", help="Show all that Spark says, and the whole of an error.")]
+Debug = Annotated[bool, _flag("--debug", help="Show the whole log of Spark and whole errors.")]
 Quiet = Annotated[bool, _flag("--quiet", "-q", help="Print no notes and no progress on stderr, only errors.")]
 
 

@@ -36,13 +36,13 @@ def lake_archive(
     job: Job,
     stream: Streams = None,
     topic: Topics = None,
-    once: Annotated[bool, typer.Option("--once", help="Archive what there is now, and end.")] = False,
-    every: Annotated[str, typer.Option("--every", help="How long from one round to the next.", metavar="TIME")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Archive the messages of now, then end.")] = False,
+    every: Annotated[str, typer.Option("--every", help="Interval between rounds.", metavar="TIME")] = "10s",
     channel: Annotated[
         str | None,
         typer.Option(
             "--channel",
-            help="The channel of each stream that stands where the archive ends.",
+            help="Channel of each stream that records how far the archive is.",
             metavar="NAME",
             show_default="archived; with --topic none",
         ),
@@ -51,12 +51,13 @@ def lake_archive(
         str,
         typer.Option(
             "--compact-below",
-            help="Put files together that are smaller, when there are many; none: never.",
+            help="Merge files smaller than this when there are many; none: never.",
             metavar="SIZE",
         ),
     ] = "32m",
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Note messages that were gone before they were archived, and go on.")
+        bool,
+        typer.Option("--skip-lost", help="Report messages that were removed before they were archived, and continue."),
     ] = False,
     json: flags.Json = False,
 ) -> None:
@@ -111,16 +112,14 @@ def lake_archive(
 def lake_compact(
     job: Job,
     stream: Streams = None,
-    below: Annotated[str, typer.Option("--below", help="Files that are smaller.", metavar="SIZE")] = "64m",
-    target: Annotated[
-        str, typer.Option("--target", help="About the size of a file that is made.", metavar="SIZE")
-    ] = "256m",
+    below: Annotated[str, typer.Option("--below", help="Merge files smaller than this.", metavar="SIZE")] = "64m",
+    target: Annotated[str, typer.Option("--target", help="Approximate size of merged files.", metavar="SIZE")] = "256m",
     grace: Annotated[
-        str, typer.Option("--grace", help="How long the old files stay for those who read them.", metavar="TIME")
+        str, typer.Option("--grace", help="How long replaced files remain for running readers.", metavar="TIME")
     ] = "10m",
     json: flags.Json = False,
 ) -> None:
-    """Put the small files of a lake together, by stream and day. Not while an archive runs, which does it by itself.
+    """Merge the small files of a lake, by stream and day. A running archive does this itself: do not run both.
 
     busway lake compact --lake /srv/lake
     """

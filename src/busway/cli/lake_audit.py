@@ -26,12 +26,21 @@ def lake_audit(
     until: Until = None,
     early: Annotated[
         str,
-        typer.Option("--early", help="How much later than stored one may say it was sent; off.", metavar="TIME"),
+        typer.Option(
+            "--early",
+            help="How much later than its storing a message may claim to be sent; off: no check.",
+            metavar="TIME",
+        ),
     ] = "1m",
     late: Annotated[
-        str, typer.Option("--late", help="How much sooner than stored one may say it was sent; off.", metavar="TIME")
+        str,
+        typer.Option(
+            "--late",
+            help="How much earlier than its storing a message may claim to be sent; off: no check.",
+            metavar="TIME",
+        ),
     ] = "1d",
-    most: Annotated[int, typer.Option("--most", help="Show at most so many findings of a kind.", min=1)] = 100,
+    most: Annotated[int, typer.Option("--most", help="Largest number of findings of each kind to show.", min=1)] = 100,
     content: Annotated[
         bool, typer.Option("--content", help="Compare payloads and fields of messages with the same sequence, too.")
     ] = False,

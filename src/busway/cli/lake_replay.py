@@ -34,7 +34,9 @@ def lake_replay(
     ] = None,
     onto: Annotated[
         str | None,
-        typer.Option("--onto", help="The bus that gets them.", metavar="ADDRESS", show_default="the one of --url"),
+        typer.Option(
+            "--onto", help="Address of the bus to publish to.", metavar="ADDRESS", show_default="the one of --url"
+        ),
     ] = None,
     to: Annotated[
         str,
@@ -54,18 +56,20 @@ def lake_replay(
         ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option("--rate", help="So many: 1000/s, 50k/m.", metavar="N/s", show_default=False)
+        str | None, typer.Option("--rate", help="Rate of publishing: 1000/s, 50k/m.", metavar="N/s", show_default=False)
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", help="The same name goes on where it stopped, and stores nothing twice.", show_default="a new one"
+            "--name",
+            help="Name of this replay; the same name continues where it stopped and stores nothing twice.",
+            show_default="a new one",
         ),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            "--state", help="File that says how far it is.", metavar="FILE", show_default=".busway/replay/NAME.json"
+            "--state", help="File that records the progress.", metavar="FILE", show_default=".busway/replay/NAME.json"
         ),
     ] = None,
     json: flags.Json = False,

@@ -32,21 +32,19 @@ def lake_run(
             show_default=".busway/NAME beside the file, of Python .busway/NAME.py",
         ),
     ] = None,
-    every: Annotated[
-        float, _time("--every", help="How often to look whether there is something new.", default="1s")
-    ] = "1s",  # type: ignore[assignment] # typer parses it
+    every: Annotated[float, _time("--every", help="Interval between checks for new messages.", default="1s")] = "1s",  # type: ignore[assignment] # typer parses it
     once: Annotated[bool, typer.Option("--once", help="One update, then end.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only see whether it could run.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check whether the pipeline can run.")] = False,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Empty all its tables first and begin anew with what is stored.")
+        bool, typer.Option("--refresh", help="Empty all tables first and recompute them from the stored messages.")
     ] = False,
     idle: Annotated[
-        float, _time("--idle", help="The Spark server ends after so long without a run.", default="15m")
+        float, _time("--idle", help="Time without a run after which the Spark server ends.", default="15m")
     ] = "15m",  # type: ignore[assignment]
     stop_server: Annotated[bool, typer.Option("--stop-server", help="End the Spark server with the run.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Run a pipeline of Spark, declared in SQL or Python, until it is told to end (SIGTERM, Ctrl-C): the update at work is finished.
+    """Run a Spark pipeline that is declared in SQL or Python. SIGTERM and Ctrl-C finish the current update and end it.
 
     busway lake run orders.sql
     busway lake run orders.sql --once --json
@@ -102,7 +100,7 @@ def lake_stop(
         Path, typer.Argument(help="The file of the pipeline, or its state folder.", metavar="FILE", show_default=False)
     ],
 ) -> None:
-    """End the Spark server that a pipeline has left behind; its state stays.
+    """Stop the Spark server of a pipeline; the state of the pipeline stays.
 
     busway lake stop orders.sql
     """

@@ -25,10 +25,12 @@ def lake_sql(
     ],
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", help="At most so many rows.", min=1, metavar="N", show_default="1000 of a table"),
+        typer.Option(
+            "--limit", "-n", help="Largest number of rows.", min=1, metavar="N", show_default="1000 of a table"
+        ),
     ] = None,
     json: flags.Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Commas on stdout, with a line of names first.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
 ) -> None:
     """Ask streams in SQL: there is a table `messages` of everything, and one for each stream under its name.
 

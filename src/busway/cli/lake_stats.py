@@ -25,7 +25,9 @@ def lake_stats(
     since: Since = None,
     until: Until = None,
     every: Annotated[str, typer.Option("--every", help="Length of an interval: 10s, 1m, 1h.", metavar="TIME")] = "1m",
-    top: Annotated[int, typer.Option("--top", help="So many topics and senders of each.", min=1)] = 5,
+    top: Annotated[
+        int, typer.Option("--top", help="Number of topics and senders to show for each interval.", min=1)
+    ] = 5,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with charts to this file.", metavar="FILE")
     ] = None,

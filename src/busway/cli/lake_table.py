@@ -24,18 +24,20 @@ def lake_table(
         str | None, typer.Option("--where", help="A condition in SQL.", metavar="SQL", show_default=False)
     ] = None,
     columns: Annotated[
-        str | None, typer.Option("--columns", help="Which, separated by commas.", metavar="NAMES", show_default="all")
+        str | None,
+        typer.Option("--columns", help="Columns to show, separated by commas.", metavar="NAMES", show_default="all"),
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print the number of rows only.")] = False,
     out: Annotated[
         str | None,
-        typer.Option("--out", help="Write them to a folder of Parquet files.", metavar="DIR", show_default=False),
+        typer.Option("--out", help="Write the rows to a folder of Parquet files.", metavar="DIR", show_default=False),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="At most so many rows.", min=1, metavar="N", show_default=False)
+        int | None,
+        typer.Option("--limit", "-n", help="Largest number of rows.", min=1, metavar="N", show_default=False),
     ] = None,
     json: flags.Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Commas on stdout, with a line of names first.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
 ) -> None:
     """Show archive and live messages as one table; without --url or --path the archive alone.
 

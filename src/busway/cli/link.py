@@ -26,22 +26,22 @@ Url = Annotated[
     list[str] | None,
     _flag(
         "--url",
-        help="Address of a server, repeatable: tried in order.",
+        help="Address of a server, repeatable; they are tried in order.",
         show_default=DEFAULT_URL,
         metavar="ADDRESS",
     ),
 ]
-Name = Annotated[str, _flag("--name", help="Name this client gives itself.", show_default=False)]
+Name = Annotated[str, _flag("--name", help="Name of this client, shown to others.", show_default=False)]
 Ca = Annotated[str | None, _flag("--ca", help="PEM file of the authority to trust (tls://).", metavar="FILE")]
 Cert = Annotated[str | None, _flag("--cert", help="PEM file of this client's certificate.", metavar="FILE")]
-Key = Annotated[str | None, _flag("--key", help="PEM file of its key.", metavar="FILE")]
+Key = Annotated[str | None, _flag("--key", help="PEM file of the key of that certificate.", metavar="FILE")]
 ServerName = Annotated[
     str | None,
     _flag(
         "--server-name", help="Name to check the server's certificate against.", metavar="NAME", show_default="the host"
     ),
 ]
-Credentials = Annotated[str | None, _flag("--credentials", help="What proves who this client is.", metavar="TEXT")]
+Credentials = Annotated[str | None, _flag("--credentials", help="Credentials of this client.", metavar="TEXT")]
 ConnectTimeout = Annotated[
     float,
     _flag("--connect-timeout", help="Time to connect.", parser=values.duration, metavar="TIME", show_default="5s"),
@@ -49,7 +49,7 @@ ConnectTimeout = Annotated[
 
 Wait = Annotated[bool, _flag("--wait", help="Wait for a server that is not there yet, without a limit.")]
 Learn = Annotated[
-    bool, _flag("--learn/--no-learn", help="Whether to go to servers that the broker tells of when it is gone.")
+    bool, _flag("--learn/--no-learn", help="Reconnect to other servers of the cluster that the broker announced.")
 ]
 
 

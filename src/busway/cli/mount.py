@@ -43,28 +43,31 @@ def _limit(name: str, help: str, parser: Any, metavar: str, shown: str) -> Any: 
 Folder = Annotated[str, typer.Argument(help="An empty folder.", metavar="DIR", show_default=False)]
 Unix = Annotated[
     list[str] | None,
-    typer.Option(
-        "--unix", help="Unix socket at which others reach it; repeatable.", metavar="PATH", rich_help_panel=_BUS
-    ),
+    typer.Option("--unix", help="Unix socket to listen on; repeatable.", metavar="PATH", rich_help_panel=_BUS),
 ]
 Tcp = Annotated[
     list[str] | None,
-    typer.Option("--tcp", help="TCP address, likewise; port 0 = any.", metavar="HOST:PORT", rich_help_panel=_BUS),
+    typer.Option(
+        "--tcp", help="TCP address to listen on; port 0 picks a free one.", metavar="HOST:PORT", rich_help_panel=_BUS
+    ),
 ]
 Data = Annotated[
     str | None,
-    typer.Option("--data", help="Folder for what outlives it: streams, pins.", metavar="FOLDER", rich_help_panel=_BUS),
+    typer.Option("--data", help="Folder for streams and pins.", metavar="FOLDER", rich_help_panel=_BUS),
 ]
 Background = Annotated[
-    bool, typer.Option("--background", "-b", help="Return as soon as it is mounted; fusermount3 -u DIR ends it.")
+    bool,
+    typer.Option("--background", "-b", help="Return as soon as the folder is mounted; fusermount3 -u DIR unmounts it."),
 ]
 LogFile = Annotated[
     str | None,
     typer.Option(
-        "--log", help="File to which warnings go as well; with --background they go nowhere else.", metavar="FILE"
+        "--log",
+        help="File for warnings, in addition to stderr; with --background the only place for them.",
+        metavar="FILE",
     ),
 ]
-AllowOther = Annotated[bool, typer.Option("--allow-other", help="Let other users in, too.")]
+AllowOther = Annotated[bool, typer.Option("--allow-other", help="Allow access by other users.")]
 Mode = Annotated[
     int | None,
     typer.Option(
@@ -84,7 +87,11 @@ Bytes = Annotated[int | None, _limit("bytes", "And bytes of them.", values.size,
 MaxMessage = Annotated[
     int | None,
     _limit(
-        "max_message", "Longest message that is written to fusebus.", values.size, "SIZE", str(_DEFAULTS.max_message)
+        "max_message",
+        "Largest message that can be written to fusebus.",
+        values.size,
+        "SIZE",
+        str(_DEFAULTS.max_message),
     ),
 ]
 EmptyReads = Annotated[
@@ -102,7 +109,7 @@ Subscriptions = Annotated[
     int | None,
     _limit("subscriptions", "Most subscriptions of one of them.", values.count, "N", str(_DEFAULTS.subscriptions)),
 ]
-Line = Annotated[int | None, _limit("line", "Longest line or request that is written.", values.size, "SIZE", "1m")]
+Line = Annotated[int | None, _limit("line", "Largest line or request that can be written.", values.size, "SIZE", "1m")]
 Followed = Annotated[
     int | None,
     _limit("followed", "Most topics that are followed for files.", values.count, "N", str(_DEFAULTS.followed)),
@@ -112,9 +119,7 @@ Listed = Annotated[
     int | None,
     _limit("listed", "Most messages that the folder of a stream lists.", values.count, "N", str(_DEFAULTS.listed)),
 ]
-Request = Annotated[
-    float | None, _limit("request", "Time that a service has for an answer.", values.duration, "TIME", "5s")
-]
+Request = Annotated[float | None, _limit("request", "Time for a service to answer.", values.duration, "TIME", "5s")]
 
 
 def _mounted(
@@ -169,7 +174,7 @@ def _verb(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 @_verb()
 def mount(link: Link, **given: Any) -> None:
-    """Mount a bus on an empty folder: with --url one that runs, else one of its own. SIGTERM and Ctrl-C unmount it.
+    """Mount a bus on an empty folder: the one at --url, or a new one. SIGTERM and Ctrl-C unmount it.
 
     busway mount /tmp/bus
     busway mount /tmp/bus --url tcp://127.0.0.1:7420

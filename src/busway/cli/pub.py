@@ -27,7 +27,7 @@ def pub(
     rate: flags.Rate = None,
     seconds: flags.For = None,
     confirm: Annotated[
-        bool, typer.Option("--confirm", "-c", help="Print how many connections received each message.")
+        bool, typer.Option("--confirm", "-c", help="Print for each message how many connections received it.")
     ] = False,
     durable: Annotated[
         bool, typer.Option("--durable", "-d", help="Store each message in the stream of its topic; print its position.")

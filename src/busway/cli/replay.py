@@ -43,18 +43,20 @@ def replay(
         str,
         typer.Option(
             "--since",
-            help="From where: all, a time back (1h), a time (2026-01-31T12:00), an offset or a position.",
+            help="Where to begin: all, a length of time back (1h), a time (2026-01-31T12:00), an offset or a position.",
             metavar="PLACE",
         ),
     ] = "all",
     to: Annotated[
         str | None,
-        typer.Option("--to", help="To before where; as --since.", metavar="PLACE", show_default="the end as it is now"),
+        typer.Option(
+            "--to", help="Where to end, exclusive; as --since.", metavar="PLACE", show_default="the current end"
+        ),
     ] = None,
     topic: flags.Pattern = None,
     where: flags.Where = None,
     count: flags.Count = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is published from now on.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with messages as they are published.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -112,7 +114,7 @@ def replay(
                 note(f"nothing is stored that matches {what!r}")
             note(f"{done} message{'s' * (done != 1)}")
             if wanted.lost:
-                note(f"{wanted.lost} messages are gone for good")
+                note(f"{wanted.lost} messages were removed before they were read")
 
     logs.without_missed()
     terminal.run(run)

@@ -33,24 +33,27 @@ def reply(
         ),
     ] = None,
     shared: Annotated[
-        bool, typer.Option("--shared", "-s", help="Others may serve the topic too; the broker chooses.")
+        bool,
+        typer.Option(
+            "--shared", "-s", help="Share the topic with other services; the broker chooses one for each request."
+        ),
     ] = False,
     ask: Annotated[
         str | None,
         typer.Option(
             "--ask",
-            help="With --shared: this shell command is asked first, as --exec is; exit status 0 = willing.",
+            help="With --shared: the broker asks this shell command first; exit status 0 accepts the request.",
             metavar="CMD",
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests worked on at a time.", min=1)] = 16,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests that are handled at a time.", min=1)] = 16,
     scope: flags.Reach = "global",
     count: flags.Count = None,
     seconds: flags.For = None,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Answer the requests of a topic; only one client may serve it, unless all of them share it.
+    """Answer the requests of a topic. Only one client may serve a topic, unless all of them use --shared.
 
     busway reply ping --body pong
     busway reply where --shared --ask 'grep -q "$(cat)" mine.txt' --body here

@@ -21,24 +21,28 @@ def req(
     field: flags.Field = None,
     everybody: Annotated[
         bool,
-        typer.Option("--all", "-a", help="The replies of all who share the topic, as they come, with their names."),
+        typer.Option(
+            "--all", "-a", help="Print the replies of all services of the topic as they arrive, with their names."
+        ),
     ] = False,
     timeout: flags.Timeout = 5.0,
     each: Annotated[
         float | None,
         typer.Option(
             "--each",
-            help="Time for one of several services; then the next one is tried.",
+            help="Time for one of several services to answer before the next one is tried.",
             parser=values.duration,
             metavar="TIME",
             show_default="the broker's",
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", "-r", help="The reply's bytes and nothing else, no newline.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", "-r", help="Print the bytes of the reply only, without a newline.")
+    ] = False,
     scope: flags.Reach = "global",
     json: flags.Json = False,
 ) -> None:
-    """Send a request and print the reply; nobody serves = exit code 4, no reply in time = 3.
+    """Send a request and print the reply. Exit code 4: no service; 3: no reply in time.
 
     busway req sum '[1, 2]' --timeout 2s
     busway req status --all

@@ -64,21 +64,26 @@ def serve(
         list[str] | None,
         typer.Option(
             "--tcp",
-            help="TCP address; repeatable, port 0 = any.",
+            help="TCP address to listen on; repeatable; port 0 picks a free one.",
             metavar="HOST:PORT",
             show_default="127.0.0.1:7420 if nothing is given",
         ),
     ] = None,
     tls: Annotated[
-        list[str] | None, typer.Option("--tls", help="TLS address; needs --cert and --key.", metavar="HOST:PORT")
+        list[str] | None,
+        typer.Option("--tls", help="TLS address to listen on; needs --cert and --key.", metavar="HOST:PORT"),
     ] = None,
     cert: Annotated[
         str | None, typer.Option("--cert", help="PEM file of the server's certificate.", metavar="FILE")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="PEM file of its key.", metavar="FILE")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="PEM file of the key of that certificate.", metavar="FILE")
+    ] = None,
     ca: Annotated[
         str | None,
-        typer.Option("--ca", help="PEM file of an authority: clients must show its certificates.", metavar="FILE"),
+        typer.Option(
+            "--ca", help="PEM file of an authority; clients must present a certificate that it signed.", metavar="FILE"
+        ),
     ] = None,
     insecure: Annotated[
         bool,
@@ -89,7 +94,7 @@ def serve(
         str | None,
         typer.Option(
             "--data",
-            help="Folder for what outlives the broker: streams, channels, pins, its identity.",
+            help="Folder for streams, channels, pins and the identity of the broker; without one they are lost when it stops.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -106,7 +111,7 @@ def serve(
         str | None,
         typer.Option(
             "--cluster",
-            help="Be a node of the cluster of this name.",
+            help="Join the cluster of this name.",
             metavar="NAME",
             show_default=f"{DEFAULT} if servers are given",
             rich_help_panel=_CLUSTER,
@@ -116,7 +121,7 @@ def serve(
         str | None,
         typer.Option(
             "--servers",
-            help="Some of its other nodes: HOST:PORT, PORT or addresses, with commas; may name this one.",
+            help="Other nodes of the cluster: HOST:PORT, PORT or addresses, separated by commas; may include this one.",
             metavar="LIST",
             rich_help_panel=_CLUSTER,
         ),
@@ -125,7 +130,7 @@ def serve(
         str | None,
         typer.Option(
             "--servers-file",
-            help="The same in a file, if --servers is not given.",
+            help="File with such a list, used if --servers is not given.",
             metavar="FILE",
             show_default=f"{FILE} in the data folder, if it is there",
             rich_help_panel=_CLUSTER,
@@ -135,7 +140,7 @@ def serve(
         str | None,
         typer.Option(
             "--cluster-key-file",
-            help=f"File with what only the nodes of the cluster know; or the variable {KEY}.",
+            help=f"File with the secret key of the cluster; or use the variable {KEY}.",
             metavar="FILE",
             rich_help_panel=_CLUSTER,
         ),
@@ -144,7 +149,7 @@ def serve(
         str | None,
         typer.Option(
             "--cluster-ca",
-            help="PEM file of the authority of the other nodes' certificates, for links to tls:// addresses.",
+            help="PEM file of the authority that signed the other nodes' certificates, for links to tls:// addresses.",
             metavar="FILE",
             show_default="that of --ca, or else the system's",
             rich_help_panel=_CLUSTER,
@@ -154,7 +159,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--advertise",
-            help="Address at which the other nodes, and clients of theirs, reach this one; repeatable.",
+            help="Address at which other nodes and their clients reach this node; repeatable.",
             metavar="ADDRESS",
             show_default="where it listens",
             rich_help_panel=_CLUSTER,
@@ -164,7 +169,7 @@ def serve(
         str | None,
         typer.Option(
             "--mirror-of",
-            help="Have a copy of all that this node stores, and keep it up to date; needs --data.",
+            help="Mirror this node: keep a copy of everything it stores; needs --data.",
             metavar="NODE",
             rich_help_panel=_CLUSTER,
         ),
@@ -173,7 +178,7 @@ def serve(
         float | None,
         typer.Option(
             "--mirror-wait",
-            help="How long acknowledgements wait for a mirror of this one, in streams with the safety mirrored.",
+            help="How long an acknowledgement waits for the mirror, in streams with safety mirrored.",
             parser=values.duration,
             metavar="TIME",
             show_default="5s",
@@ -184,7 +189,7 @@ def serve(
         float | None,
         typer.Option(
             "--takeover",
-            help="Time after which the mirror of a node that is gone hands out of its channels; the same at all nodes. At least 6s: a node that is cut off notices that after 5s of silence, and has to stop handing out before its mirror begins.",
+            help="Time after which the mirror of a failed node delivers from its channels; must be the same at all nodes. At least 6s: a node that is cut off notices it after 5s of silence, and must stop delivering before its mirror begins.",
             parser=values.duration,
             metavar="TIME",
             show_default="6s",
@@ -195,7 +200,7 @@ def serve(
         bool,
         typer.Option(
             "--discover",
-            help="Find the other nodes of the local network by multicast DNS; needs busway\\[mdns].",
+            help="Find other nodes on the local network by multicast DNS; needs busway\\[mdns].",
             rich_help_panel=_CLUSTER,
         ),
     ] = False,
@@ -203,7 +208,7 @@ def serve(
         str | None,
         typer.Option(
             "--http",
-            help="Speak JSON over HTTP and WebSocket here, port 0 = any; needs busway\\[http].",
+            help="Address for JSON over HTTP and WebSocket; port 0 picks a free one; needs busway\\[http].",
             metavar="HOST:PORT",
             rich_help_panel=_HTTP,
         ),
@@ -212,7 +217,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--http-cors",
-            help="Origin whose pages may call it, * = all; repeatable.",
+            help="Origin whose pages may call the HTTP port, * for all; repeatable.",
             metavar="ORIGIN",
             rich_help_panel=_HTTP,
         ),
@@ -230,7 +235,7 @@ def serve(
         str | None,
         typer.Option(
             "--http-keys",
-            help="File of keys: requests have to be signed with one of them.",
+            help="File of keys; HTTP requests must be signed with one of them.",
             metavar="FILE",
             rich_help_panel=_HTTP,
         ),
@@ -239,7 +244,7 @@ def serve(
         int | None,
         typer.Option(
             "--http-body",
-            help="Longest request.",
+            help="Largest HTTP request.",
             parser=values.size,
             metavar="SIZE",
             show_default="8m",
@@ -248,19 +253,29 @@ def serve(
     ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option("--field", "-f", help="A field that every message gets; repeatable.", metavar="NAME=VALUE"),
+        typer.Option("--field", "-f", help="A field that is added to every message; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     frame: Annotated[int | None, _size("frame", "Largest frame.")] = None,
     topic: Annotated[int | None, _size("topic", "Longest topic.")] = None,
     fields: Annotated[int | None, _size("fields", "Largest size of all fields of a message.", "--field-bytes")] = None,
-    outbox: Annotated[int | None, _size("outbox", "Most bytes that wait for one connection.")] = None,
-    subscriptions: Annotated[int | None, _number("subscriptions", "Most subscriptions of a connection.")] = None,
-    expressions: Annotated[int | None, _number("expressions", "Most regular expressions among them.")] = None,
-    topics: Annotated[int | None, _number("topics", "Most topics a connection has numbers for.")] = None,
-    senders: Annotated[int | None, _number("senders", "Most senders a connection has numbers for.")] = None,
-    pending: Annotated[int | None, _number("pending", "Most requests and pushes in flight per connection.")] = None,
-    connections: Annotated[int | None, _number("connections", "Most connections.")] = None,
-    streams: Annotated[int | None, _number("streams", "Most streams.")] = None,
+    outbox: Annotated[int | None, _size("outbox", "Largest number of bytes that wait for one connection.")] = None,
+    subscriptions: Annotated[
+        int | None, _number("subscriptions", "Largest number of subscriptions of a connection.")
+    ] = None,
+    expressions: Annotated[
+        int | None, _number("expressions", "Largest number of regular expressions among them.")
+    ] = None,
+    topics: Annotated[
+        int | None, _number("topics", "Largest number of topics that a connection has numbers for.")
+    ] = None,
+    senders: Annotated[
+        int | None, _number("senders", "Largest number of senders that a connection has numbers for.")
+    ] = None,
+    pending: Annotated[
+        int | None, _number("pending", "Largest number of requests and pushes in flight per connection.")
+    ] = None,
+    connections: Annotated[int | None, _number("connections", "Largest number of connections.")] = None,
+    streams: Annotated[int | None, _number("streams", "Largest number of streams.")] = None,
     min_free_disk: Annotated[
         int | None,
         typer.Option(
@@ -272,23 +287,26 @@ def serve(
             rich_help_panel=_LIMITS,
         ),
     ] = None,
-    kept: Annotated[int | None, _number("kept", "Most kept messages of one client.")] = None,
-    kept_bytes: Annotated[int | None, _size("kept_bytes", "Most bytes of them.")] = None,
+    kept: Annotated[int | None, _number("kept", "Largest number of retained messages of one client.")] = None,
+    kept_bytes: Annotated[
+        int | None, _size("kept_bytes", "Largest number of bytes of retained messages of one client.")
+    ] = None,
     grace: Annotated[
-        float | None, _time("grace", "How long posts and passing channels outlive a lost connection.")
+        float | None, _time("grace", "How long posts and temporary channels remain after their connection is lost.")
     ] = None,
     provider_timeout: Annotated[
-        float | None, _time("provider_timeout", "Time for one of several services before the next one is tried.")
+        float | None,
+        _time("provider_timeout", "Time for one of several services to answer before the next one is tried."),
     ] = None,
     patience: Annotated[
-        float | None, _time("patience", "Publishers wait no longer for a full subscriber whose consumer takes nothing.")
+        float | None, _time("patience", "How long publishers wait for a full subscriber that takes no messages.")
     ] = None,
     stall: Annotated[
-        float | None, _time("stall", "A full subscriber that gives no sign of life for so long counts as stuck.")
+        float | None, _time("stall", "A full subscriber that is silent for this time counts as stuck.")
     ] = None,
-    heartbeat: Annotated[float | None, _time("heartbeat", "Silence before a sign of life is asked for.")] = None,
-    handshake: Annotated[float | None, _time("handshake", "Time for a new connection to say who it is.")] = None,
-    drain: Annotated[float | None, _time("drain", "Time to deliver what waits when stopping.")] = None,
+    heartbeat: Annotated[float | None, _time("heartbeat", "Silence after which the broker pings a connection.")] = None,
+    handshake: Annotated[float | None, _time("handshake", "Time for the handshake of a new connection.")] = None,
+    drain: Annotated[float | None, _time("drain", "Time to deliver waiting messages when stopping.")] = None,
     log_level: Annotated[
         logs.Level | None,
         typer.Option(
@@ -306,7 +324,7 @@ def serve(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Run a bus. SIGTERM and Ctrl-C deliver what waits and stop; the second one stops at once.
+    """Run a broker. SIGTERM and Ctrl-C deliver waiting messages, then stop; a second one stops at once.
 
     busway serve
     busway serve --unix my_bus --tcp 127.0.0.1:8000

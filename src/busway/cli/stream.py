@@ -15,12 +15,12 @@ from busway.cli.tables import pairs, rows
 from busway.durations import seconds
 from busway.streams import Safety, Store, StreamInfo
 
-_SAFETY = "What a message is when its publish returns: in memory, written, synced to the disk, or written here and by a mirror."
-_AGE = "How long messages stay (12h, 7d); none: for ever."
-_BYTES = "Most bytes of messages that stay (64m, 2g); none: any."
-_COUNT = "Most messages that stay (10k, 5m); none: any."
-_UNTIL = "A channel: nothing leaves before it is done there (the archive's is called archived); none: no such channel."
-_ONCE = "How long a publisher's messages are remembered, to know one that is sent again."
+_SAFETY = "What a durable publish waits for: the message is in memory, written, synced to the disk, or written here and by a mirror."
+_AGE = "Age at which messages are removed (12h, 7d); none: never."
+_BYTES = "Bytes above which the oldest messages are removed (64m, 2g); none: unlimited."
+_COUNT = "Number above which the oldest messages are removed (10k, 5m); none: unlimited."
+_UNTIL = "A channel whose messages are removed only after it acknowledged them (that of the archive is called archived); none: no such channel."
+_ONCE = "How long the broker recognizes messages that a publisher sends again."
 
 
 _FIRST = (
@@ -48,7 +48,7 @@ def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa:
 
 @linked
 def stream_list(link: Link, json: flags.Json = False) -> None:
-    """List the streams of the broker; in a cluster with what all its nodes have of them.
+    """List the streams; in a cluster with the figures of all nodes.
 
     busway stream list
     """
@@ -75,7 +75,7 @@ def stream_info(
     everything: Annotated[bool, typer.Option("--all", help="Show figures that are zero or empty, too.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Show the settings and figures of a stream: in all, of the node that is asked, and in a cluster of each node.
+    """Show the figures and settings of a stream; in a cluster also the part of each node.
 
     busway stream info orders --topics
     """
@@ -121,7 +121,7 @@ def stream_create(
         typer.Option(
             "--store",
             help="memory, disk, db (a SQLite file), or a database by the name that the operator has given it "
-            "(busway serve --store); if not told, on disk where the broker has a data folder.",
+            "(busway serve --store); default: disk if the broker has a data folder, else memory.",
             metavar="NAME",
         ),
     ] = None,
@@ -133,7 +133,7 @@ def stream_create(
     retain_until: Annotated[str, _text("--retain-until", help=_UNTIL, default="none")] = "none",
     json: flags.Json = False,
 ) -> None:
-    """Make a stream; one that is there with the same settings is fine.
+    """Create a stream. An existing stream with the same settings is fine.
 
     busway stream create orders 'orders/**' --max-age 7d --safety synced
     """
@@ -168,7 +168,7 @@ def stream_update(
     retain_until: Annotated[str | None, _text("--retain-until", help=_UNTIL)] = None,
     json: flags.Json = False,
 ) -> None:
-    """Change settings of a stream; those that aren't given stay.
+    """Change settings of a stream; the others stay as they are.
 
     busway stream update orders --max-age 30d --max-bytes none
     """
@@ -192,10 +192,10 @@ def stream_update(
 def stream_remove(
     link: Link,
     stream: channel.Stream,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Remove a stream and everything that is stored in it.
+    """Remove a stream and all its stored messages.
 
     busway stream remove orders --yes
     """

@@ -27,26 +27,24 @@ def sub(
         ),
     ],
     group: Annotated[
-        str, typer.Option("--group", "-g", help="Share the messages with the group's other members.")
+        str, typer.Option("--group", "-g", help="Name of a group; each message goes to one of its members.")
     ] = "",
     where: flags.Where = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
-            help="Stored messages first: all, of a time back (1h), from a time on (2026-01-31T12:00), or from a position on.",
+            help="Print stored messages first: all, a length of time back (1h), from a time on (2026-01-31T12:00), or from a position on.",
             metavar="PLACE",
             show_default=False,
         ),
     ] = None,
     notify: Annotated[
-        bool, typer.Option("--notify", help="Tell on stderr when everything kept has been printed.")
+        bool, typer.Option("--notify", help="Report on stderr when all retained messages have been printed.")
     ] = False,
-    withdrawn: Annotated[
-        bool, typer.Option("--watch", help="Print posts and pins that are kept no longer, too.")
-    ] = False,
+    withdrawn: Annotated[bool, typer.Option("--watch", help="Print posts and pins that are withdrawn, too.")] = False,
     listen: Annotated[
-        bool, typer.Option("--listen", help="Copies of pushes and requests too, without taking them.")
+        bool, typer.Option("--listen", help="Print copies of pushes and requests, too, without taking them.")
     ] = False,
     count: flags.Count = None,
     seconds: flags.For = None,
@@ -63,15 +61,17 @@ def sub(
         Policy | None,
         typer.Option(
             "--policy",
-            help="What happens when this command is too slow. Only block can make publishers wait.",
+            help="What happens if this command is too slow. Only block can make publishers wait.",
             show_default="drop_oldest; block with --group and --since",
         ),
     ] = None,
-    no_echo: Annotated[bool, typer.Option("--no-echo", help="Not what this connection itself published.")] = False,
+    no_echo: Annotated[
+        bool, typer.Option("--no-echo", help="Leave out messages that this connection published.")
+    ] = False,
     scope: flags.Reach = "global",
     quiet: flags.Quiet = False,
 ) -> None:
-    """Print messages as they come. A slow reader of the output misses messages; stderr reports how many.
+    """Print messages as they arrive. A slow reader of the output misses messages; stderr reports how many.
 
     busway sub 'price/*/eur' --where venue=krk
     busway sub '**' --json --for 30s | jq .topic
@@ -132,7 +132,7 @@ def sub(
             # Only now: what the broker says of dropped messages may stand behind those that nobody reads any more.
             printer.tell_missed(sum(one.missed for one in subscriptions))
             if (lost := sum(one.lost for one in subscriptions)) > 0:
-                note(f"{lost} stored messages are gone for good")
+                note(f"{lost} stored messages were removed before they were read")
 
     logs.without_missed()
     terminal.run(print_all)

@@ -49,7 +49,7 @@ def take(
         ),
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed, or leave it to the next one.")
+        bool, typer.Option("--ack/--no-ack", help="Acknowledge printed messages, or leave them to the next consumer.")
     ] = True,
     command: Annotated[
         str | None,
@@ -57,21 +57,21 @@ def take(
             "--exec",
             "-x",
             help="Run this shell command for each: payload on its stdin, topic in $BUSWAY_TOPIC. "
-            "Exit status 0 acknowledges it, any other gives it back.",
+            "Exit status 0 acknowledges the message, any other has it redelivered.",
             metavar="CMD",
         ),
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the channel if it is not there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the channel if it does not exist.")] = False,
     raw: flags.Raw = False,
     json: flags.Json = False,
     format: Annotated[  # noqa: A002 - the flag's name
-        str | None, typer.Option("--format", help="As that of sub; {deliveries} too.")
+        str | None, typer.Option("--format", help="As of sub; also {deliveries}.")
     ] = None,
     quiet: flags.Quiet = False,
 ) -> None:
     """Take messages from a channel, print them and acknowledge them.
 
-    Exit status 3: nothing came in time; 1: the command of --exec gave some back (with --follow only a note reports them).
+    Exit code 3: no message in time; 1: the command of --exec failed for some (with --follow only a note reports them).
 
     busway take orders billing -n 10 --json
     busway take orders billing --follow --exec ./bill.sh
