@@ -3,10 +3,13 @@
 The engine makes the buffers; pyarrow, which comes with `busway[arrow]`, only wraps them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from busway import _core
+from busway.checks import check_type
 from busway.extras import install_command
 
 if TYPE_CHECKING:
@@ -16,6 +19,10 @@ _Made: TypeAlias = tuple[str, list[_core.ColumnBuffer]]
 
 COLUMNS: Final = ("offset", "topic", "sequence", "stored", "time", "id", "sender", "fields", "payload")
 """All columns that records have: fields as MessagePack, times in UTC with nanoseconds, the id as 32 hexadecimal digits."""
+
+
+PLACED: Final = ("broker", "stream", *COLUMNS)
+"""All columns that messages have, whatever stream they are of."""
 
 
 def record_batch(
@@ -38,6 +45,29 @@ def record_batch(
     rows, made = _core.columns(given, [name for name in columns if name not in same], selection, begin, end, now)
     repeated = {name: _repeated(pa, rows, text) for name, text in same.items() if name in columns}
     return _batch(pa, columns, rows, made, repeated)
+
+
+def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Columns that messages have."""
+    check_type("columns", columns, (list, tuple), "a list of names")
+    for name in columns:
+        if name not in PLACED:
+            raise ValueError(f"there is no column {name!r}; there are {', '.join(PLACED)}")
+    return tuple(columns)
+
+
+def message_batch(messages: Iterable[_core.Message], columns: Sequence[str] = PLACED) -> "pa.RecordBatch":
+    """Messages of a subscription as rows of the same columns; one that is not stored has no place: its broker, stream, offset, sequence and time of storing are null.
+
+    The words between them, which tell of kept messages, are left out.
+    """
+    pa = arrow()
+    rows = [message for message in messages if message.kind not in {"notify", "withdrawn"}]
+    arrays = []
+    for name in columns:
+        kind, value = _OF_MESSAGES[name]
+        arrays.append(_KINDS[kind](pa, [value(message) for message in rows]))
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
 def plain_batch(
@@ -92,6 +122,27 @@ def _dictionary(pa: Any, rows: int, buffers: list[Any]) -> Any:
     numbers = _plain(pa, pa.int32(), rows, [indices])
     return pa.DictionaryArray.from_arrays(numbers, _plain(pa, pa.string(), ends.size // 4 - 1, [ends, texts]))
 
+
+_KINDS: Final[dict[str, Callable[[Any, list[Any]], Any]]] = {
+    "unsigned": lambda pa, values: pa.array(values, pa.uint64()),
+    "nanoseconds": lambda pa, values: pa.array(values, pa.timestamp("ns", tz="UTC")),
+    "text": lambda pa, values: pa.array(values, pa.string()),
+    "binary": lambda pa, values: pa.array(values, pa.binary()),
+    "dictionary": lambda pa, values: pa.array(values, pa.string()).dictionary_encode(),
+}
+_OF_MESSAGES: Final[dict[str, tuple[str, Callable[[_core.Message], Any]]]] = {
+    "broker": ("dictionary", lambda message: message.broker),
+    "stream": ("dictionary", lambda message: message.stream),
+    "offset": ("unsigned", lambda message: message.offset),
+    "topic": ("dictionary", lambda message: message.topic),
+    "sequence": ("unsigned", lambda message: message.sequence),
+    "stored": ("nanoseconds", lambda message: message.stored_ns),
+    "time": ("nanoseconds", lambda message: message.time_ns),
+    "id": ("text", lambda message: message.id),
+    "sender": ("dictionary", lambda message: message.sender),
+    "fields": ("binary", lambda message: msgspec.msgpack.encode(message.fields) if message.fields else b""),
+    "payload": ("binary", lambda message: message.payload),
+}
 
 _MAKE: Final[dict[str, Callable[[Any, int, list[Any]], Any]]] = {
     "unsigned": lambda pa, rows, buffers: _plain(pa, pa.uint64(), rows, buffers),

@@ -2,6 +2,8 @@
 
 import sys
 
+from busway.extras import install_command
+
 __all__ = ["main"]
 
 
@@ -11,6 +13,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"typer", "rich", "click"}:
             raise
-        print(f"busway: the command line needs {error.name}: pip install 'busway[cli]'", file=sys.stderr)
+        print(f"busway: the command line needs {error.name}: {install_command('cli')}", file=sys.stderr)
         sys.exit(1)
     app(prog_name="busway")

@@ -21,7 +21,7 @@ from busway.streams import SETTINGS, Safety, Store, StoredTopic, StreamConfig, S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS: Final = ("broker", "stream", *arrow_columns.COLUMNS)
+COLUMNS: Final = arrow_columns.PLACED
 """The columns that arrow() gives unless it is told which."""
 
 
@@ -140,10 +140,7 @@ class Stream:
         can't be asked here.
         """
         arrow_columns.arrow()
-        check_type("columns", columns, (list, tuple), "a list of names")
-        for name in columns:
-            if name not in COLUMNS:
-                raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        wanted = arrow_columns.check_columns(columns)
         rules = compile_where(where)
         if rules.local:
             name = rules.predicates[0][0] if rules.predicates else ""
@@ -151,7 +148,7 @@ class Stream:
                 f"the rule for {name!r} is a callable, which is not asked for Arrow: write it as busway.expr(...)",
                 name=name,
             )
-        return self._arrow(from_, to, check_pattern(topic), rules, tuple(columns), expired=expired)
+        return self._arrow(from_, to, check_pattern(topic), rules, wanted, expired=expired)
 
     async def _arrow(
         self,

@@ -1,12 +1,13 @@
 """A subscription: what it asks for, and how far it has come in streams. How messages are taken is in `taking`."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
 from operator import length_hint
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from busway import ambient
+from busway import ambient, columns as arrow_columns
 from busway._core import Message, furthest
 from busway.checks import check_count, check_seconds, check_type
 from busway.client.core import Core
@@ -14,12 +15,16 @@ from busway.client.events import Event
 from busway.client.log_lines import GONE
 from busway.client.part import WAIT
 from busway.client.taking import Handler, Taking
+from busway.columns import PLACED
 from busway.durations import Duration
 from busway.errors import InvalidRule
 from busway.fields import Compiled
 from busway.positions import Position, Positions
 from busway.settings import POLICIES, MiB, Policy, Scope, Wait, check_scope, check_wait
 from busway.since import since_again
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NO_ECHO: Final = 0x01
 _WATCH: Final = 0x02
@@ -116,6 +121,32 @@ class Subscription(Taking):
         for place, following in self._core.session.reached(self._id):
             reached[place] = max(reached.get(place, 0), following)
         return since_again(reached, self._since, self._opened) if reached else self._since
+
+    def arrow(
+        self, most: int = 4096, *, within: Duration = 0.1, columns: Sequence[str] = PLACED
+    ) -> "AsyncGenerator[pa.RecordBatch, None]":
+        """As batches(), but an async iterator over Arrow record batches with these columns; needs `busway[arrow]`.
+
+        A batch has at most so many rows, and is given at the latest so long after its first message has arrived. The columns are those of
+        Stream.arrow(); a message that is not stored has no `broker`, `stream`, `offset`, `sequence` and `stored`.
+        """
+        arrow_columns.arrow()
+        check_count("most", most)
+        return self._arrow(most, check_seconds("within", within), arrow_columns.check_columns(columns))
+
+    async def _arrow(
+        self, most: int, within: float, columns: tuple[str, ...]
+    ) -> "AsyncGenerator[pa.RecordBatch, None]":
+        while True:
+            # What waits stays in the inbox, so that a consumer that is cancelled here loses nothing.
+            if within and 0 < self.pending < most:
+                await asyncio.sleep(within)
+            if batch := self._batch(most):
+                made = arrow_columns.message_batch(batch, columns)
+                if made.num_rows:
+                    yield made
+            elif not self.pending and not await self._wait(None):
+                return
 
     def gap(self, place: Position, count: int) -> None:
         """Messages from this place on are gone for good; none: it begins here."""

@@ -6,12 +6,16 @@ handed out belong to the subscription, so an interrupt loses none. Made by sync.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from inspect import signature
+from time import sleep
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from busway import columns as arrow_columns
+from busway.checks import check_count, check_seconds
 from busway.client.events import Event, EventStream
 from busway.client.portal import Portal
 from busway.client.replies import Gathering as AsyncGathering
@@ -19,10 +23,14 @@ from busway.client.service import Request as AsyncRequest
 from busway.client.shown import Figures, ShowsFigures, ShowsMessage, before
 from busway.client.typed import Received
 from busway.client.typed_wrappers import TypedRequest as AsyncTypedRequest
+from busway.columns import PLACED
 from busway.durations import Duration
-from busway.errors import Closed
+from busway.errors import Closed, Timeout
 from busway.message import Failed, Replies
 from busway.positions import Positions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -148,6 +156,27 @@ class Subscription(Part, ShowsFigures, Generic[M]):
         while self._more(most):
             if batch := self._hand_out(most):
                 yield batch
+
+    def arrow(
+        self, most: int = 4096, *, within: Duration = 0.1, columns: Sequence[str] = PLACED
+    ) -> "Iterator[pa.RecordBatch]":
+        """As batches(), but an iterator over Arrow record batches, as arrow() of the asyncio face."""
+        arrow_columns.arrow()
+        check_count("most", most)
+        return self._arrow(most, check_seconds("within", within), arrow_columns.check_columns(columns))
+
+    def _arrow(self, most: int, within: float, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
+        while self._more(most):
+            if within and len(self._ahead) < most:
+                sleep(within)
+                with suppress(Timeout, Closed):
+                    self._fetch(max(most - len(self._ahead), 1), 0.0)
+            held: list[Any] = list(self._hand_out(most))
+            made = arrow_columns.message_batch(
+                (one.message if isinstance(one, Received) else one for one in held), columns
+            )
+            if made.num_rows:
+                yield made
 
     def _more(self, most: int) -> bool:
         """Wait until something is here; False when the subscription has ended and all of it was handed out."""
