@@ -124,7 +124,7 @@ def run(out: Path, seconds: int) -> None:
         bus = sync.connect(url, name="demo")
         bus.create_stream("payments", ["payments/**"], retain_until="archived")
         bus.create_stream("alerts", ["alerts/**"])
-        spark = session(name="demo")
+        spark = session(name="demo", log=out / "spark.log")  # a warning of Java would break the bars
         bars.update(step, total=1, completed=1)
 
         heard: list[tuple[float, str]] = []
