@@ -125,7 +125,7 @@ async def test_streams_and_channels():
             for _ in range(5):
                 await bus.publish("orders/1", b"x", durable=True)
             await (await jobs.recv()).ack()
-            await (await jobs.recv()).nack()
+            await (await jobs.recv()).nack(delay=0)
             await jobs.recv()
             await eventually(lambda: server.overview()["streams"][1]["channels"][0]["redelivered"])
             found = await scraped(server)
