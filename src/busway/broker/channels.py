@@ -477,6 +477,12 @@ class Channel(Turning):
             self._alone = inf
         return self._pump(now, [Note(Configured(self.name, config))])
 
+    @property
+    def _done_ahead(self) -> int:
+        """How many messages from the cursor on were done before the channel was opened."""
+        pieces = self._ahead.past.done.pieces(self.cursor, self._safe)
+        return sum(end - start for start, end, done in pieces if done)
+
     def figures(self) -> dict[str, Any]:
         counts = dict.fromkeys(Phase, 0)
         for run in self._held:
@@ -484,7 +490,7 @@ class Channel(Turning):
         return {
             "floor": self.floor,
             "cursor": self.cursor,
-            "lag": self._safe - self.cursor + sum(counts.values()),
+            "lag": self._safe - self.cursor - self._done_ahead + sum(counts.values()),
             "in_flight": counts[FLIGHT],
             "waiting": counts[AGAIN] + counts[LATER] + counts[BEHIND],
             "dying": counts[DYING],
