@@ -57,6 +57,10 @@ class Model:
         self.config = ChannelConfig(lease=LEASE, max_deliveries=WORST, backoff=backoff, order_by=order_by)
         self.notes: list[Entry] = [Created("c", 1, 0, self.config)]
         self.known: list[dict[int, bool]] = [{}]  # after each note: what is done
+        self.sent_back = 0
+        """Messages whose dead letters were sent back: they are held beyond the limit."""
+        self.whole = 0, 0
+        """The notes of the last rewind: from, to."""
         self.channel = Channel(rebuild(self.notes)["c"], ranges=ranges)
         self.perform(self.channel.open(0, 0, self.now))
 
@@ -64,6 +68,9 @@ class Model:
 
     def perform(self, actions: list[Action]) -> list[Answer]:
         answers = []
+        if any(isinstance(action, Rewound) for action in actions):  # the driver writes these notes at once
+            count = sum(isinstance(action, Note) for action in actions)
+            self.whole = len(self.notes), len(self.notes) + count
         for action in actions:
             if isinstance(action, Deliver):
                 self.delivered(action)
@@ -181,7 +188,7 @@ class Model:
             not one.stopped and (one.takes or one.window > self.in_flight(who)) for who, one in self.people.items()
         )
         if self.config.order_by and not self.redriven:
-            assert figures["ranges"] <= self.ranges, "what is held is bounded"
+            assert figures["ranges"] <= self.ranges + self.sent_back, "what is held is bounded"
         if hungry:
             ready = [n for n in self.again() if self.keys[n] not in self.redriven and not self.before(n)]
             assert not ready, "they could be handed out"
@@ -315,6 +322,7 @@ class Model:
         if not done:
             return
         again = done[which % len(done) :][:count]
+        self.sent_back += len(again)
         cursor, epoch = self.channel.cursor, self.channel.epoch
         self.fates |= {n: Fate("waiting" if n < cursor else "new") for n in again}
         if self.config.order_by:
@@ -374,6 +382,8 @@ class Model:
     def crash(self, lost_notes: int, lost_records: int) -> None:
         """Some notes were not written yet, and some records of the stream neither."""
         keep = max(1, len(self.notes) - lost_notes)
+        if self.whole[0] < keep < self.whole[1]:
+            keep = self.whole[0]
         self.notes, self.known = self.notes[:keep], self.known[:keep]
         end = max(self.first, len(self.records) - lost_records)
         self.records = self.records[:end]
