@@ -159,7 +159,7 @@ fn settle(
     // SAFETY: called by the interpreter, attached, with a message.
     let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
     let Some(owner) = place_of(object).and_then(|place| place.owner(py)) else {
-        let text = if place_of(object).is_some_and(|place| place.has_owner()) {
+        let text = if place_of(object).is_some_and(super::Place::has_owner) {
             "the channel of this message was dropped without being closed, so the message is delivered again"
         } else {
             "only a message that a channel handed out can be acknowledged"
