@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from busway.cli import link, terminal, values
+from busway.cli import link, logs, terminal, values
 from busway.cli.advice import advice
 from busway.cli.lake_bar import Bar
 from busway.errors import BusError
@@ -182,6 +182,7 @@ class Job:
     def guard(self, work: Callable[[], None], *, hint: "Callable[[Failure], str] | None" = None) -> None:
         """Call it, and turn what it raises into one line on stderr and an exit code. `hint`: what to do about a failure."""
         try:
+            logs.begin(quiet=self.quiet)
             work()
         except (typer.Exit, typer.BadParameter):
             raise
