@@ -4,10 +4,12 @@ Rules only. Each way in is judged by its own authentication: `Settings.authentic
 native addresses, keys guard the HTTP port, and the key of a cluster guards its links.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from busway.errors import ListenFailed
 from busway.settings import TLS, Settings
 from busway.transport import Address
 
@@ -26,7 +28,8 @@ CLUSTER: Final = (
     "Give key=... to all nodes (busway serve --cluster-key-file FILE), or bind to 127.0.0.1; "
     "insecure=True (busway serve --insecure) allows it"
 )
-WARNING: Final = "%s is open to other hosts without %s (insecure)"
+
+log = logging.getLogger("busway.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,12 @@ class Exposure:
     insecure: bool = False
     keyless: bool = False
     """It is a node of a cluster without a key."""
+
+    def open(self, text: str, at: str, lack: str) -> None:
+        """Log that other hosts can reach an address that lacks this. Raises ListenFailed with the text unless that is allowed."""
+        if not self.insecure:
+            raise ListenFailed(text.format(at=at))
+        log.warning("%s is open to other hosts without %s (insecure)", at, lack, extra={"address": at})
 
     def faults(self, exposed: Sequence[Address], settings: Settings, tls: TLS | None) -> Iterator[tuple[str, str, str]]:
         """For each native address that other hosts can reach: what to say of it, the address, and what it lacks."""

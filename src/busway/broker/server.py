@@ -14,7 +14,7 @@ from busway import ambient
 from busway.broker import services
 from busway.broker.data import DataFolder
 from busway.broker.doors import Door
-from busway.broker.exposure import CLOSED, WARNING, Exposure
+from busway.broker.exposure import CLOSED, Exposure
 from busway.broker.hub import Hub, Nodes
 from busway.broker.pinlog import Pin
 from busway.broker.pins import Pins
@@ -23,7 +23,7 @@ from busway.broker.streaming import Changes
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.durations import Duration
-from busway.errors import Closed, Code, ListenFailed, LocalProtocolError
+from busway.errors import Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Identity, Offline, Settings
 from busway.store_names import check_stores
@@ -156,13 +156,7 @@ class Server:
         asked = [one for one in self._asked if one.scheme in {"tcp", "tls"}]
         exposed = [one for one in asked if await is_exposed(one.host)]
         for text, at, lack in self._exposure.faults(exposed, self.settings, self._tls):
-            self.expose(text, at, lack)
-
-    def expose(self, text: str, at: str, lack: str) -> None:
-        """Something would be open to other hosts. Raises ListenFailed with this text unless the server is insecure."""
-        if not self._exposure.insecure:
-            raise ListenFailed(text.format(at=at))
-        log.warning(WARNING, at, lack, extra={"address": at})
+            self._exposure.open(text, at, lack)
 
     @property
     def bound(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from busway._core import __version__
-from busway.broker.exposure import HTTP
+from busway.broker.exposure import CLOSED, HTTP, Exposure
 from busway.client.bus import Bus
 from busway.errors import ListenFailed
 from busway.gateway.commands import Commands
@@ -46,8 +46,11 @@ class JsonDoor:
 
     kind = "http"
 
-    def __init__(self, server: "Server", settings: Http, keys: Keys | None = None) -> None:
+    def __init__(
+        self, server: "Server", settings: Http, keys: Keys | None = None, *, exposure: Exposure = CLOSED
+    ) -> None:
         self._server = server
+        self._exposure = exposure
         self.settings = settings
         self.closing = False
         self.guard = Guard(keys)
@@ -108,7 +111,7 @@ class JsonDoor:
         """Listen."""
         loop = asyncio.get_running_loop()
         if not self.guard.wanted and await is_exposed(self._host):
-            self._server.expose(HTTP, self.address, "keys")
+            self._exposure.open(HTTP, self.address, "keys")
         self.bus = await self._server.connect(name="json").open()
         self._flushes = Flushes()
         queues = Queues(self._server, self.bus, self.settings)

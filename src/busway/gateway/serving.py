@@ -8,6 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.doors import Door
+from busway.broker.exposure import Exposure
 from busway.broker.server import Server
 from busway.checks import check_type
 from busway.cluster import serving
@@ -61,7 +62,7 @@ def serve(
     check_type("http", http, (str, Http, NoneType), "HOST:PORT, a busway.Http or None")
     doors: list[Callable[[Server], Door]] = []
     if http is not None:
-        doors.append(_json(http if isinstance(http, Http) else Http(address=http)))
+        doors.append(_json(http if isinstance(http, Http) else Http(address=http), Exposure(insecure=insecure)))
     return serving.serve(
         *addresses,
         name=name,
@@ -78,7 +79,7 @@ def serve(
     )
 
 
-def _json(settings: Http) -> "partial[JsonDoor]":
+def _json(settings: Http, exposure: Exposure) -> "partial[JsonDoor]":
     try:
         from busway.gateway.door import JsonDoor  # noqa: PLC0415, needs aiohttp, which not everybody has
     except ImportError as error:
@@ -87,4 +88,4 @@ def _json(settings: Http) -> "partial[JsonDoor]":
         raise ImportError(f"the JSON door needs {error.name}: {install_command('http')}", name=error.name) from error
     from busway.gateway.keys import Keyring  # noqa: PLC0415
 
-    return partial(JsonDoor, settings=settings, keys=Keyring.load(settings.keys, os.environ))
+    return partial(JsonDoor, settings=settings, keys=Keyring.load(settings.keys, os.environ), exposure=exposure)
