@@ -98,7 +98,7 @@ async def test_kept(shell, bus):
     )
     assert (two["payload"], two["kept"]) == ("down", True)
     assert (await shell.run("kept", "nothing/**")).lines == []
-    assert (await shell.run("kept", "a/**b")).code == 5
+    assert (await shell.run("kept", "a/**b")).code == 2
 
 
 async def test_sub_gets_what_is_kept_and_tells_when_that_is_done(shell, bus):
@@ -116,11 +116,10 @@ async def test_sub_gets_what_is_kept_and_tells_when_that_is_done(shell, bus):
 
 
 async def test_what_cannot_be_kept(shell, bus):
-    for verb, topic in (("post", "$bus/x"), ("pin", "a//b"), ("unpin", "a/**b")):
+    for verb, topic, code in (("post", "$bus/x", 5), ("pin", "a//b", 2), ("unpin", "a/**b", 2)):
         done = await shell.run(verb, topic)
-        assert (done.code, done.out) == (5, b""), done.notes
+        assert (done.code, done.out) == (code, b""), done.notes
         assert "Traceback" not in done.notes
-        assert len([line for line in done.notes.splitlines() if line.startswith("busway: ")]) == 1
 
 
 async def test_pins_of_a_server_with_a_data_folder_are_there_when_it_starts_again(shell, tmp_path):
