@@ -10,7 +10,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from busway.broker import Server as AsyncServer
 from busway.broker.server import State
@@ -99,6 +99,11 @@ class Server:
     def http(self) -> str | None:
         """Where the JSON door listens; None: there is none."""
         return self._inner.http
+
+    @property
+    def storage(self) -> Literal["memory", "disk"]:
+        """Where streams are stored that don't say so: on disk if the server has a data folder."""
+        return self._inner.storage
 
     @property
     def stream_changes(self) -> Changes:

@@ -100,7 +100,7 @@ async def test_what_a_client_is_closed_for(tmp_path):
         _, lost = await asyncio.open_unix_connection(path)
         lost.transport.abort()
         await eventually(lambda: len(server.overview()["ended"]) == 2)
-        assert server.overview()["ended"] == {("unix", "frame_too_large"): 1, ("unix", "lost"): 1}
+        assert server.overview()["ended"] == {("unix", "protocol"): 1, ("unix", "lost"): 1}
 
 
 async def test_what_the_broker_says_when_it_closes_a_connection(tmp_path):

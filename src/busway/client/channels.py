@@ -254,9 +254,11 @@ class Channels:
 
 def kind_and_names(first: str | type[Any], second: str, third: str | None) -> tuple[Kind[Any] | None, str, str]:
     """The protocol, if there is one, the stream and the channel that channel() is given."""
-    if isinstance(first, str) == (third is not None):
+    if third is None and not isinstance(first, type):
+        return None, first, second  # the names are checked where they are used
+    if third is None or isinstance(first, str):
         raise TypeError("channel() takes a stream and a channel, or a protocol, a stream and a channel")
-    return (None, first, second) if isinstance(first, str) else (kind_for(first), second, third or "")
+    return kind_for(first), second, third
 
 
 def _named(stream: str, name: str) -> dict[str, Any]:
