@@ -4,6 +4,7 @@ import asyncio
 import functools
 import gc
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -61,6 +62,18 @@ def limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
             await test(*arguments, **keywords)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """A command that runs in this process sets up logging; the next test has it as it was."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("busway", "busway.cluster.links"))}
+    yield
+    for logger, level in levels.items():
+        logger.setLevel(level)
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if type(one).__module__ == "busway.cli.logs"]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -298,7 +298,7 @@ async def test_info(shell, bus):
     assert (done.code, told["name"], len(told["connections"])) == (0, "shell", 2)
     assert "connections" not in json.loads((await shell.run("info", "--json", "--no-connections")).out)
     text = (await shell.run("info")).out.decode()
-    for word in ("shell", "outbox", "messages_received", "memory", "test"):
+    for word in ("shell", "outbox", "messages received", "memory", "test"):
         assert word in text
 
 

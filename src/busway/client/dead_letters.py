@@ -97,13 +97,14 @@ class DeadLetters:
         progress: Progress | None,
     ) -> Redrive:
         chosen = Chosen(topic, reason, since)
+        given = [letters] if isinstance(letters, DeadLetter | str) else None if letters is None else list(letters)
+        _check_given(stream, channel, given or ())
         result = Redrive(unreached=(await self._info(stream, channel)).unreached)
-        if letters is None:
+        if given is None:
             async with aclosing(self._batches(stream, channel, chosen)) as batches:
                 async for batch in batches:
                     await self._send(batch, result, progress)
             return result
-        given = [letters] if isinstance(letters, DeadLetter | str) else list(letters)
         wanted = await self._meant(stream, channel, given)
         for at in range(0, len(wanted), _BATCH):
             some = [one for one in wanted[at : at + _BATCH] if chosen.has(one)]
@@ -113,10 +114,6 @@ class DeadLetters:
 
     async def _meant(self, stream: str, channel: str, given: list[DeadLetter | str]) -> list[DeadLetter]:
         """The letters themselves, and those whose ids begin so."""
-        for one in given:
-            check_type("letters", one, (DeadLetter, str), "a dead letter or the id of one")
-            if isinstance(one, DeadLetter) and (one.stream, one.channel) != (stream, channel):
-                raise ValueError(f"letters: {one.id} is a letter of the channel {one.stream}/{one.channel}")
         found: dict[str, dict[str, DeadLetter]] = {one: {} for one in given if isinstance(one, str)}
         if found:
             async for batch in self._batches(stream, channel, Chosen("**", None, None)):
@@ -190,6 +187,13 @@ class DeadLetters:
             guids = [part.broker for part in info.parts if part.broker and not part.error]
             found += [Stream(self._core, self._sender, _part_of(info, guid), guid) for guid in guids]
         return found
+
+
+def _check_given(stream: str, channel: str, given: Iterable[DeadLetter | str]) -> None:
+    for one in given:
+        check_type("letters", one, (DeadLetter, str), "a dead letter or the id of one")
+        if isinstance(one, DeadLetter) and (one.stream, one.channel) != (stream, channel):
+            raise ValueError(f"letters: {one.id} is a letter of the channel {one.stream}/{one.channel}")
 
 
 def _died(letter: DeadLetter) -> float:
