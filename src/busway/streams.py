@@ -25,7 +25,7 @@ NO_URL: Final = (
     "url: a client can't name a database by its URL. The operator of the broker gives the database a name "
     "(busway serve --store NAME=URL), and clients use that name (store=NAME)"
 )
-"""What a client is told that still names a database itself."""
+"""The error for a client that names a database by its URL."""
 
 DEFAULT: Final = "default"
 """The stream of durable messages whose topic no other stream takes."""

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from busway.gateway import bound
+from busway.gateway import url_calls
 from busway.gateway.envelope import UNSET
 
 
@@ -181,7 +181,7 @@ async def test_a_call_has_all_that_services_look_for(door):
     ],
 )
 def test_module_method_and_arguments_of_a_url(url, own, mq, body, wanted):
-    assert bound.called(url, own, mq, body) == wanted
+    assert url_calls.called(url, own, mq, body) == wanted
 
 
 async def test_calls_by_url_through_another_node(tmp_path):

@@ -55,7 +55,7 @@ class Burying:
         self._stream.stop()
 
     def bury(self, handing: Handing, block: Block, dead: Dead) -> None:
-        """Store dead letters for these messages; the channel is told when they are safe, or to try again later."""
+        """Store dead letters for these messages; the channel learns when they are safe, or tries again later."""
         (start, many), deliveries = dead
         name, stream = handing.name, handing.stream.config.name
         if not handing.dead_topic:

@@ -136,9 +136,9 @@ class Channel(Turning):
             out.append(Gone(None, nobody))
         count = sum(count for one in out if isinstance(one, Gone) for _, count in one.spans)
         if count:
-            unheard = 0 if self._consumers else sum(count for _, count in nobody)
+            unreported = 0 if self._consumers else sum(count for _, count in nobody)
             self.lost += count
-            self._told += count - unheard
+            self._told += count - unreported
             out.append(self._note_lost())
         return self._pump(now, out)
 

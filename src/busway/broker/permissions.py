@@ -82,7 +82,7 @@ def _inside(folder: Path) -> list[Path]:
 def _is_loose(path: Path) -> bool:
     try:
         about = path.lstat()
-    except OSError:  # removed meanwhile
+    except OSError:  # another process has removed it
         return False
     return not stat.S_ISLNK(about.st_mode) and bool(about.st_mode & _OTHERS)
 

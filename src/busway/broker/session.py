@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from busway import ambient
 from busway.errors import Code
 from busway.transport import broker_buffer, tune
-from busway.transport.strangers import asks_http, http_answer
+from busway.transport.other_protocols import asks_http, http_answer
 from busway.transport.tls import explain, peer_name
 
 if TYPE_CHECKING:

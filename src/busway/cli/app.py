@@ -18,9 +18,9 @@ from busway.cli.channel import (
     channel_update,
 )
 from busway.cli.cluster import cluster
-from busway.cli.command import Command, Group
 from busway.cli.dead import channel_dead, channel_redrive
 from busway.cli.doctor import doctor
+from busway.cli.flag_help import Command, Group
 from busway.cli.info import info
 from busway.cli.keep import kept, pin, post, unpin
 from busway.cli.lake_archive import lake_archive, lake_compact

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from busway.errors import BusError, Code, Disconnected, RemoteProtocolError
 from busway.settings import KiB
 from busway.transport import client_buffer, is_direct, tune, write_now
-from busway.transport.strangers import no_bus
+from busway.transport.other_protocols import no_bus
 
 if TYPE_CHECKING:
     from busway.client.core import Core

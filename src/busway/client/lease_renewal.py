@@ -224,7 +224,7 @@ class LeaseRenewal:
         core.answer(number).add_done_callback(lambda answer: self._told(broker, runs, answer, overdue=overdue))
 
     def _told(self, broker: str, runs: list[tuple[int, int]], answer: "asyncio.Future[Any]", *, overdue: bool) -> None:
-        """Some may have been settled since, or have gone elsewhere."""
+        """The consumer may have settled some of these messages, or lost them to another consumer."""
         error = None if answer.cancelled() else answer.exception()
         if answer.cancelled():
             return

@@ -94,7 +94,7 @@ def _encoded(topic: str, payload: object) -> bytes | str:
 
 
 def _unserve(core: Core, number: int, calls: list[tuple[Connection, int]]) -> None:
-    """A service that was garbage-collected: requests that nobody took fail."""
+    """Fail the waiting requests of a service that was garbage-collected."""
     if core.greeted:
         core.session.unserve(number)
         for connection, call in calls:

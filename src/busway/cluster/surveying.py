@@ -239,7 +239,8 @@ class Surveying(Talk):
         """Of the own part only: letters go back to a channel at the node that has its messages."""
         if guid not in {"", self._hub.guid}:
             raise Rejected(
-                f"nobody here sends dead letters back to the stream {stream!r} of {guid}", code=Code.NO_STREAM
+                f"this node can't redrive dead letters of the stream {stream!r}: their messages are at the node {guid}",
+                code=Code.NO_STREAM,
             )
         handing, letters = self._hub.delivering.get(stream, channel or ""), letters_of(start[1])
         return await (look(handing, letters) if what == _DEAD else redrive(self._hub, handing, letters))

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from busway._core import Message
-from busway.gateway import bodies, bound
+from busway.gateway import bodies, url_calls
 from busway.gateway.statuses import BAD, Refused
 
 FLAT: Final = 0
@@ -275,7 +275,7 @@ def _flat(
             fields["topic"] = fields.pop("tag")
         url = fields.pop(BOUND, None)
         if "url" in fields and "method" not in fields:  # a call of the other form
-            module, method, params = bound.called(str(fields["url"]), url, mq, body)
+            module, method, params = url_calls.called(str(fields["url"]), url, mq, body)
             fields |= {"module": module, "method": method, "params": params}
         made = fields | made
     if mark == bodies.PARAMS:

@@ -41,7 +41,7 @@ class Origins:
             address = ip_address(name)
         except ValueError:
             return False
-        return address.is_loopback or not self._local  # no page can have an address point elsewhere
+        return address.is_loopback or not self._local  # a page can't change where an address leads
 
     def foreign(self, headers: Mapping[str, str]) -> bool:
         """Whether the browser says that a page of another site, which is not shared with, sends a request."""

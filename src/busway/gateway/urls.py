@@ -7,8 +7,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from busway.gateway import envelope
-from busway.gateway.bound import named
 from busway.gateway.envelope import HEADERS, UNSET, Called, Malformed, Request
+from busway.gateway.url_calls import named
 
 _KEYS: Final = {
     key.lower(): key
