@@ -7,7 +7,7 @@ import pytest
 
 from busway.client.storing import Unstored
 from busway.testing.simulation.__main__ import main
-from busway.testing.simulation.many import simulate_many
+from busway.testing.simulation.runs.many import simulate_many
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

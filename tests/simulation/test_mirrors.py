@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 import busway
-from busway.testing.simulation.survey import strangers
-from busway.testing.simulation.world import Node, World
+from busway.testing.simulation.checker.final_read_cluster import strangers
+from busway.testing.simulation.kit.world import Node, World
 
 SETTINGS = busway.Settings(heartbeat=1.0, grace=3.0, drain=1.0)
 LONG = 30.0

@@ -10,9 +10,9 @@ from busway.broker.channel_frames import Join
 from busway.broker.delivering import Delivering
 from busway.broker.handing import Handing
 from busway.errors import Code
-from busway.testing.simulation.ends import End
-from busway.testing.simulation.survey import strangers
-from busway.testing.simulation.world import Node, World
+from busway.testing.simulation.checker.final_read_cluster import strangers
+from busway.testing.simulation.kit.transport import End
+from busway.testing.simulation.kit.world import Node, World
 
 SETTINGS = busway.Settings(heartbeat=1.0, grace=8.0, drain=1.0)
 LONG = 30.0

@@ -37,10 +37,10 @@ from busway.cluster.parts import FarParts
 from busway.errors import BusError
 from busway.testing import Report, simulate
 from busway.testing.simulation import KINDS
-from busway.testing.simulation.clusters import LATE, MIRRORS, SKEW, UNEVEN
-from busway.testing.simulation.disk import Disk
-from busway.testing.simulation.faults import CLUSTER
-from busway.testing.simulation.world import World
+from busway.testing.simulation.faults.plan import CLUSTER
+from busway.testing.simulation.kit.disk import Disk
+from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.runs.cluster import LATE, MIRRORS, SKEW, UNEVEN
 
 SEEDS = 50
 CLUSTERS = 100

@@ -8,7 +8,7 @@ import pytest
 
 import busway
 import busway.testing
-from busway.testing.simulation.world import World
+from busway.testing.simulation.kit.world import World
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "testing.md"
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from busway.testing import Fault, FaultProxy, cut, garble, reset, stall
-from busway.testing.faults import Flow
+from busway.testing.proxy_faults import Flow
 from tests.support import wire
 from tests.support.net import within
 

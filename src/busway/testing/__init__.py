@@ -11,9 +11,9 @@ The bus is the real one on the memory transport, so what passes here behaves the
 `pytest_plugins = ["busway.testing.plugin"]` in a conftest gives it as the fixture `bus`.
 """
 
-from busway.testing.faults import Fault, cut, garble, reset, stall
-from busway.testing.local import bus, buses
+from busway.testing.bus import bus, buses
 from busway.testing.proxy import FaultProxy, Link
+from busway.testing.proxy_faults import Fault, cut, garble, reset, stall
 from busway.testing.simulation import Report, simulate
 
 __all__ = ["Fault", "FaultProxy", "Link", "Report", "bus", "buses", "cut", "garble", "reset", "simulate", "stall"]

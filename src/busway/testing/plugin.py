@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 import busway
-from busway.testing.local import bus as private_bus
+from busway.testing.bus import bus as private_bus
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,7 @@ import struct
 from collections import deque
 from typing import Self
 
-from busway.testing.faults import Fault, Flow, Way
+from busway.testing.proxy_faults import Fault, Flow, Way
 
 _READ = 65536
 _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]

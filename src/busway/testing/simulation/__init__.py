@@ -1,10 +1,11 @@
-"""Whole buses in virtual time: real brokers and clients on a simulated network, with simulated disks and clocks, from one seed.
+"""Deterministic simulation: real brokers and clients on a simulated network, disk and clock, driven by one seed.
 
-`process` (whose code runs), `loop` (time), `ends` and `network` (connections), `disk`, `world` (all of that together), `ledger`,
-`programs` and `audit` (what clients do and see), `faults` (what goes wrong), `checks` (what has to be true), `simulate` (one run), `many` (several).
+`kit` is the simulated world, `workload` is what clients do in it, `faults` is what goes wrong, `checker` says which promises
+were broken, and `runs` plays one seed or many.
 """
 
-from busway.testing.simulation.faults import KINDS
-from busway.testing.simulation.simulate import Report, simulate
+from busway.testing.simulation.faults.plan import KINDS
+from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.runs.simulate import Report, simulate
 
-__all__ = ["KINDS", "Report", "simulate"]
+__all__ = ["KINDS", "Report", "World", "simulate"]

@@ -7,9 +7,9 @@ import sys
 import time
 from typing import Any
 
-from busway.testing.simulation.faults import KINDS
-from busway.testing.simulation.many import Sum, simulate_many
-from busway.testing.simulation.simulate import Report, simulate
+from busway.testing.simulation.faults.plan import KINDS
+from busway.testing.simulation.runs.many import Sum, simulate_many
+from busway.testing.simulation.runs.simulate import Report, simulate
 
 _NUMBERS = ("nodes", "clients", "steps", "faults")
 _SHOWN = 10

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from busway.testing.simulation.checks import acknowledged, in_order, kept, once
-from busway.testing.simulation.ledger import Key, Ledger, payload
-from busway.testing.simulation.members import Member
+from busway.testing.simulation.checker.single import acknowledged, in_order, kept, once
+from busway.testing.simulation.workload.cluster_client import Member
+from busway.testing.simulation.workload.history import Key, Ledger, payload
 
 
 @dataclass(slots=True)

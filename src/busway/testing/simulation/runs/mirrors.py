@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from busway.cluster.comparing import Records, mark_at
 from busway.cluster.mesh import Mesh
-from busway.testing.simulation.faults import LOST, MIRROR
-from busway.testing.simulation.play import Safety
-from busway.testing.simulation.world import Node
+from busway.testing.simulation.faults.plan import LOST, MIRROR
+from busway.testing.simulation.kit.world import Node
+from busway.testing.simulation.runs.scenario import Safety
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub

@@ -8,11 +8,11 @@ from random import Random
 from typing import Final, Literal, TypeAlias
 
 from busway.settings import KiB
-from busway.testing.simulation.audit import until
-from busway.testing.simulation.cast import Cast
-from busway.testing.simulation.faults import DISK, POWER, Hand, plan
-from busway.testing.simulation.ledger import Ledger
-from busway.testing.simulation.world import Node, World
+from busway.testing.simulation.checker.final_read import until
+from busway.testing.simulation.faults.plan import DISK, POWER, Hand, plan
+from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.workload.history import Ledger
+from busway.testing.simulation.workload.processes import Cast
 
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
 HOUR: Final = 3600 * 10**9

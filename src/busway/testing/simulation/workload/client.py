@@ -21,7 +21,7 @@ from busway.errors import (
     StoreFailed,
 )
 from busway.message import Message
-from busway.testing.simulation.ledger import LEASE, Handed, Key, Ledger, Said, key_of, payload
+from busway.testing.simulation.workload.history import LEASE, Handed, Key, Ledger, Said, key_of, payload
 
 T = TypeVar("T")
 

@@ -4,13 +4,13 @@ import asyncio
 from random import Random
 
 from busway.settings import Settings
-from busway.testing.simulation.audit import NAME, Auditor
-from busway.testing.simulation.cast import Cast
-from busway.testing.simulation.checks import check
-from busway.testing.simulation.faults import DISK, SINGLE
-from busway.testing.simulation.ledger import LEASE
-from busway.testing.simulation.play import GAPS, HOUR, Play
-from busway.testing.simulation.programs import ROLES, Program
+from busway.testing.simulation.checker.final_read import NAME, Auditor
+from busway.testing.simulation.checker.single import check
+from busway.testing.simulation.faults.plan import DISK, SINGLE
+from busway.testing.simulation.runs.scenario import GAPS, HOUR, Play
+from busway.testing.simulation.workload.client import ROLES, Program
+from busway.testing.simulation.workload.history import LEASE
+from busway.testing.simulation.workload.processes import Cast
 
 
 async def run(play: Play) -> list[str]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from busway.testing.simulation import clusters, single
-from busway.testing.simulation.faults import KINDS, UNPOWERED
-from busway.testing.simulation.loop import Stuck
-from busway.testing.simulation.play import Play, Safety
-from busway.testing.simulation.world import World
+from busway.testing.simulation.faults.plan import KINDS, UNPOWERED
+from busway.testing.simulation.kit.loop import Stuck
+from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.runs import cluster, single
+from busway.testing.simulation.runs.scenario import Play, Safety
 
 _STORES: Final[tuple[Safety, ...]] = ("memory", "written", "synced")
 _NODES: Final = (1, 1, 1, 3, 3, 3, 4, 5, 6, 7)
@@ -109,7 +109,7 @@ def simulate(
         )
         ledger, problems = play.ledger, list[str]()
         try:
-            problems += world.run(single.run(play) if count == 1 else clusters.run(play, count))
+            problems += world.run(single.run(play) if count == 1 else cluster.run(play, count))
         except Stuck as error:
             problems.append(str(error))
         gc.collect(0)  # a task that failed where nobody waits for it is told when it goes

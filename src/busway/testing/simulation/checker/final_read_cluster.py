@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import busway
 from busway.cluster.mesh import Mesh
 from busway.errors import BusError, NoResponders
-from busway.testing.simulation.agreement import Seen, unknown
-from busway.testing.simulation.audit import until
-from busway.testing.simulation.ledger import Key, Ledger, key_of, payload
-from busway.testing.simulation.members import BRIEF, Member, heard
-from busway.testing.simulation.programs import AGAIN, CHANNEL
-from busway.testing.simulation.world import Node
+from busway.testing.simulation.checker.cluster import Seen, unknown
+from busway.testing.simulation.checker.final_read import until
+from busway.testing.simulation.kit.world import Node
+from busway.testing.simulation.workload.client import AGAIN, CHANNEL
+from busway.testing.simulation.workload.cluster_client import BRIEF, Member, heard
+from busway.testing.simulation.workload.history import Key, Ledger, key_of, payload
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub

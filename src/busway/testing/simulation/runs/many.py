@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from busway.testing.simulation.simulate import Report, simulate
+from busway.testing.simulation.runs.simulate import Report, simulate
 
 _CHUNK: Final = 20
 """Seeds that a process takes at once."""

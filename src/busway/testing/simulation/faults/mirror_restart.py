@@ -4,8 +4,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from busway.cluster.mesh import Mesh
-from busway.testing.simulation.audit import until
-from busway.testing.simulation.world import Node, World
+from busway.testing.simulation.checker.final_read import until
+from busway.testing.simulation.kit.world import Node, World
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import busway
-from busway.testing.simulation.checks import Found
-from busway.testing.simulation.ledger import Ledger, key_of, payload
-from busway.testing.simulation.programs import CHANNEL, Program
+from busway.testing.simulation.checker.single import Found
+from busway.testing.simulation.workload.client import CHANNEL, Program
+from busway.testing.simulation.workload.history import Ledger, key_of, payload
 
 NAME: Final = "auditor"
 _PATIENCE: Final = 120.0

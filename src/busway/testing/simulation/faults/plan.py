@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Protocol
 
-from busway.testing.simulation.ends import End
-from busway.testing.simulation.network import Way
-from busway.testing.simulation.process import Process
-from busway.testing.simulation.succession import restarted
-from busway.testing.simulation.world import Node, World
+from busway.testing.simulation.faults.mirror_restart import restarted
+from busway.testing.simulation.kit.network import Way
+from busway.testing.simulation.kit.process import Process
+from busway.testing.simulation.kit.transport import End
+from busway.testing.simulation.kit.world import Node, World
 
 NETWORK: Final = (
     "cut",

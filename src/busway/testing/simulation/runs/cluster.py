@@ -7,16 +7,16 @@ from typing import Final
 import busway
 from busway.errors import Rejected
 from busway.settings import Settings
-from busway.testing.simulation.agreement import Circumstances, agree
-from busway.testing.simulation.audit import until
-from busway.testing.simulation.cast import Cast
-from busway.testing.simulation.faults import DISK, KINDS, LOSSES, MIRROR
-from busway.testing.simulation.members import Member, roles
-from busway.testing.simulation.mirrors import Mirrors, draw, unlike
-from busway.testing.simulation.play import GAPS, HOUR, Play
-from busway.testing.simulation.programs import AGAIN
-from busway.testing.simulation.survey import NAME, Survey, strangers, unheard
-from busway.testing.simulation.world import PORT, SCHEME, Node, World
+from busway.testing.simulation.checker.cluster import Circumstances, agree
+from busway.testing.simulation.checker.final_read import until
+from busway.testing.simulation.checker.final_read_cluster import NAME, Survey, strangers, unheard
+from busway.testing.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
+from busway.testing.simulation.kit.world import PORT, SCHEME, Node, World
+from busway.testing.simulation.runs.mirrors import Mirrors, draw, unlike
+from busway.testing.simulation.runs.scenario import GAPS, HOUR, Play
+from busway.testing.simulation.workload.client import AGAIN
+from busway.testing.simulation.workload.cluster_client import Member, roles
+from busway.testing.simulation.workload.processes import Cast
 
 LATE: Final = "late node"
 SKEW: Final = "clocks apart"

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from busway.testing.simulation.ledger import LEASE, Key, Ledger, Said, payload
+from busway.testing.simulation.workload.history import LEASE, Key, Ledger, Said, payload
 
 
 @dataclass(slots=True)

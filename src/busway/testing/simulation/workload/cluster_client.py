@@ -12,8 +12,8 @@ from typing import ClassVar, Final, Literal
 import busway
 from busway.errors import Disconnected, NoResponders, ServiceError, ServiceTaken, StoreFailed
 from busway.message import Message
-from busway.testing.simulation.ledger import Key, Ledger, Said, key_of, payload
-from busway.testing.simulation.programs import AGAIN, TIMEOUT, Program
+from busway.testing.simulation.workload.client import AGAIN, TIMEOUT, Program
+from busway.testing.simulation.workload.history import Key, Ledger, Said, key_of, payload
 
 ROLES: Final = ("read", "consume", "live", "follow", "share", "pull", "only", "serve")
 _KEPT: Final = "re:(status|config)/.*"
