@@ -72,7 +72,7 @@ def _logging() -> Iterator[None]:
     for logger, level in levels.items():
         logger.setLevel(level)
     root = logging.getLogger()
-    for handler in [one for one in root.handlers if type(one).__module__ == "busway.cli.logs"]:
+    for handler in [one for one in root.handlers if type(one).__module__ == "busway.cli.common.logs"]:
         root.removeHandler(handler)
 
 

@@ -26,7 +26,7 @@ async def test_a_member_does_not_wait_for_an_end_that_was_dropped(server, bus):
 async def _work(role, job, before):
     """The result of a workload process that is let go after this was done."""
     pipe = asyncio.subprocess.PIPE
-    arguments = ("-m", "busway.cli.workload", role, json.dumps(job))
+    arguments = ("-m", "busway.cli.bench.worker", role, json.dumps(job))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe)
     try:
         async with asyncio.timeout(60):

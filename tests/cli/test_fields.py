@@ -6,7 +6,7 @@ import pytest
 import typer
 
 import busway
-from busway.cli import address
+from busway.cli.common import field_flags
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,15 @@ from busway.cli import address
     ],
 )
 def test_values_of_fields(text, value):
-    made = address.fields([f"name={text}", "other=x"])
+    made = field_flags.fields([f"name={text}", "other=x"])
     assert made == {"name": value, "other": "x"}
     assert type(made["name"]) is type(value)
 
 
 def test_no_fields_and_no_rules():
-    assert address.fields(None) is address.fields([]) is address.rules(None) is address.rules([]) is None
+    assert (
+        field_flags.fields(None) is field_flags.fields([]) is field_flags.rules(None) is field_flags.rules([]) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,11 +50,11 @@ def test_no_fields_and_no_rules():
 )
 def test_what_is_no_field(given, text):
     with pytest.raises(typer.BadParameter, match=text):
-        address.fields(given)
+        field_flags.fields(given)
 
 
 def test_rules():
-    made = address.rules(["a=x", "b=h*", 'c=["x", 1]', "d", "e=re:h.b", "f=expr:value > 1", "g=5", "h=a=b"])
+    made = field_flags.rules(["a=x", "b=h*", 'c=["x", 1]', "d", "e=re:h.b", "f=expr:value > 1", "g=5", "h=a=b"])
     assert isinstance(made, dict)
     regular = made.pop("e")
     assert regular.pattern == "h.b"
@@ -65,7 +67,7 @@ def test_rules():
         "g": 5,
         "h": "a=b",
     }
-    assert address.rules(['expr:fields.a == "b"']) == busway.expr('fields.a == "b"')
+    assert field_flags.rules(['expr:fields.a == "b"']) == busway.expr('fields.a == "b"')
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_rules():
 )
 def test_what_is_no_rule(given, text):
     with pytest.raises(typer.BadParameter, match=text):
-        address.rules(given)
+        field_flags.rules(given)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_what_is_no_rule(given, text):
     ],
 )
 def test_fields_on_the_screen(fields, text):
-    assert address.shown(fields) == text
+    assert field_flags.shown(fields) == text
 
 
 async def test_fields_of_what_is_sent(shell, bus):

@@ -7,7 +7,7 @@ import pty
 import sys
 
 import busway
-from busway.cli.figures import elapsed, ordered
+from busway.cli.common.tables import elapsed, ordered
 from tests.cli.conftest import PATIENCE
 from tests.support.net import until
 

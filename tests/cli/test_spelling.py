@@ -2,7 +2,7 @@
 
 import pytest
 
-from busway.cli.spelling import hint
+from busway.cli.common.advice import hint
 
 
 @pytest.mark.parametrize(

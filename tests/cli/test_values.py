@@ -3,7 +3,7 @@
 import pytest
 
 import busway
-from busway.cli import address, values
+from busway.cli.common import field_flags, values
 from busway.gateway.objects import as_object
 
 
@@ -101,7 +101,7 @@ def test_one_line(given, text):
     ],
 )
 def test_fields_on_the_screen(fields, text):
-    assert address.shown(fields) == text
+    assert field_flags.shown(fields) == text
 
 
 async def test_format(bus):

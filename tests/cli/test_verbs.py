@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import busway
-from busway.cli.advice import advice
+from busway.cli.common.advice import advice
 
 
 async def test_pub_and_sub(shell, bus):

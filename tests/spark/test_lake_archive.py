@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from busway.cli.app import app
-from busway.cli.lake_archive import missing
+from busway.cli.lake.archive import missing
 from busway.spark.lake.folder import Lake
 from tests.spark import lakes
 from tests.spark.bus import Served, served

@@ -33,7 +33,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with served(tmp_path / "data") as bus:
         # Not by BUSWAY_URL: with that a command means another thing than without.
         monkeypatch.delenv("BUSWAY_URL", raising=False)
-        for module in ("busway.cli.lake", "busway.client.bus"):
+        for module in ("busway.cli.lake.job", "busway.client.bus"):
             monkeypatch.setattr(f"{module}.DEFAULT_URL", bus.url)
         yield bus.url
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from busway.cli.app import app
-from busway.cli.lake_run import _state
+from busway.cli.lake.run import _state
 from busway.errors import Disconnected
 from busway.spark import server
 from busway.spark.lake.run import BusGone, Pipeline, PipelineFailed, Report

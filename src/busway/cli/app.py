@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import flags
-from busway.cli.bench import bench
-from busway.cli.channel import (
+from busway.cli.bench.bench import bench
+from busway.cli.channels.channel import (
     channel_create,
     channel_info,
     channel_list,
@@ -17,29 +16,29 @@ from busway.cli.channel import (
     channel_seek,
     channel_update,
 )
+from busway.cli.channels.dead_letters import channel_dead, channel_redrive
+from busway.cli.channels.take import take
 from busway.cli.cluster import cluster
-from busway.cli.dead import channel_dead, channel_redrive
+from busway.cli.common import flags
+from busway.cli.common.flags import Command, Group
 from busway.cli.doctor import doctor
-from busway.cli.flag_help import Command, Group
 from busway.cli.info import info
-from busway.cli.keep import kept, pin, post, unpin
-from busway.cli.lake_archive import lake_archive, lake_compact
-from busway.cli.lake_audit import lake_audit
-from busway.cli.lake_replay import lake_replay
-from busway.cli.lake_run import lake_run, lake_stop
-from busway.cli.lake_sql import lake_sql
-from busway.cli.lake_stats import lake_stats
-from busway.cli.lake_table import lake_table
+from busway.cli.lake.archive import lake_archive, lake_compact
+from busway.cli.lake.audit import lake_audit
+from busway.cli.lake.replay import lake_replay
+from busway.cli.lake.run import lake_run, lake_stop
+from busway.cli.lake.sql import lake_sql
+from busway.cli.lake.stats import lake_stats
+from busway.cli.lake.table import lake_table
 from busway.cli.mount import fusebus, mount
-from busway.cli.pub import pub
-from busway.cli.push import push
+from busway.cli.pub import pub, push
 from busway.cli.replay import replay
 from busway.cli.reply import reply
 from busway.cli.req import req
+from busway.cli.retained import kept, pin, post, unpin
 from busway.cli.serve import serve
 from busway.cli.stream import stream_create, stream_info, stream_list, stream_remove, stream_update
 from busway.cli.sub import sub
-from busway.cli.take import take
 
 app = typer.Typer(
     name="busway",

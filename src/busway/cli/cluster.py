@@ -7,10 +7,9 @@ from typing import Annotated, Any, Final
 import typer
 
 import busway
-from busway.cli import flags, terminal, values
-from busway.cli.figures import elapsed
-from busway.cli.link import Link, linked
-from busway.cli.tables import pairs, rows
+from busway.cli.common import flags, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.tables import elapsed, pairs, rows
 
 _EVERY: Final = 2.0
 """Seconds between two looks with --watch, if nothing happens."""

@@ -15,11 +15,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import busway
-from busway.cli import flags, terminal, values
-from busway.cli.advice import advice
 from busway.cli.cluster import differing, lacks, reason, troubles_of, unmirrored, waits_of
-from busway.cli.link import Link, linked
-from busway.cli.values import one_line
+from busway.cli.common import flags, terminal, values
+from busway.cli.common.advice import advice
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.values import one_line
 from busway.settings import DEFAULT_URL, URL_VARIABLE
 
 _FILES = 4096

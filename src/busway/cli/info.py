@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
-from busway.cli import channel, flags, terminal
-from busway.cli.figures import empty, ordered
-from busway.cli.link import Link, linked
+from busway.cli.channels import channel
+from busway.cli.common import flags, terminal
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.tables import empty, ordered, pairs, rows
 from busway.cli.stream import row
-from busway.cli.tables import pairs, rows
 
 _SHORT = {
     "client": "client",

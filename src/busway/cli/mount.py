@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import busway
-from busway.cli import flags, terminal, values
-from busway.cli.link import Link, linked
+from busway.cli.common import flags, terminal, values
+from busway.cli.common.connect import Link, linked
 from busway.gateway.fuse.config import Mount
 
 if TYPE_CHECKING:

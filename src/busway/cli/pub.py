@@ -5,9 +5,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from busway.cli import address, flags, spelling, terminal
-from busway.cli.body import Source
-from busway.cli.link import Link, linked
+from busway.cli.common import advice, field_flags, flags, terminal
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.payload import Source
 from busway.durations import seconds as read_seconds
 
 _MEMORY: Final = (
@@ -61,8 +61,8 @@ def pub(
     busway pub load/test x --count 1m --rate 50000
     busway pub orders/eu '{"id": 7}' --durable --expires 7d
     """
-    spelling.tell(terminal.note, topic)
-    fields = address.fields(field)
+    advice.tell(terminal.note, topic)
+    fields = field_flags.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
     times: dict[str, Any] = {}
     for name, text in (("expires", expires), ("delay", delay)):
@@ -114,3 +114,43 @@ def pub(
                 terminal.record({"topic": topic, "messages": bar.sent})
 
     terminal.run(store if durable else publish)
+
+
+@linked
+def push(
+    link: Link,
+    topic: flags.Topic,
+    body: flags.Body = None,
+    file: flags.File = None,
+    field: flags.Field = None,
+    lines: flags.Lines = False,
+    count: flags.Repeat = None,
+    rate: flags.Rate = None,
+    seconds: flags.For = None,
+    timeout: flags.Timeout = 5.0,
+    scope: flags.Reach = "global",
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+) -> None:
+    """Deliver a message to exactly one subscriber; without one the command fails (exit code 4).
+
+    busway push jobs '{"resize": "cat.png"}'
+    """
+    fields = field_flags.fields(field)
+    source = Source(body, file, lines, count, rate, seconds).checked()
+
+    bar = source.progress(shown=not (json or quiet))
+
+    async def hand_over() -> None:
+        async with link.connect(reconnect=False) as bus:
+            try:
+                with bar:
+                    async for run in source.runs():
+                        for payload in run:
+                            await bus.push(topic, payload, fields=fields, timeout=timeout, scope=scope)
+                            bar.add(1)
+            finally:
+                if json:
+                    terminal.record({"topic": topic, "taken": bar.sent})
+
+    terminal.run(hand_over, timed=True)

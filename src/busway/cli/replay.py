@@ -12,10 +12,10 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import busway
-from busway.cli import address, complete, flags, logs, saving, terminal, values
-from busway.cli.link import Link, linked
-from busway.cli.printing import Printer, read, renderer
-from busway.cli.progress import Rate
+from busway.cli.common import completion, export, field_flags, flags, logs, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.output import Printer, read, renderer
+from busway.cli.common.progress import Rate
 from busway.fields import Where
 from busway.message import Message
 from busway.positions import Position, Positions
@@ -35,7 +35,7 @@ def replay(
             help="Name of a stream, or a topic or pattern: price/*/eur, log/**",
             show_default=False,
             parser=values.pattern,
-            autocompletion=complete.streams_and_topics,
+            autocompletion=completion.streams_and_topics,
             metavar="STREAM|PATTERN",
         ),
     ],
@@ -92,7 +92,7 @@ def replay(
     begin = flags.checked(lambda: values.place(since))
     end = None if to is None else flags.checked(lambda: values.place(to))
     render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
-    rules = address.rules(where)
+    rules = field_flags.rules(where)
     note = (lambda _text: None) if quiet else terminal.note
 
     async def run() -> None:
@@ -269,7 +269,7 @@ async def _print(
 
 async def _save(wanted: _Wanted, rules: Where | None, count: int | None, out: Path, bar: "_Bar") -> int:
     done = 0
-    with saving.writer(out) as write:
+    with export.writer(out) as write:
         for stream, begin, end in wanted.streams:
             bar.begin(await stream.info())
             async with contextlib.aclosing(stream.arrow(begin, end, topic=wanted.pattern, where=rules)) as reading:

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import flags, terminal
-from busway.cli.commands import Command
-from busway.cli.link import Link, linked
+from busway.cli.common import flags, terminal
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.shell import Command
 from busway.client.events import EventStream
 from busway.gateway.objects import as_object
 from busway.message import Message

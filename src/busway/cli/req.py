@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 import busway
-from busway.cli import address, flags, terminal, values
-from busway.cli.body import Source
-from busway.cli.link import Link, linked
+from busway.cli.common import field_flags, flags, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.payload import Source
 from busway.gateway.objects import as_object
 from busway.message import Message
 
@@ -50,7 +50,7 @@ def req(
     if raw and json:
         raise typer.BadParameter("--raw and --json exclude each other")
     source = Source(body, file, lines=False).checked()
-    more: dict[str, Any] = {"fields": address.fields(field), "timeout": timeout, "each": each, "scope": scope}
+    more: dict[str, Any] = {"fields": field_flags.fields(field), "timeout": timeout, "each": each, "scope": scope}
 
     def show(reply: Message) -> None:
         if json:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 import busway
-from busway.cli import address, flags, logs, terminal, values
-from busway.cli.place import KEY, place
+from busway.cli.cluster_flags import KEY, place
+from busway.cli.common import field_flags, flags, logs, terminal, values
 from busway.cluster.config import DEFAULT
 from busway.cluster.servers import FILE, listed
 from busway.settings import DEFAULT_URL, Settings
@@ -362,7 +362,7 @@ def serve(
             name=name,
             settings=Settings(**limits),
             tls=busway.TLS(cert=cert, key=key, ca=ca) if secure else None,
-            fields=address.fields(field),
+            fields=field_flags.fields(field),
             data=data,
             stores=_stores(store),
             cluster=member,

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from busway.cli import channel, flags, terminal, values
-from busway.cli.figures import ordered
-from busway.cli.link import Link, linked
-from busway.cli.tables import pairs, rows
+from busway.cli.channels import channel
+from busway.cli.common import flags, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.tables import ordered, pairs, rows
 from busway.durations import seconds
 from busway.streams import Safety, Store, StreamInfo
 

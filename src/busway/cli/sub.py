@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 import busway
-from busway.cli import address, complete, flags, logs, spelling, terminal, values
-from busway.cli.link import Link, linked
-from busway.cli.printing import Printer, read, renderer
+from busway.cli.common import advice, completion, field_flags, flags, logs, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.output import Printer, read, renderer
 from busway.settings import Policy
 
 
@@ -22,7 +22,7 @@ def sub(
             help="Topics or patterns: price/*/eur, log/**, re:.*eth.*",
             show_default=False,
             parser=values.pattern,
-            autocompletion=complete.topics,
+            autocompletion=completion.topics,
             metavar="PATTERN",
         ),
     ],
@@ -85,10 +85,10 @@ def sub(
             "--since and --group exclude each other: a channel shares stored messages (busway take)"
         )
     render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
-    rules = address.rules(where)
+    rules = field_flags.rules(where)
     begin = flags.checked(lambda: None if since is None else values.since(since))
     note = (lambda _text: None) if quiet else terminal.note
-    spelling.tell(note, *patterns)
+    advice.tell(note, *patterns)
     printer = Printer(render, count, note)
     # A command that only looks must not slow publishers down. With --since it falls behind in the streams instead of missing
     # messages; without patience, publishers of messages that are not stored do not wait for it.

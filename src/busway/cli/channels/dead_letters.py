@@ -1,0 +1,222 @@
+"""`busway channel dead|redrive`: lists dead letters, shows them in full, and sends them back to their channel."""
+
+import base64
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+import typer
+
+from busway.cli.channels.channel import Channel, Stream
+from busway.cli.common import completion, flags, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.tables import pairs, rows
+from busway.client.dead_letters import LAST
+from busway.dead_letters import DeadLetter, Redrive
+
+Ids: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(help="Ids of dead letters, or unique beginnings of ids.", show_default=False),
+]
+Topic: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        help="Only dead letters of messages of this topic or pattern.",
+        parser=values.pattern,
+        autocompletion=completion.topics,
+        metavar="PATTERN",
+        show_default=False,
+    ),
+]
+Reason: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        help="Only dead letters with this text in the reason or the exception type.",
+        metavar="TEXT",
+        show_default=False,
+    ),
+]
+Since: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--since",
+        help="Only dead letters of this length of time up to now (1h, 7d).",
+        parser=values.duration,
+        metavar="TIME",
+        show_default=False,
+    ),
+]
+Last: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--last", help="List at most this many.", parser=values.count, metavar="N", show_default=str(LAST)),
+]
+Redriven: TypeAlias = Annotated[bool, typer.Option("--redriven", help="List dead letters that were sent back, too.")]
+All: TypeAlias = Annotated[bool, typer.Option("--all", help="Send all dead letters back.")]
+
+_ID: Final = 16
+_REASON: Final = 60
+
+
+@linked
+def channel_dead(
+    link: Link,
+    stream: Stream,
+    channel: Channel,
+    ids: Ids = None,
+    last: Last = None,
+    topic: Topic = None,
+    reason: Reason = None,
+    since: Since = None,
+    redriven: Redriven = False,
+    json: flags.Json = False,
+) -> None:
+    """List the dead letters of a channel, the last ones at the end; with ids show those in full.
+
+    busway channel dead orders billing --reason timeout
+    busway channel dead orders billing 3f2a9c
+    """
+    most = None if ids else last or LAST
+
+    async def show() -> None:
+        async with link.connect(reconnect=False) as bus:
+            chosen: dict[str, Any] = {"topic": topic or "**", "reason": reason, "since": _back(since)}
+            found = await bus.dead_letters(stream, channel, last=most, redriven=redriven or bool(ids), **chosen)
+            away = (await bus.channel_info(stream, channel)).unreached
+        if ids:
+            found = [one for one in found if one.id.startswith(tuple(ids))]
+            if missing := [one for one in ids if not any(letter.id.startswith(one) for letter in found)]:
+                raise terminal.Ended(terminal.ERROR, f"busway: no dead letter with the id {missing[0]}")
+        if json:
+            for one in found:
+                terminal.record(_record(one))
+        elif ids:
+            for one in found:
+                terminal.out.print(pairs("", _whole(one)))
+        elif found:
+            terminal.out.print(rows("", [_row(one) for one in found]))
+            if len(found) == most:
+                terminal.note(f"the last {most}; --last N shows more")
+        else:
+            terminal.note(f"the channel {stream}/{channel} has no such dead letter")
+        if away:
+            terminal.note(f"without those of {', '.join(away)}, which can't be reached now")
+
+    terminal.run(show)
+
+
+@linked
+def channel_redrive(
+    link: Link,
+    stream: Stream,
+    channel: Channel,
+    ids: Ids = None,
+    everything: All = False,
+    topic: Topic = None,
+    reason: Reason = None,
+    since: Since = None,
+    json: flags.Json = False,
+) -> None:
+    """Send dead letters back to their channel, each once: all, some by their ids, or all that match.
+
+    The messages are delivered again as if for the first time. It may be interrupted and repeated.
+
+    busway channel redrive orders billing --all
+    busway channel redrive orders billing --reason timeout --since 1d
+    """
+    matching = topic is not None or reason is not None or since is not None
+    if sum((bool(ids), everything, matching)) != 1:
+        raise typer.BadParameter("say which dead letters: --all, their ids, or filters (--topic, --reason, --since)")
+
+    async def redrive() -> None:
+        with terminal.notes.status("") as status:
+
+            def progress(done: Redrive) -> None:
+                status.update(f"{done.done:,} dead letters, {done.redriven:,} sent back")
+
+            if not terminal.notes.is_terminal:
+                status.stop()
+            async with link.connect(reconnect=False) as bus:
+                result = await bus.redrive_channel(
+                    stream,
+                    channel,
+                    ids,
+                    topic=topic or "**",
+                    reason=reason,
+                    since=_back(since),
+                    progress=progress if terminal.notes.is_terminal else None,
+                )
+        if json:
+            terminal.record(result)
+        else:
+            terminal.note(f"{result.redriven:,} dead letters were sent back to {stream}/{channel}")
+        if result.gone:
+            terminal.note(
+                f"{result.gone:,} can't be sent back, because the stream has removed their messages or these have expired; "
+                "`busway channel dead --json` has their payloads"
+            )
+        if result.unreached:
+            terminal.note(f"without those of {', '.join(result.unreached)}, which can't be reached now")
+        if result.left:
+            reasons = "their node could not be reached, or is still storing them"
+            raise terminal.Ended(terminal.ERROR, f"busway: {result.left:,} were not sent back: {reasons}; try again")
+
+    terminal.run(redrive)
+
+
+def _back(since: float | None) -> str | None:
+    return None if since is None else f"{since:f}s"
+
+
+def _record(letter: DeadLetter) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.structs.asdict(letter)
+    try:
+        return found | {"payload": letter.payload.decode()}
+    except UnicodeDecodeError:
+        del found["payload"]
+        return found | {"payload_base64": base64.b64encode(letter.payload).decode()}
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id[:_ID],
+        "died": _moment(letter.died),
+        "topic": letter.topic,
+        "deliveries": letter.deliveries,
+        "reason": _cut(f"{letter.error}: {letter.reason}" if letter.error else letter.reason),
+        "state": "redriven" if letter.redriven else "message gone" if letter.gone else "",
+    }
+
+
+def _whole(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "state": "redriven" if letter.redriven else "the message is gone" if letter.gone else "dead",
+        "topic": letter.topic,
+        "offset": letter.offset,
+        "sender": letter.sender,
+        "sent": _moment(letter.time),
+        "died": _moment(letter.died),
+        "deliveries": letter.deliveries,
+        "first delivery": _moment(letter.first),
+        "last delivery": _moment(letter.last),
+        "reason": letter.reason,
+        "exception": letter.error,
+        "traceback": letter.traceback,
+        "consumer": letter.consumer,
+        "host": letter.host,
+        "node": letter.node,
+        **({"fields": letter.fields} if letter.fields else {}),
+        "payload": letter.payload.decode(errors="backslashreplace"),
+    }
+
+
+def _moment(time: datetime | None) -> str:
+    if time is None:
+        return ""
+    return time.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON else text[: _REASON - 1] + "…"

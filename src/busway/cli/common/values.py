@@ -1,0 +1,209 @@
+"""How people write values on the command line: durations, sizes, counts, addresses, formats. Values; no I/O."""
+
+import re
+from datetime import datetime
+from fractions import Fraction
+
+from busway.cli.common.field_flags import shown
+from busway.message import Message
+from busway.positions import Position
+from busway.since import encode_since
+from busway.streams import check_name
+from busway.topic import check_pattern, check_topic
+
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
+_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kmg])?(?:i?b)?", re.IGNORECASE)
+_BYTES = {None: 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_COUNTS = {None: 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_FIELD = re.compile(r"\{(\w+)\}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEMES = ("unix", "tcp", "tls", "memory")
+
+
+def duration(text: str | float) -> float:
+    """Seconds of `10s`, `5m`, `2h`, `1d`, `250ms`; a bare number is seconds."""
+    if not isinstance(text, str):
+        return text  # a flag's default
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration: write 250ms, 10s, 5m, 2h or 1d")
+    return float(found["number"]) * _SECONDS[found["unit"]]
+
+
+def size(text: str | int) -> int:
+    """Bytes of `128`, `64k`, `1m`, `2g`; k is 1024."""
+    return int(_scaled(text, _BYTES, "a size: write 128, 64k, 1m or 2g"))
+
+
+def count(text: str | int) -> int:
+    """A number of things, at least one: `100`, `50k`, `1m`; k is 1000."""
+    wanted = "a whole number of 1 or more: write 100, 50k or 1m"
+    number = _scaled(text, _COUNTS, wanted)
+    if number < 1 or number.denominator != 1:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return int(number)
+
+
+def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> Fraction:
+    if not isinstance(text, str):
+        return Fraction(text)  # a flag's default
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return Fraction(found["number"]) * units[found["unit"] and found["unit"].lower()]
+
+
+def topic(text: str) -> str:
+    """A topic, checked before anything is sent."""
+    check_topic(text)
+    return text
+
+
+def pattern(text: str) -> str:
+    """A topic, a pattern with `*` or `**`, or `re:` and a regular expression, checked before anything is sent."""
+    try:
+        check_pattern(text)
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return text
+
+
+def topic_template(text: str) -> str:
+    """A topic in which names in braces stand for something, or `none`."""
+    check_topic(_FIELD.sub("x", text))
+    return text
+
+
+def stream_name(text: str) -> str:
+    return check_name("stream", text)
+
+
+def channel_name(text: str) -> str:
+    return check_name("channel", text)
+
+
+def place(text: str) -> int | datetime | str:
+    """A place in a stream: an offset, a time, or text that the library reads (all, 1h, a position)."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return since(text)
+
+
+def one_place(text: str) -> "int | datetime | str | Position":
+    """A place in one stream: an offset, a time, a position, or a length of time back."""
+    found = place(text)
+    return Position.parse(found) if isinstance(found, str) and ":" in found else found
+
+
+def since(text: str) -> datetime | str:
+    """From where stored messages are wanted; a time without a zone is a local one."""
+    text = text.strip()
+    if _DATE.match(text):
+        try:
+            return datetime.fromisoformat(text).astimezone()
+        except ValueError:
+            raise ValueError(f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00 or 2026-01-31T12:00Z") from None
+    try:
+        encode_since(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no place: write all, a length of time back (1h), a time (2026-01-31T12:00) or a position"
+        ) from None
+    return text
+
+
+def shown_size(number: int) -> str:
+    """Bytes as people read them: 62.1m; k is 1024."""
+    for unit, factor in (("g", 1024**3), ("m", 1024**2), ("k", 1024)):
+        if number >= factor:
+            return f"{number / factor:.1f}{unit}"
+    return str(number)
+
+
+def shown_duration(seconds: float | None) -> str:
+    """A length of time in its largest whole unit: 7d, 90s; for ever if there is none."""
+    if seconds is None:
+        return "for ever"
+    for unit in ("d", "h", "m", "s"):
+        if seconds >= _SECONDS[unit] and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def listen_address(scheme: str, text: str) -> str:
+    """The server's address of what follows --unix, --tcp or --tls; a whole address is taken as it is."""
+    if text.startswith((f"{scheme}:", "unix:", "tcp://", "tls://")):
+        return text
+    _known(text)
+    return f"unix:{text}" if scheme == "unix" else f"{scheme}://{text}"
+
+
+def connect_address(text: str) -> str:
+    """An address to connect to; the scheme may be left out: `host:port` is TCP, a path is a Unix socket."""
+    if text.partition(":")[0] in _SCHEMES and ":" in text:
+        return text
+    _known(text)
+    if "/" not in text and re.search(r":\d+$", text):
+        return f"tcp://{text}"
+    return f"unix:{text}"
+
+
+def _known(text: str) -> None:
+    """A scheme nobody knows is a mistake, not the beginning of a path."""
+    found = _SCHEME.match(text)
+    if found is not None and found[1] not in _SCHEMES:
+        raise ValueError(f"{text!r} begins with no known scheme: write unix:PATH, tcp://HOST:PORT or tls://HOST:PORT")
+
+
+def readable(payload: bytes) -> str:
+    """Payload as text on one's screen: UTF-8 without its last newline, anything else and control characters escaped."""
+    text = payload.removesuffix(b"\n").decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def one_line(text: str) -> str:
+    """Text that stays on its line of a list: new lines, tabs and control characters escaped."""
+    text = text.replace("\n", "\\n").replace("\t", "\\t")
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+class Format:
+    """A --format text such as `{time} {topic} {payload}`. Backslash n and t are a new line and a tab; other braces stay."""
+
+    FIELDS = (
+        *("topic", "payload", "fields", "id", "time", "sender", "kind", "missed", "size", "number"),
+        *("position", "stream", "offset", "sequence", "deliveries"),
+    )
+
+    def __init__(self, text: str) -> None:
+        for name in _FIELD.findall(text):
+            if name not in self.FIELDS:
+                known = " ".join(f"{{{field}}}" for field in self.FIELDS)
+                raise ValueError(f"{{{name}}} is not known here; there are {known}")
+        self._text = text.replace("\\n", "\n").replace("\\t", "\t")
+
+    def line(self, message: Message, number: int) -> str:
+        return _FIELD.sub(lambda found: self._value(found[1], message, number), self._text)
+
+    @staticmethod
+    def _value(name: str, message: Message, number: int) -> str:
+        if name == "payload":
+            return readable(message.payload)
+        if name == "fields":
+            return shown(message.fields)
+        if name == "size":
+            return str(len(message.payload))
+        if name == "number":
+            return str(number)
+        if name == "time":
+            return message.time.isoformat()
+        value = getattr(message, name)
+        return "" if value is None else str(value)

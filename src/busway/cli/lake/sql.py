@@ -1,0 +1,80 @@
+"""`busway lake sql`: a query over streams and their archive."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from busway.cli.common import flags
+from busway.cli.lake.job import Job, spark_job
+from busway.cli.lake.progress import Bar
+from busway.cli.lake.rows import as_csv, as_json, as_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from busway.spark.failures import Failure
+
+
+@spark_job
+def lake_sql(
+    job: Job,
+    query: Annotated[
+        str, typer.Argument(help="The query; @FILE reads it from a file, - from stdin.", show_default=False)
+    ],
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", help="Largest number of rows.", min=1, metavar="N", show_default="1000 of a table"
+        ),
+    ] = None,
+    json: flags.Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
+) -> None:
+    """Ask streams in SQL: there is a table `messages` of everything, and one for each stream under its name.
+
+    busway lake sql 'SELECT topic, count(*) FROM messages GROUP BY topic'
+    busway lake sql @report.sql --path /var/lib/busway --csv
+    """
+    if json and csv:
+        raise typer.BadParameter("--json and --csv exclude each other")
+    text = _query(query)
+    known: list[str] = []
+
+    def work(spark: "SparkSession", bar: Bar) -> None:
+        from busway.spark.lake.sql import names, sql
+
+        options = job.options if job.placed or not job.lake else {}
+        known.extend(names(options, job.lake))
+        bar.say("query")
+        rows = sql(spark, text, options, job.lake)
+        if json:
+            as_json(rows if limit is None else rows.limit(limit))
+        elif csv:
+            as_csv(rows if limit is None else rows.limit(limit))
+        else:
+            as_table(rows, limit, bar, quiet=job.quiet)
+
+    def hint(failure: "Failure") -> str:
+        if failure.condition == "TABLE_OR_VIEW_NOT_FOUND" and known:
+            return f"there are {', '.join(known)}"
+        return ""
+
+    job.run(work, hint=hint)
+
+
+def _query(given: str) -> str:
+    if given == "-":
+        text = sys.stdin.read()
+    elif given.startswith("@"):
+        try:
+            text = Path(given[1:]).read_text()
+        except OSError as error:
+            raise typer.BadParameter(f"{given[1:]}: {error.strerror}") from None
+    else:
+        text = given
+    text = text.strip().removesuffix(";").strip()
+    if not text:
+        raise typer.BadParameter("the query is empty")
+    return text

@@ -1,0 +1,93 @@
+"""`busway lake table`: everything that is archived and everything that is live, to look at, count or write elsewhere."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from busway.cli.common import flags, terminal
+from busway.cli.lake.archive import needed
+from busway.cli.lake.job import Job, spark_job
+from busway.cli.lake.progress import Bar
+from busway.cli.lake.rows import as_csv, as_json, as_table
+from busway.cli.lake.source import Streams, Topics, Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@spark_job
+def lake_table(
+    job: Job,
+    stream: Streams = None,
+    topic: Topics = None,
+    where: Annotated[
+        str | None, typer.Option("--where", help="A condition in SQL.", metavar="SQL", show_default=False)
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", help="Columns to show, separated by commas.", metavar="NAMES", show_default="all"),
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Print the number of rows only.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Write the rows to a folder of Parquet files.", metavar="DIR", show_default=False),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help="Largest number of rows.", min=1, metavar="N", show_default=False),
+    ] = None,
+    json: flags.Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
+) -> None:
+    """Show archive and live messages as one table; without --url or --path the archive alone.
+
+    busway lake table --lake /srv/lake --url tcp://127.0.0.1:7420 --count
+    busway lake table --lake /srv/lake --where "date_trunc('hour', stored) = '2026-01-31T12:00'" --out day
+    """
+    lake = needed(job)
+    if sum((count, out is not None, json, csv)) > 1:
+        raise typer.BadParameter("--count, --out, --json and --csv exclude each other")
+    wanted = Wanted.of(stream, topic, None, None)
+    chosen = _columns(columns)
+
+    def work(spark: "SparkSession", bar: Bar) -> None:
+        from busway.spark.lake.table import table
+        from busway.spark.options import COLUMNS
+
+        bar.say("reading")
+        rows = table(
+            spark,
+            lake,
+            streams=wanted.streams,
+            topics=wanted.topics or ("**",),
+            columns=chosen if where is None else COLUMNS,
+            options=job.options if job.placed else {},
+        )
+        if where is not None:
+            rows = rows.where(where).select(*chosen)
+        if limit is not None:
+            rows = rows.limit(limit)
+        if count:
+            terminal.out.print(rows.count(), highlight=False)
+        elif out is not None:
+            rows.write.option("compression", "zstd").parquet(out)
+        elif json:
+            as_json(rows)
+        elif csv:
+            as_csv(rows)
+        else:
+            as_table(rows, limit, bar, quiet=job.quiet)
+
+    job.run(work)
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    from busway.spark.options import COLUMNS
+
+    chosen = tuple(name.strip() for name in text.split(",")) if text else COLUMNS
+    for place, name in enumerate(chosen):
+        if name not in COLUMNS:
+            raise typer.BadParameter(f"--columns: there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        if name in chosen[:place]:
+            raise typer.BadParameter(f"--columns: {name!r} is there twice")
+    return chosen

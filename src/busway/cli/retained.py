@@ -1,0 +1,126 @@
+"""`busway post`, `pin`, `unpin` and `kept`: messages that wait for those who subscribe later."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from busway.cli.common import completion, field_flags, flags, terminal, values
+from busway.cli.common.connect import Link, linked
+from busway.cli.common.payload import Source
+from busway.gateway.objects import as_object
+
+
+@linked
+def post(
+    link: Link,
+    topic: flags.Topic,
+    body: flags.Body = None,
+    file: flags.File = None,
+    field: flags.Field = None,
+    seconds: flags.For = None,
+    quiet: flags.Quiet = False,
+) -> None:
+    """Publish a message that new subscribers get, too, as long as this command runs.
+
+    busway post proc/hdb up -f host=a1
+    """
+    fields = field_flags.fields(field)
+    source = Source(body, file, lines=False).checked()
+    note = (lambda _text: None) if quiet else terminal.note
+
+    async def keep() -> None:
+        payload = await source.whole()
+        with terminal.Signals() as signals:
+            async with link.connect(reconnect=True) as bus:
+                await bus.post(topic, payload, fields=fields)
+                note(f"posted on {topic} at {bus.url}; Ctrl-C withdraws it")
+                try:
+                    async with asyncio.timeout(seconds):
+                        await signals.first.wait()
+                except TimeoutError:
+                    pass  # as long as it was asked to last
+        if signals.interrupted:
+            raise terminal.Ended(terminal.INTERRUPTED)
+
+    terminal.run(keep)
+
+
+@linked
+def pin(
+    link: Link,
+    topic: flags.Topic,
+    body: flags.Body = None,
+    file: flags.File = None,
+    field: flags.Field = None,
+    json: flags.Json = False,
+) -> None:
+    """Publish a message that new subscribers get until it is unpinned; it replaces a pin with the same --name, topic and fields.
+
+    busway pin config/hdb '{"threads": 4}' --name manager
+    """
+    fields = field_flags.fields(field)
+    source = Source(body, file, lines=False).checked()
+
+    async def keep() -> None:
+        payload = await source.whole()
+        async with link.connect(reconnect=False) as bus:
+            await bus.pin(topic, payload, fields=fields)
+            if json:
+                terminal.record({"topic": topic, "pinned": True})
+
+    terminal.run(keep)
+
+
+@linked
+def unpin(link: Link, topic: flags.Topic, field: flags.Field = None, json: flags.Json = False) -> None:
+    """Remove the pin with this --name, topic and fields; exit code 1 if there is none.
+
+    busway unpin config/hdb --name manager
+    """
+    fields = field_flags.fields(field)
+
+    async def remove() -> None:
+        async with link.connect(reconnect=False) as bus:
+            there = await bus.unpin(topic, fields=fields)
+        if json:
+            terminal.record({"topic": topic, "removed": there})
+        if not there:
+            raise terminal.Ended(
+                terminal.ERROR, f"nothing is pinned there: see `busway kept {topic}` for name and fields"
+            )
+
+    terminal.run(remove)
+
+
+@linked
+def kept(
+    link: Link,
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            help="Topics to list.", parser=values.pattern, autocompletion=completion.topics, metavar="PATTERN"
+        ),
+    ] = "**",
+    where: flags.Where = None,
+    json: flags.Json = False,
+) -> None:
+    """List the retained messages: posts and pins.
+
+    busway kept 'config/**'
+    """
+    rules = field_flags.rules(where)
+
+    async def show() -> None:
+        async with link.connect(reconnect=False) as bus:
+            for one in await bus.kept(pattern, where=rules):
+                if json:
+                    terminal.record(as_object(one))
+                    continue
+                fields = f" [{field_flags.shown(one.fields)}]" if one.fields else ""
+                sender = one.sender or one.id[:16]
+                line = f"{one.kind:<4} {one.topic}{fields} by {sender}: {values.readable(one.payload)}"
+                # One line for each, whatever somebody else has written into it.
+                terminal.data(f"{values.one_line(line)}\n".encode("utf-8", "replace"))
+
+    terminal.run(show)
