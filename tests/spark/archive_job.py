@@ -12,7 +12,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from busway.spark.lake import archive
-from busway.spark.lake.folder import Lake
+from busway.spark.lake.table_log.folder import Lake
 
 
 def told(owner: Any, name: str) -> None:

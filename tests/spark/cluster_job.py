@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from busway.spark.session import session
+from busway.spark.runtime.session import session
 
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",

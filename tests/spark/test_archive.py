@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from busway.spark.lake import commits, history
+from busway.spark.endpoints import DataLoss
 from busway.spark.lake.archive import Archiver, Progress, archive
-from busway.spark.lake.commits import LakeError
 from busway.spark.lake.compact import compact
-from busway.spark.lake.folder import Lake
 from busway.spark.lake.table import table
+from busway.spark.lake.table_log import commits
+from busway.spark.lake.table_log.commits import LakeError
+from busway.spark.lake.table_log.folder import Lake
 from busway.spark.options import reading
-from busway.spark.places import DataLoss
+from busway.spark.source import history
 from tests.spark import lakes
 from tests.spark.bus import Served, served
 

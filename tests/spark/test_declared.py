@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from busway.spark.declared import Column, Flow, Mistake, Sink, Source, columns, parse
+from busway.spark.pipelines.sql_declarations import Column, Flow, Mistake, Sink, Source, columns, parse
 
 FILE = """-- one; two
 CREATE TEMPORARY VIEW orders (id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT, b: STRING>>)

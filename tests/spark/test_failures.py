@@ -3,7 +3,7 @@
 import pytest
 
 from busway import errors
-from busway.spark.failures import explain
+from busway.spark.errors import explain
 
 STACK = "\n\tat org.apache.spark.Some.thing(Some.scala:12)\n\tat java.base/java.lang.Thread.run(Thread.java:840)"
 
@@ -33,7 +33,7 @@ Failed when Python streaming data source perform latestOffset: Traceback (most r
   File "/lib/pyspark.zip/pyspark/sql/streaming/python_streaming_source_runner.py", line 269, in main
   File "/lib/streaming.py", line 31, in latestOffset
     raise DataLoss(text)
-busway.spark.places.DataLoss: 5 messages of 'orders' are gone
+busway.spark.endpoints.DataLoss: 5 messages of 'orders' are gone
  SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
 Identifier: [id = 2d45, runId = 2d32]"""

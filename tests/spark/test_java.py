@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from busway.spark import java
-from busway.spark.session import NeedsSpark, require, session, settings
+from busway.spark.runtime import java
+from busway.spark.runtime.session import NeedsSpark, require, session, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

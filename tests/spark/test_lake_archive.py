@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from busway.cli.app import app
 from busway.cli.lake.archive import missing
-from busway.spark.lake.folder import Lake
+from busway.spark.lake.table_log.folder import Lake
 from tests.spark import lakes
 from tests.spark.bus import Served, served
 

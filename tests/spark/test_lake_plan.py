@@ -2,11 +2,12 @@
 
 import pytest
 
-from busway.spark.lake import ends, history
-from busway.spark.lake.commits import Commit, Covered, File, Snapshot, decode, encode
+from busway.spark.endpoints import gone
+from busway.spark.lake import continuity
 from busway.spark.lake.plan import advised, judged, plan
-from busway.spark.places import gone
+from busway.spark.lake.table_log.commits import Commit, Covered, File, Snapshot, decode, encode
 from busway.spark.ranges import Held, Range
+from busway.spark.source import history
 
 AGAIN = 1 << 40
 
@@ -76,7 +77,7 @@ def test_what_it_has_lost_since_then_counts() -> None:
     [(0, 0, 0), (5, 9, 0), (9, 5, 0), (5, AGAIN, AGAIN - 5), (AGAIN + 5, 3 * AGAIN + 1, 2 * AGAIN - 5), (AGAIN, AGAIN + 5, 0)],
 )  # fmt: skip
 def test_how_far_a_stream_jumped(end: int, first: int, jump: int) -> None:
-    assert ends.jumped(end, first) == jump
+    assert continuity.jumped(end, first) == jump
 
 
 def test_a_table_goes_on_behind_the_jump() -> None:

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import busway
 from busway.cli.app import app
-from busway.spark import NeedsSpark, connecting, session
+from busway.spark import NeedsSpark, connect, session
 from busway.spark.lake.archive import archive
-from busway.spark.lake.sql import sql, views
+from busway.spark.lake.table import sql, views
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]  # starting Spark is part of the first test
 
@@ -58,7 +58,7 @@ def test_each_stream_is_a_table(ask):
 def test_a_name_that_could_be_several_streams_is_no_stream_in_silence(monkeypatch):
     streams = ["orders", "a-b", "A.b", "messages"]
     assert views(streams) == {"messages": (), "orders": ("orders",), "a_b": ("A.b", "a-b")}
-    monkeypatch.setattr("busway.spark.lake.sql.names", lambda *_: views(streams))
+    monkeypatch.setattr("busway.spark.lake.table.names", lambda *_: views(streams))
     with pytest.raises(ValueError, match=r"could be any of the streams A\.b, a-b: ask messages WHERE stream = 'A\.b'"):
         sql(None, "SELECT * FROM A_b", {})
 
@@ -123,7 +123,7 @@ def test_the_session_that_is_there_is_taken_unless_another_master_is_asked_for(s
 
 
 def test_no_bus_there(spark, monkeypatch):
-    monkeypatch.setattr(connecting, "time", SimpleNamespace(monotonic=count(0, 20.0).__next__, sleep=lambda _: None))
+    monkeypatch.setattr(connect, "time", SimpleNamespace(monotonic=count(0, 20.0).__next__, sleep=lambda _: None))
     done = CliRunner().invoke(app, ["lake", "sql", "SELECT 1 FROM messages", "--url", "tcp://127.0.0.1:1"])
     assert done.exit_code == 1
     assert "is a server running there?" in done.stderr

@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from busway.spark.columns import arrow_schema
-from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
-from busway.spark.lake.folder import Lake
-from busway.spark.lake.tidy import Left, left, tidy
+from busway.spark.lake.table_log.cleanup import Left, left, tidy
+from busway.spark.lake.table_log.commits import Commit, Covered, LakeError, Snapshot
+from busway.spark.lake.table_log.folder import Lake
 from busway.spark.options import COLUMNS
 from busway.spark.ranges import Held
 from tests.spark.rows import row

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from busway import sync
 from busway.cli.app import app
-from busway.spark import keeper, server
+from busway.spark.runtime import connect_server as server, connect_server_main
 
 PATIENCE = 600.0
 
@@ -195,10 +195,10 @@ def test_a_file_of_another_kind_is_refused(shell):
 
 
 def test_a_server_that_nobody_uses_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeper, "_LOOK", 0.01)
+    monkeypatch.setattr(connect_server_main, "_LOOK", 0.01)
     ended = threading.Event()
     with server.use(tmp_path):
-        keeping = threading.Thread(target=keeper._keep, args=(tmp_path / "use", 0.0, ended))
+        keeping = threading.Thread(target=connect_server_main._keep, args=(tmp_path / "use", 0.0, ended))
         keeping.start()
         keeping.join(0.2)
         assert keeping.is_alive()

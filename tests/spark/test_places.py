@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from busway import sync
-from busway.spark.lake import history
+from busway.spark.endpoints import Places
 from busway.spark.options import Options, reading
-from busway.spark.places import Places
 from busway.spark.ranges import Range
+from busway.spark.source import history
 from tests.spark.bus import served
 
 

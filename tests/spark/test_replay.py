@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from busway.message import Message
 from busway.positions import Position
-from busway.spark.lake.pacing import Pace
-from busway.spark.lake.progress import Progress, ProgressError
-from busway.spark.lake.replay import FIELD, Replayed, ReplayFailed, replay
+from busway.spark.lake.replay import FIELD, Pace, Replayed, ReplayFailed, replay
+from busway.spark.lake.replay_progress import Progress, ProgressError
 from tests.spark.bus import Served, served
 from tests.spark.rows import row, table
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from busway.cli.app import app
 from busway.cli.lake.run import _state
 from busway.errors import Disconnected
-from busway.spark import server
-from busway.spark.lake.run import BusGone, Pipeline, PipelineFailed, Report
+from busway.spark.pipelines.runner import BusGone, Pipeline, PipelineFailed, Report
+from busway.spark.runtime import connect_server
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_update_tells_a_bus_that_is_gone_from_a_mistake(
         raise error
 
     monkeypatch.setattr(Pipeline, "_declare", declare)
-    monkeypatch.setattr("busway.spark.lake.run._listening", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("busway.spark.pipelines.runner._listening", lambda *_: contextlib.nullcontext())
     with pytest.raises(PipelineFailed) as raised:
         Pipeline(file, tmp_path, {}).update(None)  # type: ignore[arg-type]
     assert type(raised.value) is kind
@@ -69,8 +69,8 @@ class Script:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *updates: Report | Exception | None) -> None:
         self._updates = iter(updates)
-        monkeypatch.setattr(server, "start", lambda *_: None)
-        monkeypatch.setattr(server, "connected", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(connect_server, "start", lambda *_: None)
+        monkeypatch.setattr(connect_server, "connected", lambda _: contextlib.nullcontext())
         monkeypatch.setattr(Pipeline, "update", self.update)
         monkeypatch.setattr(Pipeline, "wait", lambda _, _seconds, _ended: False)
 
@@ -131,15 +131,15 @@ def test_sql_and_python_have_a_state_each() -> None:
 
 def test_a_server_that_is_used_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[Path] = []
-    there = server.Server(1, 2, "", "", [])
-    monkeypatch.setattr(server, "stop", lambda state: not stopped.append(state))
-    assert not server.stop_unused(tmp_path)
-    with server.use(tmp_path):
-        monkeypatch.setattr(server, "find", lambda _: there)
+    there = connect_server.Server(1, 2, "", "", [])
+    monkeypatch.setattr(connect_server, "stop", lambda state: not stopped.append(state))
+    assert not connect_server.stop_unused(tmp_path)
+    with connect_server.use(tmp_path):
+        monkeypatch.setattr(connect_server, "find", lambda _: there)
         done = CliRunner().invoke(app, ["lake", "stop", str(tmp_path)])
         assert (done.exit_code, "is at work: end its run first" in done.stderr) == (1, True), done.output
     assert stopped == []
-    assert server.stop_unused(tmp_path)
+    assert connect_server.stop_unused(tmp_path)
     assert stopped == [tmp_path]
 
 

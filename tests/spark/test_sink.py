@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from busway import sync
 from busway.message import Message
-from busway.spark import ledger
+from busway.spark.sink import ledger
 from tests.spark.crash import job, kill, until
 
 PATIENCE = 600.0

@@ -19,9 +19,9 @@ import busway
 from busway import sync
 from busway.errors import Code
 from busway.message import Message
-from busway.spark import ledger, rows
 from busway.spark.options import OptionError
-from busway.spark.sink import BatchWriter, Done, StreamWriter, WriteFailed, Writing
+from busway.spark.sink import ledger, rows
+from busway.spark.sink.sink import BatchWriter, Done, StreamWriter, WriteFailed, Writing
 from busway.streams import StreamInfo
 
 KINDS: dict[str, DataType] = {

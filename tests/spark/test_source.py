@@ -15,10 +15,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from busway.message import Message
-from busway.spark import planning, tasks
 from busway.spark.columns import arrow_schema
+from busway.spark.endpoints import DataLoss, Places
 from busway.spark.options import COLUMNS, reading
-from busway.spark.places import DataLoss, Places
+from busway.spark.source import plan
 from busway.topic import matches
 from tests.spark.bus import Served, served
 
@@ -68,11 +68,11 @@ def read_all(given: dict[str, str]) -> list[dict[str, Any]]:
     """As Spark would, without it."""
     options = reading(given)
     with Places(options) as places:
-        parts = planning.batch(options, places)
+        parts = plan.batch(options, places)
         names = places.names
     rows: list[dict[str, Any]] = []
     for part in parts:
-        for batch in tasks.read(options, tasks.Task(part, names[part.broker])):
+        for batch in plan.read(options, plan.Task(part, names[part.broker])):
             assert batch.schema == arrow_schema(options.columns)
             rows += pa.Table.from_batches([batch]).to_pylist()
     return rows
@@ -245,14 +245,14 @@ def test_what_is_gone_is_an_error_or_is_skipped(bus: Served, kind: str, caplog: 
     # Between the planning and the reading.
     given = reading(options)
     with Places(given) as places:
-        parts = planning.batch(given, places)
+        parts = plan.batch(given, places)
         now = bus.forget(name, 20)
         assert now > first
         bus.bus.stream(name)
-        task = tasks.Task(parts[0], next(iter(places.names.values())))
+        task = plan.Task(parts[0], next(iter(places.names.values())))
     with pytest.raises(DataLoss, match=f"{now - first} messages"):
-        list(tasks.read(given, task))
-    left = list(tasks.read(reading(options | {"failOnDataLoss": "false"}), task))
+        list(plan.read(given, task))
+    left = list(plan.read(reading(options | {"failOnDataLoss": "false"}), task))
     assert sum(batch.num_rows for batch in left) == 200 - now
     assert stream.info().next == 200
 

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from busway.spark.lake.charts import linear, logarithmic
-from busway.spark.lake.lengths import length
-from busway.spark.lake.page import page, shown_bytes, shown_number, shown_seconds
-from busway.spark.lake.stats import Interval, Share, StatsReport, stats, stats_report
+from busway.spark.lake.report.charts import linear, logarithmic
+from busway.spark.lake.report.page import page, shown_bytes, shown_number, shown_seconds
+from busway.spark.lake.stats import Interval, Share, StatsReport, length, stats, stats_report
 from tests.spark.rows import START, row, table
 
 

@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from busway.spark.lake import history
 from busway.spark.lake.archive import Progress, archive
-from busway.spark.lake.commits import LakeError
 from busway.spark.lake.compact import compact
 from busway.spark.lake.table import table
+from busway.spark.lake.table_log.commits import LakeError
 from busway.spark.options import reading
+from busway.spark.source import history
 from tests.spark import lakes
 from tests.spark.bus import Served, served
 

@@ -13,7 +13,7 @@ from typing import IO, Self
 
 import pyspark
 
-from busway.spark import java
+from busway.spark.runtime import java
 
 PATIENCE = 600.0
 LOOPBACK = "127.0.0.1"

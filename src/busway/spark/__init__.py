@@ -7,18 +7,17 @@ are imported when they are first asked for, so that the workers of Spark load no
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.spark.java import NeedsJava
-from busway.spark.session import NeedsSpark, session
+from busway.spark.runtime.java import NeedsJava
+from busway.spark.runtime.session import NeedsSpark, session
 
 if TYPE_CHECKING:
     from busway.spark.lake.archive import archive
     from busway.spark.lake.audit import AuditReport, Finding, audit
     from busway.spark.lake.compact import compact
-    from busway.spark.lake.page import page
     from busway.spark.lake.replay import Replayed, ReplayFailed, replay
-    from busway.spark.lake.sql import sql
+    from busway.spark.lake.report.page import page
     from busway.spark.lake.stats import StatsReport, stats, stats_report
-    from busway.spark.lake.table import table
+    from busway.spark.lake.table import sql, table
 
 __all__ = [
     "AuditReport",
@@ -46,9 +45,11 @@ _WHERE: Final = {
     "ReplayFailed": "replay",
     "Replayed": "replay",
     "StatsReport": "stats",
+    "page": "report.page",
+    "sql": "table",
     "stats_report": "stats",
 }
-"""The module of the lake that has a name, unless it is called the same."""
+"""The module of the lake that has a name, unless they have the same name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ from busway.transport import parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from busway.spark.failures import Failure
+    from busway.spark.errors import Failure
 
 _PANEL: Final = "Spark"
 _WRONG: Final = ("PARSE_", "UNRESOLVED_", "TABLE_OR_VIEW_NOT_FOUND", "DATATYPE_MISMATCH", "INVALID_")
@@ -156,7 +156,7 @@ class Job:
     @contextlib.contextmanager
     def session(self, bar: Bar) -> "Iterator[SparkSession]":
         """The session of this process; one that is made is ended, too."""
-        from busway.spark.session import require, session
+        from busway.spark.runtime.session import require, session
 
         require()
         os.environ["TZ"] = "UTC"  # PySpark gives times in the zone of this process, without saying so
@@ -201,7 +201,7 @@ class Job:
             self._fail(error, hint)
 
     def _fail(self, error: Exception, hint: "Callable[[Failure], str] | None") -> None:
-        from busway.spark.failures import explain
+        from busway.spark.errors import explain
 
         failure = explain(error)
         what = (hint(failure) if hint else "") or (advice(failure.own) if failure.own else "")

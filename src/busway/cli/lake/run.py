@@ -10,7 +10,7 @@ from busway.cli.lake.job import Ending, Job, plain_job, spark_job
 from busway.cli.lake.progress import Bar
 
 if TYPE_CHECKING:
-    from busway.spark.lake.run import Pipeline, Report
+    from busway.spark.pipelines.runner import Pipeline, Report
 
 _FOLDER: Final = ".busway"
 
@@ -49,22 +49,22 @@ def lake_run(
     busway lake run orders.sql
     busway lake run orders.sql --once --json
     """
-    from busway.spark import server
-    from busway.spark.lake.run import BusGone, Pipeline
+    from busway.spark.pipelines.runner import BusGone, Pipeline
+    from busway.spark.runtime import connect_server
 
     folder = _state(file) if state is None else state.absolute()
 
     def work() -> None:
         pipeline = Pipeline(file.absolute(), folder, job.options)
-        with job.bar() as bar, server.use(folder) as used:
+        with job.bar() as bar, connect_server.use(folder) as used:
             bar.say("starting Spark")
             try:
-                running = server.start(used, job.master, job.settings, idle)
-                with server.connected(running) as spark:
+                running = connect_server.start(used, job.master, job.settings, idle)
+                with connect_server.connected(running) as spark:
                     _updates(pipeline, spark, used, bar)
             finally:
                 if stop_server:
-                    server.stop(folder)
+                    connect_server.stop(folder)
 
     def _updates(pipeline: "Pipeline", spark: Any, used: Any, bar: Bar) -> None:
         with Ending() as ending:
@@ -104,12 +104,12 @@ def lake_stop(
 
     busway lake stop orders.sql
     """
-    from busway.spark import server
+    from busway.spark.runtime import connect_server
 
     folder = pipeline if pipeline.is_dir() else _state(pipeline)
 
     def work() -> None:
-        if not server.stop_unused(folder.absolute()) and not job.quiet:
+        if not connect_server.stop_unused(folder.absolute()) and not job.quiet:
             terminal.note(f"no server runs for {folder}")
 
     job.guard(work)

@@ -93,8 +93,8 @@ class Wanted:
     def _archived(self, spark: "SparkSession", lake: str, columns: Sequence[str]) -> "DataFrame":
         from pyspark.sql import functions as f
 
-        from busway.spark.lake.matching import matching
         from busway.spark.lake.table import table
+        from busway.spark.lake.topic_filter import matching
 
         rows = table(spark, lake, streams=self.streams)
         if self.since is not None:

@@ -14,7 +14,7 @@ from busway.cli.lake.rows import as_csv, as_json, as_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from busway.spark.failures import Failure
+    from busway.spark.errors import Failure
 
 
 @spark_job
@@ -43,7 +43,7 @@ def lake_sql(
     known: list[str] = []
 
     def work(spark: "SparkSession", bar: Bar) -> None:
-        from busway.spark.lake.sql import names, sql
+        from busway.spark.lake.table import names, sql
 
         options = job.options if job.placed or not job.lake else {}
         known.extend(names(options, job.lake))

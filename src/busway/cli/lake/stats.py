@@ -38,7 +38,7 @@ def lake_stats(
     busway lake stats --path /var/lib/busway --every 1h
     busway lake stats --lake /srv/lake --since 2026-01-31 --html january.html
     """
-    from busway.spark.lake.lengths import length
+    from busway.spark.lake.stats import length
 
     wanted = Wanted.of(stream, topic, since, until)
     width = flags.checked(lambda: length(every))
@@ -46,7 +46,7 @@ def lake_stats(
         raise typer.BadParameter(f"--html: there is no folder {str(html.parent)!r}")
 
     def work(spark: "SparkSession", bar: Bar) -> None:
-        from busway.spark.lake.page import page
+        from busway.spark.lake.report.page import page
         from busway.spark.lake.stats import COLUMNS, stats_report
 
         bar.say("stats")
@@ -65,7 +65,7 @@ def lake_stats(
 
 
 def _print(report: "StatsReport") -> None:
-    from busway.spark.lake.page import shown_bytes, shown_number, shown_seconds
+    from busway.spark.lake.report.page import shown_bytes, shown_number, shown_seconds
 
     table = Table(box=None, pad_edge=False, header_style="cyan")
     table.add_column("from")

@@ -22,16 +22,16 @@ from pyspark.sql import DataFrame, SparkSession, functions as fn
 
 from busway.errors import BusError
 from busway.spark.columns import ddl
-from busway.spark.failures import explain
-from busway.spark.lake import ends
-from busway.spark.lake.commits import Commit, Covered, LakeError, Snapshot
+from busway.spark.endpoints import DataLoss, Places
+from busway.spark.errors import explain
+from busway.spark.lake import continuity
 from busway.spark.lake.compact import compact_some
-from busway.spark.lake.folder import DATA, STAGING, Lake
 from busway.spark.lake.plan import Plan, advised, judged, plan
-from busway.spark.lake.session import own
-from busway.spark.lake.tidy import left, tidy
+from busway.spark.lake.spark_settings import own
+from busway.spark.lake.table_log.cleanup import left, tidy
+from busway.spark.lake.table_log.commits import Commit, Covered, LakeError, Snapshot
+from busway.spark.lake.table_log.folder import DATA, STAGING, Lake
 from busway.spark.options import COLUMNS, Options, reading
-from busway.spark.places import DataLoss, Places
 from busway.spark.ranges import Place, to_json
 
 log = logging.getLogger("busway.spark")
@@ -228,7 +228,7 @@ class Archiver:
         begun = time.monotonic()
         with Places(self._options) as places:
             held = places.held(self._streams)
-            ends.check(places, self.snapshot, held)
+            continuity.check(places, self.snapshot, held)
             planned = plan(self.snapshot, held, self._most, fail=self._fail, damaged=self._damaged)
             self.lake.make()
             if not self._tidy:
@@ -286,7 +286,7 @@ class Archiver:
         added = tuple(self.lake.place(number, staged))
         topics = self._options.topics
         covered = judged(covered, added) if _ALL in topics else covered
-        ranges = tuple(structs.replace(one, last=ends.last_id(places, one.place, one.end)) for one in covered)
+        ranges = tuple(structs.replace(one, last=continuity.last_id(places, one.place, one.end)) for one in covered)
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
         )

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row, Window, functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from busway.checks import check_count
-from busway.spark.lake import blocks
+from busway.spark.lake import block_audit
 
 KINDS: Final = {
     "gap": "sequences that are missing between others of their topic",
@@ -197,11 +197,11 @@ def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta 
     )
 
     def work(some: pa.Table) -> pa.Table:
-        return blocks.look(some, soon, old)
+        return block_audit.look(some, soon, old)
 
     # One number is quicker to group by than texts; what shares it by chance is told apart.
     rows = rows.withColumn("group", f.xxhash64("broker", "stream", "block"))
-    return rows.groupBy("group").applyInArrow(work, from_arrow_schema(blocks.SCHEMA))
+    return rows.groupBy("group").applyInArrow(work, from_arrow_schema(block_audit.SCHEMA))
 
 
 def _micros(length: timedelta | None) -> int:
@@ -211,9 +211,9 @@ def _micros(length: timedelta | None) -> int:
 def _steps(looked: DataFrame) -> DataFrame:
     """What is wrong inside blocks, and from one to the next."""
     stream = ["broker", "stream"]
-    edges = looked.select(*_KEY, "block", *(_struct(side, blocks.EDGES).alias(side) for side in ("begin", "end")))
+    edges = looked.select(*_KEY, "block", *(_struct(side, block_audit.EDGES).alias(side) for side in ("begin", "end")))
     ends = edges.groupBy(*stream, "block").agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
-    found = f.array(*(_struct(kind, blocks.FIGURES, f.lit(kind).alias("kind")) for kind in blocks.KINDS))
+    found = f.array(*(_struct(kind, block_audit.FIGURES, f.lit(kind).alias("kind")) for kind in block_audit.KINDS))
     inside = looked.select(*_KEY, f.inline(found)).where("count > 0")
     each = inside.unionByName(_down(edges, _KEY, "order", "sequence")).unionByName(
         _down(ends.withColumn("topic", f.lit("")), stream, "clock", "stored")

@@ -12,10 +12,10 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession, functions as fn
 
 from busway.spark.columns import ddl
-from busway.spark.lake.commits import Commit, File, LakeError, Snapshot, groups
-from busway.spark.lake.folder import DATA, STAGING, Lake
-from busway.spark.lake.session import own
-from busway.spark.lake.tidy import left, tidy
+from busway.spark.lake.spark_settings import own
+from busway.spark.lake.table_log.cleanup import left, tidy
+from busway.spark.lake.table_log.commits import Commit, File, LakeError, Snapshot, groups
+from busway.spark.lake.table_log.folder import DATA, STAGING, Lake
 from busway.spark.options import COLUMNS
 
 log = logging.getLogger("busway.spark")

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import structs
 
-from busway.spark.lake import ends
-from busway.spark.lake.commits import Covered, File, Snapshot
+from busway.spark.lake import continuity
+from busway.spark.lake.table_log.commits import Covered, File, Snapshot
 from busway.spark.ranges import Held, Place, admit
 
 ADVICE: Final = "With fail_on_data_loss=False (--skip-lost) the rest is archived, and how many are lost is noted"
@@ -37,7 +37,7 @@ def plan(
     for one in held:
         end = snapshot.end(one.place)
         at = one.first if end is None else end
-        jump = ends.jumped(at, one.first)
+        jump = continuity.jumped(at, one.first)
         if jump:
             told.append(
                 f"the stream {one.stream!r} of the broker {one.broker} began anew at offset {at + jump}, as one in memory does when its broker "

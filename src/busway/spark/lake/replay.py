@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final
@@ -17,13 +18,47 @@ from busway.client.feeding import Run, RunFailed
 from busway.client.sync import Bus, Feed
 from busway.positions import Position
 from busway.settings import Identity
-from busway.spark import ledger
-from busway.spark.lake.pacing import Pace
-from busway.spark.lake.progress import Progress, ProgressError
-from busway.spark.ledger import Stored
+from busway.spark.lake.replay_progress import Progress, ProgressError
 from busway.spark.options import writing
-from busway.spark.rows import BadRow, Rows, content
-from busway.spark.sink import reached
+from busway.spark.sink import ledger
+from busway.spark.sink.ledger import Stored
+from busway.spark.sink.rows import BadRow, Rows, content
+from busway.spark.sink.sink import reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """`speed`: 1 is that of the original, 10 ten times as fast. `rate`: messages a second. Neither: as fast as it goes."""
+
+    speed: float | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.speed is not None and self.rate is not None:
+            raise ValueError("give a speed or a rate, not both")
+        for name, value in (("speed", self.speed), ("rate", self.rate)):
+            if value is not None and not (value > 0 and isfinite(value)):
+                raise ValueError(f"the {name} must be above zero, but is {value!r}")
+
+    @property
+    def paced(self) -> bool:
+        return self.speed is not None or self.rate is not None
+
+    def due(self, since_first: float, before: int) -> float:
+        """Seconds after the first one: of one that was so many seconds behind it, with so many before it."""
+        if self.speed is not None:
+            return max(since_first, 0.0) / self.speed
+        return 0.0 if self.rate is None else before / self.rate
+
+    def until(self, times: list[float], before: int, passed: float) -> int:
+        """How many of these that follow each other are due when so much time has passed."""
+        if not self.paced:
+            return len(times)
+        for place, one in enumerate(times):
+            if self.due(one, before + place) > passed:
+                return place
+        return len(times)
+
 
 log = logging.getLogger("busway.spark")
 

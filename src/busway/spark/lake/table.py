@@ -1,16 +1,19 @@
 """One table of everything: what a lake has archived, and what is live behind that, without gap or repeat."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from busway.spark.columns import ddl
-from busway.spark.lake.commits import LakeError
-from busway.spark.lake.folder import DATA, Lake
-from busway.spark.lake.matching import matching
-from busway.spark.options import COLUMNS
+from busway.spark.endpoints import Places
+from busway.spark.lake.table_log.commits import LakeError
+from busway.spark.lake.table_log.folder import DATA, Lake
+from busway.spark.lake.topic_filter import matching
+from busway.spark.options import COLUMNS, reading
 from busway.spark.ranges import to_json
 
 
@@ -70,3 +73,53 @@ def _parquet(spark: SparkSession, lake: Lake, files: Sequence[str]) -> DataFrame
         if missing := lake.lacking(files):
             raise lake.missing(missing) from None
         raise
+
+
+EVERYTHING: Final = "messages"
+_WORD: Final = re.compile(r"\w+")
+
+
+def names(options: Mapping[str, str], lake: str | None = None) -> dict[str, tuple[str, ...]]:
+    """The views there can be, as views() has them."""
+    streams = {stream for _, stream in Lake(lake).snapshot().covered} if lake else set()
+    if options or not lake:
+        with Places(reading(options)) as places:
+            streams |= {one.stream for one in places.held()}
+    return views(streams)
+
+
+def views(streams: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """`messages`, and one for each stream, under its name with `_` for what SQL has no use for; it doesn't mind upper and lower case.
+
+    The value are the streams that a name can mean, none for all of them.
+    """
+    found: dict[str, tuple[str, ...]] = {EVERYTHING: ()}
+    for stream in sorted(streams):
+        view = re.sub(r"\W", "_", stream).lower()
+        if view != EVERYTHING:  # that has it, too
+            found[view] = (*found.get(view, ()), stream)
+    return found
+
+
+def sql(spark: "SparkSession", query: str, options: Mapping[str, str], lake: str | None = None) -> "DataFrame":
+    """A query over the streams of a bus or folder, and over their archive if a lake is named.
+
+    `options` are those of the source; with a lake there may be none, then its archive alone is asked. There is a view `messages`
+    of everything, and one for each stream under its name.
+    """
+    asked = {word.lower() for word in _WORD.findall(query)}
+    for view, streams in names(options, lake).items():
+        if view not in asked:  # each view takes a second to make
+            continue
+        if len(streams) > 1:
+            several = ", ".join(streams)
+            raise ValueError(
+                f"the table {view} could be any of the streams {several}: ask {EVERYTHING} WHERE stream = '{streams[0]}'"
+            )
+        if lake:
+            rows = table(spark, lake, streams=streams, options=options)
+        else:
+            given = dict(options) | ({"streams": json.dumps(streams)} if streams else {})
+            rows = spark.read.format("busway").options(**given).load()
+        rows.createOrReplaceTempView(view)
+    return spark.sql(query)

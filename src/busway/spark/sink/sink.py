@@ -28,11 +28,11 @@ from busway.client.sync import Bus
 from busway.errors import BusError, Code, Timeout
 from busway.session_secret import session_of
 from busway.settings import Identity
-from busway.spark import ledger
-from busway.spark.connecting import connected
-from busway.spark.ledger import Ledger, Stored
+from busway.spark.connect import connected
 from busway.spark.options import OptionError, Options, writing
-from busway.spark.rows import Rows, check_columns, content
+from busway.spark.sink import ledger
+from busway.spark.sink.ledger import Ledger, Stored
+from busway.spark.sink.rows import Rows, check_columns, content
 
 log = logging.getLogger("busway.spark")
 

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from busway.errors import BusError
-from busway.spark import planning, tasks
+from busway.spark.endpoints import DataLoss, Places
 from busway.spark.options import OptionError, Options
-from busway.spark.places import DataLoss, Places
 from busway.spark.ranges import Held, Place, admit, from_json, to_json
+from busway.spark.source import plan
 
 log = logging.getLogger("busway.spark")
 
@@ -45,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Where a new query begins."""
         held = self._held()
-        begin = planning.bounds(self._places, held, self._options.starting, "latest", "startingOffsets")
+        begin = plan.bounds(self._places, held, self._options.starting, "latest", "startingOffsets")
         for one in held:
             if begin[one.place] > one.next:
                 raise OptionError(
@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = room if most is None else min(most, room)
         if most is not None:
             # What is gone already is no part of what may be read at a time.
-            there = planning.present(begin, held, fail=False, quiet=True)
+            there = plan.present(begin, held, fail=False, quiet=True)
             # Streams that are new begin where they begin: there is nothing to read of them yet.
             new = {place: offset for place, offset in latest.items() if place not in begin}
             latest = new | admit(there, {place: latest[place] for place in begin}, most)
@@ -101,12 +101,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         begin, behind, held = from_json(start), from_json(end), self._held()
         self._check(begin, held)
-        first = planning.present(begin, held, fail=self._options.fail_on_data_loss)
+        first = plan.present(begin, held, fail=self._options.fail_on_data_loss)
         names = self._places.names
-        return [tasks.Task(one, names[one.broker]) for one in planning.tasks(self._options, first, behind)]
+        return [plan.Task(one, names[one.broker]) for one in plan.tasks(self._options, first, behind)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        return tasks.read(self._options, partition)
+        return plan.read(self._options, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Everything before is done. Spark tells it when the next batch begins, so it is a hint and no promise."""

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from busway.spark.lake.commits import File, LakeError, Snapshot
-from busway.spark.lake.folder import ASIDE, Lake
+from busway.spark.lake.table_log.commits import File, LakeError, Snapshot
+from busway.spark.lake.table_log.folder import ASIDE, Lake
 from busway.spark.ranges import Held, Place
 
 log = logging.getLogger("busway.spark")

@@ -23,7 +23,7 @@ import msgspec
 
 from busway.client.sync import Bus
 from busway.errors import Timeout
-from busway.spark.rows import content
+from busway.spark.sink.rows import content
 from busway.streams import StreamInfo
 from busway.topic import matches
 

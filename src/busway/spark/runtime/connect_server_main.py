@@ -1,6 +1,6 @@
 """The process that keeps Spark for one pipeline: a Connect server on this machine with its catalog in the state folder.
 
-`python -m busway.spark.keeper` is started by busway.spark.server; it ends when it is asked to, or when nobody has used it for a while.
+`python -m busway.spark.runtime.connect_server_main` is started by busway.spark.runtime.connect_server; it ends when it is asked to, or when nobody has used it for a while.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from busway.spark.session import LOOPBACK, session
+from busway.spark.runtime.session import LOOPBACK, session
 
 _LOOK: Final = 1.0
 
@@ -23,7 +23,7 @@ def settings(state: Path, port: int) -> dict[str, str]:
     """Those that make a session a server whose tables outlive it."""
     derby = state / "catalog"
     options = [
-        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+        f"-Dlog4j2.configurationFile={(Path(__file__).parents[1] / 'log4j2.properties').as_uri()}",
         f"-Dderby.stream.error.file={state / 'derby.log'}",
     ]
     return {
@@ -44,7 +44,7 @@ def settings(state: Path, port: int) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="busway.spark.keeper")
+    parser = argparse.ArgumentParser(prog="busway.spark.runtime.connect_server_main")
     parser.add_argument("state", type=Path)
     parser.add_argument("--master")
     parser.add_argument("--idle", type=float, required=True, help="seconds without use after which it ends")

@@ -1,27 +1,18 @@
-"""Sources and sinks for pipelines of Spark (`pyspark.pipelines`), beside its tables, views and flows.
-
-In a file that `busway lake run` runs, which also says which bus is meant::
-
-    from pyspark import pipelines as dp
-    from busway.spark import pipelines as bus
-
-    bus.source("orders", topics="orders/**", schema="id BIGINT NOT NULL, amount DOUBLE")
-    bus.sink("alerts", topic="alerts")
-"""
+"""The functions of `busway.spark.pipelines`: source, sink and flow."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.spark import declared
 from busway.spark.options import COLUMNS, reading, writing
+from busway.spark.pipelines import sql_declarations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FORMAT: Final = "busway"
-_WHERE: Final[ContextVar[Mapping[str, str]]] = ContextVar("busway.spark.pipelines.where")
+_WHERE: Final[ContextVar[Mapping[str, str]]] = ContextVar("busway.spark.pipelines.api.where")
 _TLS: Final = ("ca", "cert", "key")
 _BROKEN: Final = "_busway_broken"
 _PARSED: Final = "_busway_parsed"
@@ -62,7 +53,7 @@ def source(
     if not schema or form != FORMAT:
         dp.temporary_view(name=name)(read)
         return
-    wanted = declared.columns(schema)
+    wanted = sql_declarations.columns(schema)
     if "columns" in {key.lower() for key in options}:
         raise ValueError("the option columns and a schema exclude each other")
     dp.temporary_view(name=name)(lambda: fitting(read(), wanted))
@@ -89,7 +80,7 @@ def flow(name: str, view: str, target: str) -> None:
     dp.append_flow(target=target, name=name)(read)
 
 
-def fitting(rows: "DataFrame", wanted: list[declared.Column]) -> "DataFrame":
+def fitting(rows: "DataFrame", wanted: list[sql_declarations.Column]) -> "DataFrame":
     """Messages whose payload fits: its columns instead of it, and of the others those with another name."""
     taken = {one.name.lower() for one in wanted} | {"payload"}
     others = [name for name in COLUMNS if name not in taken]  # asking the rows would start Spark, which it forbids here
@@ -97,7 +88,7 @@ def fitting(rows: "DataFrame", wanted: list[declared.Column]) -> "DataFrame":
     return fit.select(*(f"{_PARSED}.`{one.name}`" for one in wanted), *others)
 
 
-def unfitting(rows: "DataFrame", wanted: list[declared.Column], name: str) -> "DataFrame":
+def unfitting(rows: "DataFrame", wanted: list[sql_declarations.Column], name: str) -> "DataFrame":
     """The others, with the reason; how many there are is told in the progress of the query."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -105,7 +96,7 @@ def unfitting(rows: "DataFrame", wanted: list[declared.Column], name: str) -> "D
     return unfit.observe(f"{name}_rejected", F.count(F.lit(1)).alias("rows"))
 
 
-def _judged(rows: "DataFrame", wanted: list[declared.Column]) -> "DataFrame":
+def _judged(rows: "DataFrame", wanted: list[sql_declarations.Column]) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     text = F.col("payload").cast("string")

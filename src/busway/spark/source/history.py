@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
 from busway._core import Selection
-from busway.spark import planning
 from busway.spark.columns import ARROW, arrow_schema, conform, covered
-from busway.spark.lake import ends
-from busway.spark.lake.commits import File, LakeError, Snapshot
-from busway.spark.lake.folder import Lake
+from busway.spark.endpoints import DataLoss, Places
+from busway.spark.lake import continuity
+from busway.spark.lake.table_log.commits import File, LakeError, Snapshot
+from busway.spark.lake.table_log.folder import Lake
 from busway.spark.options import Bound, OptionError, Options
-from busway.spark.places import DataLoss, Places
 from busway.spark.ranges import Held, Place, Range, split
+from busway.spark.source import plan
 
 _ALL: Final = "**"
 _TASK: Final = 64 << 20
@@ -92,7 +92,7 @@ def partitions(options: Options) -> list[InputPartition]:
     snapshot = lake.snapshot()
     with Places(options) as places:
         held = _held(places, snapshot, options)
-        ends.check(places, snapshot, held)
+        continuity.check(places, snapshot, held)
         for _ in range(_LOOKS):
             if not any(_begin(snapshot, one) < one.first for one in held):
                 break
@@ -128,7 +128,7 @@ def _held(places: Places, snapshot: Snapshot, options: Options) -> list[Held]:
 def _begin(snapshot: Snapshot, one: Held) -> int:
     """Where live reading begins."""
     archived = snapshot.end(one.place)
-    return one.first if archived is None else archived + ends.jumped(archived, one.first)
+    return one.first if archived is None else archived + continuity.jumped(archived, one.first)
 
 
 def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Held], option: str) -> dict[Place, int]:
@@ -189,8 +189,8 @@ def _live(options: Options, places: Places, snapshot: Snapshot, held: Sequence[H
         begins[one.place] = max(begin, start.get(one.place, 0))
         until[one.place] = min(end, stop.get(one.place, end))
     there = [one for one in held if begins[one.place] < until[one.place]]
-    begins = planning.present(begins, there, fail=options.fail_on_data_loss)
-    return planning.tasks(options, begins, {one.place: until[one.place] for one in there})
+    begins = plan.present(begins, there, fail=options.fail_on_data_loss)
+    return plan.tasks(options, begins, {one.place: until[one.place] for one in there})
 
 
 def _chunk(each: float) -> int:

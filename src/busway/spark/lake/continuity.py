@@ -7,8 +7,8 @@ tell; so a commit also notes the id of the last message that it covers.
 from collections.abc import Sequence
 from typing import Final
 
-from busway.spark.lake.commits import LakeError, Snapshot
-from busway.spark.places import Places
+from busway.spark.endpoints import Places
+from busway.spark.lake.table_log.commits import LakeError, Snapshot
 from busway.spark.ranges import Held, Place, Range
 
 _AGAIN: Final = 40

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from busway.errors import BusError
-from busway.spark.session import require
+from busway.spark.runtime.session import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ def start(used: Use, master: str | None, conf: Mapping[str, str], idle: float) -
         return there
     stop(state)
     used.forget()
-    command = [sys.executable, "-P", "-m", "busway.spark.keeper", str(state), "--idle", str(idle)]
+    command = [sys.executable, "-P", "-m", "busway.spark.runtime.connect_server_main", str(state), "--idle", str(idle)]
     command += ["--master", master] if master else []
     command += [word for one in listed for word in ("--conf", one)]
     with (state / "server.log").open("wb") as log:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from busway.errors import BusError, ConnectFailed, Disconnected
-from busway.spark import declared, pipelines
-from busway.spark.failures import Failure, explain
+from busway.spark.endpoints import Places
+from busway.spark.errors import Failure, explain
 from busway.spark.options import reading
-from busway.spark.places import Places
+from busway.spark.pipelines import api, sql_declarations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ class Pipeline:
 
         graph = create_dataflow_graph(spark, None, None, {})
         registry = SparkConnectGraphElementRegistry(spark, graph)
-        with graph_element_registration_context(registry), pipelines.where(self._options):
+        with graph_element_registration_context(registry), api.where(self._options):
             if self._file.suffix == ".py":
                 self._import(spark, graph)
             else:
@@ -147,21 +147,21 @@ class Pipeline:
 
     def _read(self, registry: Any) -> None:
         try:
-            found = declared.parse(self._text)
-        except declared.Mistake as mistake:
+            found = sql_declarations.parse(self._text)
+        except sql_declarations.Mistake as mistake:
             raise PipelineFailed(f"{self._file.name}, {mistake}") from None
-        known = all(one.form == pipelines.FORMAT for one in found.sources)
-        self._read_from = [pipelines.place(one.options, self._options) for one in found.sources] if known else None
+        known = all(one.form == api.FORMAT for one in found.sources)
+        self._read_from = [api.place(one.options, self._options) for one in found.sources] if known else None
         for source in found.sources:
             own = {key: source.options[key] for key in ("watermark", "rejected") if key in source.options}
             rest = {key: value for key, value in source.options.items() if key not in own}
             with self._at(source.line):
-                pipelines.source(source.name, schema=source.schema, form=source.form, **own, **rest)
+                api.source(source.name, schema=source.schema, form=source.form, **own, **rest)
         for sink in found.sinks:
             with self._at(sink.line):
-                pipelines.sink(sink.name, form=sink.form, **sink.options)
+                api.sink(sink.name, form=sink.form, **sink.options)
         for flow in found.flows:
-            pipelines.flow(flow.name, flow.view, flow.sink)
+            api.flow(flow.name, flow.view, flow.sink)
         if found.rest:
             registry.register_sql(found.rest, Path(self._file.name))
 

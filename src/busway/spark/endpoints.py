@@ -17,7 +17,7 @@ from busway.columns import plain_batch
 from busway.errors import BusError, Disconnected
 from busway.since import moment
 from busway.spark.columns import covered
-from busway.spark.connecting import connected, patiently
+from busway.spark.connect import connected, patiently
 from busway.spark.options import Options
 from busway.spark.ranges import Held, Range
 

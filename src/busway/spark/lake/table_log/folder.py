@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from busway.spark.lake.commits import Commit, File, LakeError, Snapshot, Whole, decode, encode
+from busway.spark.lake.table_log.commits import Commit, File, LakeError, Snapshot, Whole, decode, encode
 
 log = logging.getLogger("busway.spark")
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busway.spark import columns, planning, tasks
-from busway.spark.lake import history
+from busway.spark import columns
+from busway.spark.endpoints import Places
 from busway.spark.options import OptionError, Options, reading
-from busway.spark.places import Places
-from busway.spark.sink import Writing
-from busway.spark.streaming import StreamReader
+from busway.spark.sink.sink import Writing
+from busway.spark.source import history, plan
+from busway.spark.source.stream_reader import StreamReader
 
 
 class BuswaySource(Writing, DataSource):
@@ -54,14 +54,14 @@ class Reader(DataSourceReader):
         if self._options.history:
             return history.partitions(self._options)
         with Places(self._options) as places:
-            return [tasks.Task(one, places.names[one.broker]) for one in planning.batch(self._options, places)]
+            return [plan.Task(one, places.names[one.broker]) for one in plan.batch(self._options, places)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark makes one of its own where there are none
             return iter(())
         if self._options.history:
             return history.read(self._options, partition)
-        return tasks.read(self._options, partition)
+        return plan.read(self._options, partition)
 
 
 def _options(given: Mapping[str, str], schema: StructType) -> Options:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from busway.errors import BusError
 from busway.extras import install_command
-from busway.spark import java
+from busway.spark.runtime import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = "127.0.0.1"
-_LOG: Final = Path(__file__).with_name("log4j2.properties")
+_LOG: Final = Path(__file__).parents[1] / "log4j2.properties"
 _GIGABYTE: Final = 1 << 30
 _LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 

@@ -1,12 +1,16 @@
 """Where a read begins and ends: turns what the user asked for, and what is there, into ranges of offsets."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from busway.spark.columns import conform
+from busway.spark.endpoints import DataLoss, Places, gone
 from busway.spark.options import Bound, OptionError, Options
-from busway.spark.places import DataLoss, Places, gone
 from busway.spark.ranges import Held, Place, Range, split
 
 log = logging.getLogger("busway.spark")
@@ -98,3 +102,23 @@ def batch(options: Options, places: Places) -> list[Range]:
             )
     begin = present(begin, held, fail=options.fail_on_data_loss)
     return tasks(options, begin, end)
+
+
+class Task(InputPartition):
+    """One range, and what the user called the place that has it."""
+
+    def __init__(self, part: Range, place: str) -> None:
+        super().__init__(str(part))
+        self.part = part
+        self.place = place
+
+    def __repr__(self) -> str:
+        return f"Task({self.part})"
+
+
+def read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
+    """Its messages that match, with the columns and types that Spark wants."""
+    columns = options.columns
+    with Places(options, task.place) as places:
+        for batch in places.read(task.part, options.topics, columns, fail=options.fail_on_data_loss):
+            yield conform(batch, columns)

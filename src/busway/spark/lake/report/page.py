@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from busway.spark.lake.charts import Line, bars, linear, logarithmic, over_time
+from busway.spark.lake.report.charts import Line, bars, linear, logarithmic, over_time
 from busway.spark.lake.stats import Interval, Share, StatsReport
 
 _MOST_POINTS: Final = 300
