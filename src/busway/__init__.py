@@ -46,8 +46,8 @@ from busway.errors import (
     Timeout,
 )
 from busway.fields import ANY, Expr, expr
-from busway.gateway.config import Http
-from busway.gateway.serving import serve
+from busway.gateway.json.config import Http
+from busway.gateway.serve import serve
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings

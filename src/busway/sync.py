@@ -27,8 +27,8 @@ from busway.cluster.config import Cluster
 from busway.cluster.servers import Listed
 from busway.durations import Duration
 from busway.fields import Fields
-from busway.gateway.config import Http
-from busway.gateway.serving import serve as _serve
+from busway.gateway.json.config import Http
+from busway.gateway.serve import serve as _serve
 from busway.settings import TLS, Identity, Offline, Settings
 from busway.streams import StreamConfig
 

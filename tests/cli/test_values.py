@@ -4,7 +4,7 @@ import pytest
 
 import busway
 from busway.cli.common import field_flags, values
-from busway.gateway.objects import as_object
+from busway.gateway.message_json import as_object
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import os
 import pytest
 
 import busway
-from busway.gateway.fuse import mounting
-from busway.gateway.fuse.bridge import Bridge
-from busway.gateway.fuse.config import Mount
-from busway.gateway.fuse.door import FileDoor
-from busway.gateway.fuse.exchange import Exchange
+from busway.gateway.files.config import Mount
+from busway.gateway.files.door import FileDoor
+from busway.gateway.files.fusebus.bridge import Bridge
+from busway.gateway.files.fusebus.exchange import Exchange
+from busway.gateway.files.kernel import mount
 from tests.filedoor.raw import refused
 
 
@@ -116,42 +116,42 @@ async def test_mounting_through_the_helper(tmp_path, monkeypatch):
     async with busway.serve() as server:
         door = FileDoor(tmp_path, lambda name: server.connect(name=name), Mount(documented=True))
         async with door:
-            assert await asyncio.to_thread(mounting.mounted, tmp_path) == mounting.TYPE
+            assert await asyncio.to_thread(mount.mounted, tmp_path) == mount.TYPE
             assert await asyncio.to_thread(lambda: sorted(one.name for one in tmp_path.iterdir())) == [
                 "channels",
                 "fusebus",
             ]
             with pytest.raises(busway.MountFailed, match=r"mounted on .* already"):
-                await asyncio.to_thread(mounting.prepare, tmp_path)
+                await asyncio.to_thread(mount.prepare, tmp_path)
             assert door.figures()["requests"] > 0
-        assert mounting.mounted(tmp_path) is None
+        assert mount.mounted(tmp_path) is None
 
 
 def test_without_the_helper(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(mounting.shutil, "which", lambda name: None)
-    for work in (lambda: mounting.mount(tmp_path, Mount()), lambda: mounting.unmount(tmp_path)):
+    monkeypatch.setattr(mount.shutil, "which", lambda name: None)
+    for work in (lambda: mount.mount(tmp_path, Mount()), lambda: mount.unmount(tmp_path)):
         with pytest.raises(busway.MountFailed, match=r"fusermount3 is not there.*apt install fuse3"):
             work()
-    assert "fusermount3" in mounting.missing()
+    assert "fusermount3" in mount.missing()
 
 
 def test_without_the_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(mounting, "DEVICE", str(tmp_path / "none"))
+    monkeypatch.setattr(mount, "DEVICE", str(tmp_path / "none"))
     with pytest.raises(busway.MountFailed, match="modprobe fuse"):
-        mounting.mount(tmp_path, Mount())
-    assert "modprobe fuse" in mounting.missing()
+        mount.mount(tmp_path, Mount())
+    assert "modprobe fuse" in mount.missing()
 
 
 def test_names_of_mounts_with_spaces(tmp_path):
     folder = tmp_path / "a b\tc"
     folder.mkdir()
-    fd = mounting.mount(folder, Mount())
+    fd = mount.mount(folder, Mount())
     try:
-        assert mounting.mounted(folder) == mounting.TYPE
+        assert mount.mounted(folder) == mount.TYPE
     finally:
         os.close(fd)
-        assert mounting.is_stale(folder)
-        assert mounting.prepare(folder)
-    assert mounting.mounted(folder) is None
-    assert not mounting.prepare(folder)
+        assert mount.is_stale(folder)
+        assert mount.prepare(folder)
+    assert mount.mounted(folder) is None
+    assert not mount.prepare(folder)

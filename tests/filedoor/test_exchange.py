@@ -8,8 +8,8 @@ import struct
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from busway.gateway.fuse.config import Mount
-from busway.gateway.fuse.exchange import Exchange
+from busway.gateway.files.config import Mount
+from busway.gateway.files.fusebus.exchange import Exchange
 from tests.filedoor.raw import META, padded, parse, refused
 
 NAMES = ["A", "B", "AB", "a/b"]

@@ -10,12 +10,12 @@ import struct
 import pytest
 
 import busway
-from busway.gateway.fuse import wire
-from busway.gateway.fuse.bridge import Bridge
-from busway.gateway.fuse.door import FileDoor
-from busway.gateway.fuse.filesystem import FileSystem
-from busway.gateway.fuse.kernel import Kernel
-from busway.gateway.fuse.wire import Op
+from busway.gateway.files.door import FileDoor
+from busway.gateway.files.fusebus.bridge import Bridge
+from busway.gateway.files.kernel import protocol
+from busway.gateway.files.kernel.device import Kernel
+from busway.gateway.files.kernel.filesystem import FileSystem
+from busway.gateway.files.kernel.protocol import Op
 
 SILENT = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT}
 
@@ -29,7 +29,7 @@ class Peer:
 
     def send(self, op, node=1, body=b""):
         self._number += 2
-        header = wire.HEADER.pack(wire.HEADER.size + len(body), op, self._number, node, 0, 0, 0, 0, 0)
+        header = protocol.HEADER.pack(protocol.HEADER.size + len(body), op, self._number, node, 0, 0, 0, 0, 0)
         self._end.send(header + body)
         return self._number
 
@@ -37,9 +37,9 @@ class Peer:
         """Number, error and body of the next one."""
         async with asyncio.timeout(60):
             data = await asyncio.get_running_loop().sock_recv(self._end, 1 << 21)
-        length, error, number = wire.OUT.unpack_from(data)
+        length, error, number = protocol.OUT.unpack_from(data)
         assert length == len(data)
-        return number, -error, data[wire.OUT.size :]
+        return number, -error, data[protocol.OUT.size :]
 
     async def ask(self, op, node=1, body=b""):
         number = self.send(op, node, body)
@@ -66,7 +66,7 @@ async def peer(tmp_path):
         kernel.start(files.table())
         made = Peer(ours)
         made.files = files
-        error, _ = await made.ask(Op.INIT, body=wire.INIT.pack(7, 38, 0, 0))
+        error, _ = await made.ask(Op.INIT, body=protocol.INIT.pack(7, 38, 0, 0))
         assert error == 0
         yield made
         kernel.stop()
@@ -81,7 +81,7 @@ async def find(peer, name, node=1):
 
 
 async def opened(peer, node, flags=2):
-    error, data = await peer.ask(Op.OPEN, node, wire.OPEN.pack(flags, 0))
+    error, data = await peer.ask(Op.OPEN, node, protocol.OPEN.pack(flags, 0))
     assert error == 0
     return struct.unpack_from("=Q", data)[0]
 
@@ -89,20 +89,20 @@ async def opened(peer, node, flags=2):
 async def test_a_read_that_waits_is_interrupted(peer):
     node = await find(peer, "fusebus")
     handle = await opened(peer, node)
-    read = peer.send(Op.READ, node, wire.READ.pack(handle, 0, 4096, 0, 0, 2, 0))
-    peer.send(Op.INTERRUPT, 0, wire.HANDLE.pack(read))
+    read = peer.send(Op.READ, node, protocol.READ.pack(handle, 0, 4096, 0, 0, 2, 0))
+    peer.send(Op.INTERRUPT, 0, protocol.HANDLE.pack(read))
     assert await peer.answer() == (read, errno.EINTR, b"")
     assert not peer.files.files[handle]._reads
     # Once more for one that has been answered: nobody is told anything.
-    peer.send(Op.INTERRUPT, 0, wire.HANDLE.pack(read))
-    assert (await peer.ask(Op.RELEASE, node, wire.HANDLE.pack(handle) + bytes(16)))[0] == 0
+    peer.send(Op.INTERRUPT, 0, protocol.HANDLE.pack(read))
+    assert (await peer.ask(Op.RELEASE, node, protocol.HANDLE.pack(handle) + bytes(16)))[0] == 0
     assert not peer.files.files
 
 
 async def test_what_asks_the_broker_is_interrupted(peer):
     streams = await find(peer, "streams")
     lookup = peer.send(Op.LOOKUP, streams, b"default\0")
-    peer.send(Op.INTERRUPT, 0, wire.HANDLE.pack(lookup))
+    peer.send(Op.INTERRUPT, 0, protocol.HANDLE.pack(lookup))
     assert (await peer.answer())[:2] == (lookup, errno.EINTR)
 
 
@@ -110,15 +110,17 @@ async def test_nodes_are_forgotten(peer):
     before = len(peer.files._nodes)
     found = [await find(peer, "x%2Fy", await find(peer, "topics")) for _ in range(3)]
     assert len(set(found)) == 1
-    peer.send(Op.FORGET, found[0], wire.FORGET.pack(2))
+    peer.send(Op.FORGET, found[0], protocol.FORGET.pack(2))
     assert (await peer.ask(Op.GETATTR, found[0], bytes(16)))[0] == 0
-    peer.send(Op.BATCH_FORGET, 0, wire.BATCH.pack(2, 0) + wire.ONE.pack(found[0], 1) + wire.ONE.pack(999, 1))
+    peer.send(
+        Op.BATCH_FORGET, 0, protocol.BATCH.pack(2, 0) + protocol.ONE.pack(found[0], 1) + protocol.ONE.pack(999, 1)
+    )
     assert (await peer.ask(Op.GETATTR, found[0], bytes(16)))[0] == errno.ESTALE
     assert len(peer.files._nodes) == before + 1
 
 
 async def test_an_old_kernel_is_refused(peer):
-    assert (await peer.ask(Op.INIT, body=wire.INIT.pack(7, 30, 0, 0)))[0] == errno.EPROTO
+    assert (await peer.ask(Op.INIT, body=protocol.INIT.pack(7, 30, 0, 0)))[0] == errno.EPROTO
 
 
 @pytest.mark.parametrize("op", [Op.RENAME, Op.RENAME2, Op.LINK, Op.SYMLINK])
@@ -128,8 +130,8 @@ async def test_what_is_never_allowed(peer, op):
 
 async def test_owners_and_permissions_can_not_be_set(peer):
     node = await find(peer, "fusebus")
-    assert (await peer.ask(Op.SETATTR, node, wire.SETATTR.pack(1, 0) + bytes(80)))[0] == errno.EPERM
-    assert (await peer.ask(Op.SETATTR, node, wire.SETATTR.pack(8, 0) + bytes(80)))[0] == 0
+    assert (await peer.ask(Op.SETATTR, node, protocol.SETATTR.pack(1, 0) + bytes(80)))[0] == errno.EPERM
+    assert (await peer.ask(Op.SETATTR, node, protocol.SETATTR.pack(8, 0) + bytes(80)))[0] == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -151,9 +153,10 @@ async def test_garbage(peer, seed, caplog):
                 chance.randbytes(chance.randrange(100)),
                 chance.choice(names) + b"\0",
                 bytes(chance.choice([8, 16])) + chance.choice(names) + b"\0" + chance.choice(names) + b"\0",
-                wire.READ.pack(chance.choice(handles), 0, chance.randrange(200), 0, 0, 0o4002, 0)
+                protocol.READ.pack(chance.choice(handles), 0, chance.randrange(200), 0, 0, 0o4002, 0)
                 + chance.randbytes(50),
-                wire.READ.pack(chance.choice(handles), 0, 40, 0, 0, 0o4002, 0) + wire.ONE.pack(chance.randrange(4), 0),
+                protocol.READ.pack(chance.choice(handles), 0, 40, 0, 0, 0o4002, 0)
+                + protocol.ONE.pack(chance.randrange(4), 0),
             ]
         )
         peer.send(op, chance.choice(nodes), body)
@@ -168,6 +171,6 @@ async def test_garbage(peer, seed, caplog):
 async def test_what_is_interrupted_before_it_begins_is_answered(peer):
     kernel = peer.files._kernel
     kernel._begin(77, asyncio.sleep(3600))
-    kernel._interrupt(0, 0, memoryview(wire.HANDLE.pack(77)))
+    kernel._interrupt(0, 0, memoryview(protocol.HANDLE.pack(77)))
     assert await peer.answer() == (77, errno.EINTR, b"")
     assert not kernel._tasks

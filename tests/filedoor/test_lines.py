@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 import busway
-from busway.gateway.fuse import names
-from busway.gateway.fuse.lines import Lines, Reader, Written
-from busway.gateway.fuse.paths import Paths
-from busway.gateway.fuse.registry import Registry
-from busway.gateway.objects import of_object
+from busway.gateway.files.fusebus.registry import Registry
+from busway.gateway.files.topics import names
+from busway.gateway.files.topics.lines import Lines, Reader, Written
+from busway.gateway.files.topics.tree import Paths
+from busway.gateway.message_json import of_object
 from tests.filedoor.raw import refused
 
 

@@ -92,7 +92,7 @@ async def steps_of(found: list[Block], shell: Shell, port: int, place: str, name
 
 def test_every_flag_of_the_limits_is_there_with_its_default() -> None:
     """What the table says is what `busway mount --help` says."""
-    from busway.gateway.fuse.config import Mount
+    from busway.gateway.files.config import Mount
 
     defaults = Mount()
     rows = re.findall(r"^\| (`--[^|]+) \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)

@@ -2,8 +2,8 @@
 
 from hypothesis import given, settings, strategies as st
 
-from busway.gateway.fuse.pieces import FULL, Pieces
-from busway.gateway.fuse.wire import MOST, PAGE
+from busway.gateway.files.kernel.protocol import MOST, PAGE
+from busway.gateway.files.long_writes import FULL, Pieces
 
 
 @given(st.integers(0, MOST - FULL - 1), st.integers(1, 3 * MOST + PAGE), st.booleans())

@@ -14,10 +14,10 @@ import pytest
 
 import busway
 import busway.sync
-from busway.gateway.fuse.bridge import Bridge
-from busway.gateway.fuse.config import Mount
-from busway.gateway.fuse.door import FileDoor
-from busway.gateway.fuse.exchange import Exchange
+from busway.gateway.files.config import Mount
+from busway.gateway.files.door import FileDoor
+from busway.gateway.files.fusebus.bridge import Bridge
+from busway.gateway.files.fusebus.exchange import Exchange
 
 from .mounting import PATIENCE, Later, mounted, until
 from .raw import Raw, listed, refused, register

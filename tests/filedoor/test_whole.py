@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import busway
-from busway.gateway.fuse import callers
-from busway.gateway.fuse.config import Mount
-from busway.gateway.fuse.door import FileDoor
+from busway.gateway.files.config import Mount
+from busway.gateway.files.door import FileDoor
+from busway.gateway.files.kernel import callers
 
 from .mounting import PATIENCE, Later, mounted, until
 from .raw import MESSAGE, WORD, Raw, refused, register

@@ -9,7 +9,7 @@ import pytest
 
 import busway
 from busway.client.typed import declared
-from busway.gateway.asyncapi import address, document
+from busway.gateway.documents.asyncapi import address, document
 
 REF = {
     "type": "object",

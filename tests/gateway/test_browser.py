@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 import busway
-from busway.gateway.signing import verify
+from busway.gateway.auth.signing import verify
 from tests.support.chromium import chromium, page
 
 FOLDER = Path(__file__).parent.parent.parent

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from busway.fields import encode_fields
-from busway.gateway.cloudevents import BATCH, STRUCTURED, Event, EventError, decode, to_batch, to_binary, to_json
-from busway.gateway.event_messages import from_message, source, to_message
+from busway.gateway.cloudevents.event import BATCH, STRUCTURED, Event, EventError, decode, to_batch, to_binary, to_json
+from busway.gateway.cloudevents.mapping import from_message, source, to_message
 
 PLAIN = Event("1", "/shop", "order.placed")
 FULL = replace(

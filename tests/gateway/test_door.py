@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 import busway
-from busway.gateway.signing import signed
+from busway.gateway.auth.signing import signed
 from tests.support import door as doors
 
 
@@ -28,7 +28,9 @@ async def test_it_is_told_where():
 
 
 async def test_without_aiohttp_it_says_so(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "aiohttp" or name == "busway.gateway.door"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "aiohttp" or name == "busway.gateway.http.door"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(ImportError, match="pip install 'aiohttp"):
@@ -72,7 +74,7 @@ async def test_a_connection_that_becomes_a_websocket_later(door):
 
 
 async def test_without_picows(monkeypatch, form):
-    from busway.gateway import door as module
+    from busway.gateway.http import door as module
 
     monkeypatch.setattr(module, "Front", None)
     async with doors.opened() as door, door.ws(form) as ws, door.ws(form, binary=True) as other:

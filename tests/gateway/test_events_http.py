@@ -9,9 +9,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 import busway
-from busway.gateway import events_http
-from busway.gateway.cloudevents import BATCH, STRUCTURED, Event, decode, to_batch, to_binary, to_json
-from busway.gateway.statuses import Refused
+from busway.gateway.cloudevents import http as events_http
+from busway.gateway.cloudevents.event import BATCH, STRUCTURED, Event, decode, to_batch, to_binary, to_json
+from busway.gateway.json.statuses import Refused
 
 EVENT = Event("1", "/shop", "order.placed", b'{"total":5}', "orders/7", extensions={"venue": "krk"})
 

@@ -15,8 +15,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import busway
-from busway.gateway.openapi import document
-from busway.gateway.operations import OPERATIONS
+from busway.gateway.documents.openapi import document
+from busway.gateway.documents.operations import OPERATIONS
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 ENDLESS = {"readEvents"}

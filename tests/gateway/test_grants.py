@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
-from busway.gateway.grants import VERBS, Key, covers
+from busway.gateway.auth.grants import VERBS, Key, covers
 from busway.topic import matches
 
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from busway.gateway.grants import Key
-from busway.gateway.guard import Guard
-from busway.gateway.signing import signed
-from busway.gateway.statuses import Refused
+from busway.gateway.auth.grants import Key
+from busway.gateway.auth.guard import Guard
+from busway.gateway.auth.signing import signed
+from busway.gateway.json.statuses import Refused
 from tests.support import door as doors
 
 KEYS = """

@@ -8,8 +8,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 import busway
-from busway.gateway import health
-from busway.gateway.metrics import counter
+from busway.gateway.monitoring import health
+from busway.gateway.monitoring.metrics import counter
 
 
 def client(server, **more):

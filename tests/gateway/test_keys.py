@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from busway.gateway.keys import VARIABLE, Keyring, KeysError
-from busway.gateway.signing import signed
-from busway.gateway.statuses import Refused
+from busway.gateway.auth.keys import VARIABLE, Keyring, KeysError
+from busway.gateway.auth.signing import signed
+from busway.gateway.json.statuses import Refused
 
 NOW = 1_800_000_000.0
 

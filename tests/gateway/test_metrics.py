@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import busway
 from busway.broker.session import reason
 from busway.errors import Code
-from busway.gateway import metrics
+from busway.gateway.monitoring import metrics
 from tests.support import net
 
 

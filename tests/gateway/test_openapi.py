@@ -6,8 +6,8 @@ import jsonschema
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from busway.gateway.openapi import document
-from busway.gateway.operations import COMMANDS, OPERATIONS
+from busway.gateway.documents.openapi import document
+from busway.gateway.documents.operations import COMMANDS, OPERATIONS
 
 SCHEMAS = document()["components"]["schemas"]
 

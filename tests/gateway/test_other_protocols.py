@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 import busway
-from busway.gateway import door as door_module
+from busway.gateway.http import door as door_module
 from tests.support.net import Certificates, within
 
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 import busway
-from busway.gateway.config import Http
+from busway.gateway.json.config import Http
 from tests.support import door as doors
 from tests.support.chromium import chromium, page
 
@@ -57,7 +57,7 @@ async def test_a_request_for_another_host_is_refused(door, host):
 
 
 async def test_websockets_of_another_host_without_picows(monkeypatch):
-    from busway.gateway import door as module
+    from busway.gateway.http import door as module
 
     monkeypatch.setattr(module, "Front", None)
     async with doors.opened() as door:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from busway.gateway.recent import Recent
-from busway.gateway.taps import Beat
+from busway.gateway.http.recent import Recent
+from busway.gateway.queues.consumers import Beat
 
 
 def test_what_is_old_goes_by_count_and_by_size():

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from busway.gateway.replays import Replays
+from busway.gateway.auth.replay_guard import Replays
 
 
 def test_a_request_is_new_once():

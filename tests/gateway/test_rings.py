@@ -5,8 +5,8 @@ import re
 import pytest
 from hypothesis import given as given_, strategies as st
 
-from busway.gateway import filters, names
-from busway.gateway.rings import BATCH, Ring, Subscriber
+from busway.gateway.queues import filters, names
+from busway.gateway.queues.round_robin import BATCH, Ring, Subscriber
 from busway.streams import is_name
 
 

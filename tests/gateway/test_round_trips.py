@@ -147,7 +147,7 @@ JSON = st.recursive(
 @settings(max_examples=200)
 @given(body=JSON)
 def test_bodies_come_back(body):
-    from busway.gateway import bodies, envelope
+    from busway.gateway.json import bodies, envelope
 
     payload, mark = bodies.payload_of(body)
     data = payload.encode() if isinstance(payload, str) else payload
@@ -163,7 +163,7 @@ def test_bodies_come_back(body):
 def test_any_payload_becomes_json(payload, mark):
     import base64
 
-    from busway.gateway import bodies, envelope
+    from busway.gateway.json import bodies, envelope
 
     found, coded = bodies.body_of(payload, mark)
     if found is envelope.UNSET:
@@ -186,7 +186,7 @@ KEYS = st.sampled_from(["cmd", "mq", "id", "body", "ack", "channel", "window", "
     | st.fixed_dictionaries({"headers": st.dictionaries(KEYS, JSON, max_size=5)})
 )
 def test_any_json_is_a_request_or_refused(raw):
-    from busway.gateway import envelope
+    from busway.gateway.json import envelope
 
     data = json.dumps(raw).encode()
     try:
@@ -215,14 +215,15 @@ ID = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space, ack):
     import msgspec
 
-    from busway.gateway import envelope, quick
+    from busway.gateway.http import fast_publish
+    from busway.gateway.json import envelope
 
     data = json.dumps(
         {"cmd": "pub", "mq": mq, "id": ident, "body": body, **({} if ack else {"ack": False})},
         separators=None if space else (",", ":"),
         ensure_ascii=space,
     ).encode()
-    short = quick.read(data, quick.packed("somebody"))
+    short = fast_publish.read(data, fast_publish.packed("somebody"))
     if short is None:
         return
     mq_, payload_, fields_, ident_, body_, ack_ = short
@@ -235,5 +236,5 @@ def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space, a
     long = payload.encode() if isinstance(payload, str) else payload
     mark = fields.get("body")
     assert payload_ == long or (mark is None and json.loads(payload_) == json.loads(long))
-    tail = json.loads(b"{" + quick.tail(quick.sent_by("somebody"), ident_, 7, body_))
+    tail = json.loads(b"{" + fast_publish.tail(fast_publish.sent_by("somebody"), ident_, 7, body_))
     assert tail == {"sender": "somebody", "id": ident, "offset": 7, "body": body}

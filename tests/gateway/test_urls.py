@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from busway.gateway import url_calls
-from busway.gateway.envelope import UNSET
+from busway.gateway.json import url_calls
+from busway.gateway.json.envelope import UNSET
 
 
 @asynccontextmanager

@@ -127,7 +127,7 @@ def _cores() -> Finding:
 
 def _fuse() -> Finding:
     """What `busway mount` needs; nobody else does."""
-    from busway.gateway.fuse.mounting import missing
+    from busway.gateway.files.kernel.mount import missing
 
     lacking = missing()
     if lacking is None:

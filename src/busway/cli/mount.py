@@ -16,10 +16,10 @@ import typer
 import busway
 from busway.cli.common import flags, terminal, values
 from busway.cli.common.connect import Link, linked
-from busway.gateway.fuse.config import Mount
+from busway.gateway.files.config import Mount
 
 if TYPE_CHECKING:
-    from busway.gateway.fuse.door import Connect, FileDoor
+    from busway.gateway.files.door import Connect, FileDoor
 
 _LIMITS = "Limits and times"
 _BUS = "A bus of its own"
@@ -262,7 +262,7 @@ async def _mount(
     json: bool,
     quiet: bool,
 ) -> None:
-    from busway.gateway.fuse.door import FileDoor  # needed by those who mount, and there on Linux only
+    from busway.gateway.files.door import FileDoor  # needed by those who mount, and there on Linux only
 
     with terminal.Signals() as signals:
         async with _bus(link, addresses, data) as (connect, listening):

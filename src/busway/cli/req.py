@@ -8,7 +8,7 @@ import busway
 from busway.cli.common import field_flags, flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.payload import Source
-from busway.gateway.objects import as_object
+from busway.gateway.message_json import as_object
 from busway.message import Message
 
 

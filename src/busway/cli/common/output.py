@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import busway
 from busway.cli.common import field_flags, terminal, values
-from busway.gateway.objects import as_object
+from busway.gateway.message_json import as_object
 from busway.message import Message
 from busway.topic import matches
 

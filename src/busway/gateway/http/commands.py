@@ -1,0 +1,351 @@
+"""The commands of the JSON door, each in terms of streams, channels and services of the bus.
+
+`run` begins one: it is done when it returns, or when what it returned is awaited. A `pub` is neither awaited nor given a task:
+it is answered as soon as the bus says that it is stored, and before anything is delivered for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from busway.client.bus import Bus
+from busway.client.storing import Placing
+from busway.errors import BusError, Code
+from busway.gateway.auth.guard import Guard
+from busway.gateway.json import envelope
+from busway.gateway.json.config import Http
+from busway.gateway.json.counters import Counters
+from busway.gateway.json.envelope import FLAT, Request
+from busway.gateway.json.session import Session
+from busway.gateway.json.statuses import BAD, FAILED, NO_CMD, NO_DATA, NOT_FOUND, OK, Refused
+from busway.gateway.queues import filters
+from busway.gateway.queues.calls import WENT, Calls
+from busway.gateway.queues.consumers import Taps
+from busway.gateway.queues.names import DELETE_ON_EXIT, channel_name
+from busway.gateway.queues.queues import Queue, Queues
+from busway.gateway.queues.round_robin import Subscriber
+from busway.gateway.queues.services import Offers
+
+log = logging.getLogger("busway.gateway")
+
+Later: TypeAlias = Coroutine[Any, Any, None]
+Command: TypeAlias = Callable[[Session, Request], Later | None]
+
+_MOST: Final = 1024
+"""Messages that a `take` gets at once."""
+
+
+class Commands:
+    """What clients may ask for."""
+
+    def __init__(self, bus: Bus, queues: Queues, settings: Http, guard: Guard) -> None:
+        self._bus = bus
+        self._publish = bus.publish
+        self.open = not guard.wanted
+        """Whether nobody has to sign anything."""
+        self._settings = settings
+        self._guard = guard
+        self.queues = queues
+        self.taps = Taps(bus, settings.aside)
+        self.sessions: dict[str, Session] = {}
+        self.counters = Counters()
+        self.offers = Offers(bus, queues, settings, self)
+        self.calls = Calls(bus, queues, self.offers, settings, guard, self.publish)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._table: dict[str, Command] = {
+            "pub": self._pub,
+            "sub": self._sub,
+            "take": self._take,
+            "create": self._create,
+            "remove": self._remove,
+            "query": self._query,
+            "ping": self._ping,
+            "route": self._route,
+            "bind": self._bind,
+        }
+
+    def run(self, session: Session, request: Request) -> Later | None:
+        """Begin a command. Raises Refused, or what the bus says."""
+        cmd = request.cmd
+        if self._guard.wanted and cmd != "ping":
+            self._guard.check(request)
+        if cmd is None:
+            if not request.is_call and not (request.at_root and self.offers.root is not None):
+                request.plain = False
+                raise Refused(BAD, NO_CMD)
+            self.counters.asked("call")
+            self.calls.begin(session, request)
+            return None
+        if (command := self._table.get(cmd)) is None:
+            self.counters.asked("unknown")
+            raise Refused(NOT_FOUND, f"Command({cmd}) Not Found")
+        self.counters.asked(cmd)
+        return command(session, request)
+
+    async def _allow(self, request: Request, what: str, mq: str, shown: str | None = None) -> None:
+        """Refuse what the key does not allow for a queue, or a channel of it, whether it is there or not.
+
+        A stream may have more topics than the one that it is called by, and so may its channels: then all of them count.
+        """
+        if not self._guard.wanted:
+            return
+        self._guard.allow(request, what, mq)
+        queue = self.queues.find(mq)
+        if queue is None or queue.topics == (queue.topic,):
+            return
+        for topic in queue.topics if shown is None else await self.queues.reach(queue, shown):
+            self._guard.allow(request, what, topic)
+
+    # Messages.
+
+    def _pub(self, session: Session, request: Request) -> None:
+        head = request.head
+        ack = True if "ack" not in head else request.flag("ack", True)
+        if not ack and request.is_call:
+            self.calls.begin(session, request)
+            return
+        mq = head.get("mq")
+        if type(mq) is not str or not mq:
+            mq = _mq(request)
+        if self._guard.wanted:
+            self._guard.allow(request, "publish", mq)
+        queue = self.queues.find(mq)
+        if queue is None or queue.topic is None:
+            raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")
+        session.busy += 1
+        try:
+            placing = self.publish(queue, request, session.id)
+        except BaseException:
+            session.busy -= 1
+            raise
+        done = partial(self._stored, session, request, queue, mq if ack else None)
+        if type(placing) is Placing:
+            placing.answer.add_done_callback(done)
+        else:  # much is under way: it has to wait for room
+            asyncio.ensure_future(placing).add_done_callback(done)
+
+    def publish(self, queue: Queue, request: Request, sender: str) -> Coroutine[Any, Any, Any]:
+        """Store the message that a request is; under way when this returns."""
+        assert queue.topic is not None
+        payload, fields = envelope.stored(request, request.ident, sender)
+        return self._publish(queue.topic, payload, fields=fields, durable=True)
+
+    def _stored(
+        self, session: Session, request: Request, queue: Queue, mq: str | None, answer: "asyncio.Future[Any]"
+    ) -> None:
+        """What became of a `pub`; without `mq` it is told only if it failed."""
+        session.busy -= 1
+        error = answer.exception() if not answer.cancelled() else Refused(FAILED, "the broker stops")
+        if error is not None:
+            session.fail(request, error if isinstance(error, Exception) else Refused(FAILED, str(error)))
+        elif answer.result().stream != queue.stream:  # it was removed at the same moment
+            session.fail(request, Refused(NOT_FOUND, f"MQ({mq or queue.topic}) Not Found"))
+        elif mq is not None:
+            session.acked(request.form, request.ident, queue, mq)
+        session.relieved()
+
+    async def _sub(self, session: Session, request: Request) -> None:
+        mq, shown = _mq(request), _channel(request)
+        await self._allow(request, "subscribe", mq, shown)
+        queue = self.queues.get(mq)
+        window = request.number("window")
+        if window is not None and window < 0:
+            raise Refused(BAD, "window must be 0 or more")
+        ack = request.flag("ack", True)
+        key = queue.stream, channel_name(shown)
+        one = session.subscribers.get(key)
+        name = "topic" if request.form == FLAT else "filter"
+        text = request.text(name)
+        if one is not None and request.head.get(name) is None:  # clients renew their credit without the filter
+            text = one.filter
+        takes = filters.takes(filters.check(text)) if text else None
+        body = f"OK, SUB (mq={mq},channel={shown})"
+        if one is not None and not one.tap.ended:
+            one.credit, one.filter, one.takes, one.form = window, text, takes, request.form
+            if ack:
+                session.answer(request.form, request.ident, OK, body)
+            one.tap.ring.changed()
+            one.tap.look()
+            return
+        tap = await self._tap(queue, mq, shown)
+        self.taps.check(tap, session)
+        if session.gone:
+            self.taps.released(tap)
+            return
+        if ack:
+            session.answer(request.form, request.ident, OK, body)
+        if one is not None:
+            self.taps.leave(one)
+        one = Subscriber(session, request.form, mq, shown, window, text, takes)
+        session.subscribers[key] = one
+        tap.subscribe(one)
+        if shown == mq and queue.topic is not None and self._guard.may(request, "serve", queue.topic):
+            await self.offers.add(session, queue.topic, mq, mq if mq.startswith("/") else None)
+
+    async def _tap(self, queue: Queue, mq: str, shown: str) -> Any:
+        try:
+            return await self.taps.open(queue, shown)
+        except BusError as error:
+            if error.code == Code.NO_CHANNEL:
+                raise Refused(NOT_FOUND, f"Channel({shown}) Not Found") from None
+            if error.code == Code.NO_STREAM:
+                raise Refused(NOT_FOUND, f"MQ({mq}) Not Found") from None
+            raise
+
+    def _take(self, session: Session, request: Request) -> None:
+        session.beside(request, self._taken(session, request))
+
+    async def _taken(self, session: Session, request: Request) -> None:
+        mq, shown = _mq(request), _channel(request)
+        await self._allow(request, "subscribe", mq, shown)
+        queue = self.queues.get(mq)
+        most = request.number("window")
+        most = max(1, min(most if most is not None else 1, _MOST))
+        timeout = min(request.seconds("timeout") or 0.0, self._settings.longest)
+        tap = await self._tap(queue, mq, shown)
+        self.taps.check(tap, session)
+        try:
+            messages = await tap.take(most, timeout)
+        finally:
+            self.taps.released(tap)
+        self.counters.delivered += len(messages)
+        body = [envelope.shown(request.form, mq, shown, message, queue.base) for message in messages]
+        head = {"mq": mq, "channel": shown}
+        session.answer(request.form, request.ident, OK if body else NO_DATA, body, head)
+
+    # Queues and channels.
+
+    async def _create(self, session: Session, request: Request) -> None:
+        mq = request.text("mq")
+        if mq is None:
+            raise Refused(BAD, "Missing mq field" if request.form == FLAT else "create command, missing mq field")
+        self._guard.allow(request, "manage", mq)
+        shown = request.text("channel")
+        mask, offset = request.number("channelMask"), request.number("offset")
+        topic, checksum = request.text("topic") or request.text("filter"), request.text("checksum")
+        if shown is not None:
+            channel_name(shown)  # one that can't be is found before the queue is made
+            await self._allow(request, "manage", mq, shown)
+        if (whole := request.number("mqMask")) is not None:
+            await self._allow(request, "manage", mq)
+        queue = await self.queues.create(mq, request.text("mqType"), whole)
+        if shown is not None:
+            await self.queues.create_channel(queue, shown, mask=mask, topic=topic, offset=offset, checksum=checksum)
+        session.answer(request.form, request.ident, OK, f"OK, CREATE ({_names(mq, shown)})")
+
+    async def _remove(self, session: Session, request: Request) -> None:
+        mq, shown = _mq(request), request.text("channel")
+        await self._allow(request, "manage", mq, shown)
+        if shown is None:
+            await self.queues.remove(mq)
+        else:
+            await self.queues.remove_channel(mq, shown)
+        session.answer(request.form, request.ident, OK, f"OK, REMOVE ({_names(mq, shown)})")
+
+    async def _query(self, session: Session, request: Request) -> None:
+        mq, shown = _mq(request), request.text("channel")
+        await self._allow(request, "look", mq, shown)
+        found = await (self.queues.query(mq) if shown is None else self.queues.query_channel(mq, shown))
+        session.answer(request.form, request.ident, OK, found)
+
+    def _ping(self, session: Session, request: Request) -> None:
+        """A sign of life. Without an id it is not answered: the released clients send it so, and don't know what to do with an answer."""
+        if request.ident is not None:
+            session.answer(request.form, request.ident, OK, "OK, PING")
+
+    # Services.
+
+    def _route(self, session: Session, request: Request) -> None:
+        """Pass the answer of a service on to who asked it."""
+        target = request.text("recver" if request.form == FLAT else "target") or request.text("target")
+        if target is None:
+            raise Refused(BAD, f"Missing {'recver' if request.form == FLAT else 'target'} field")
+        ack = request.flag("ack", False)
+        found = self.sessions.get(target)
+        if found is not None:
+            self.calls.route(session, found, request)
+        if ack:
+            status, body = (OK, "OK") if found is not None else (NOT_FOUND, f"Target={target} Not Found")
+            session.answer(request.form, request.ident, status, body)
+
+    async def _bind(self, session: Session, request: Request) -> None:
+        mq = _mq(request)
+        clear = request.flag("clearBind", True)
+        self._guard.allow(request, "serve", mq)
+        self.queues.get(mq)
+        urls = self.offers.urls(mq, request.body)
+        for topic in urls:
+            self._guard.allow(request, "serve", topic)
+        await self.offers.bind(session, mq, urls, clear=clear)
+        session.answer(request.form, request.ident, OK, f"OK, BIND URL (mq={mq})")
+
+    # Clients come and go.
+
+    def left(self, session: Session) -> None:
+        """A client is gone: its subscriptions and services are, and queues that go with their last subscriber."""
+        self.sessions.pop(session.id, None)
+        self.calls.left(session)
+        passing, served = set(), set()
+        for one in session.subscribers.values():
+            self.taps.leave(one)
+            if one.tap.queue.mask & DELETE_ON_EXIT:
+                passing.add(one.mq)
+            if self.calls.pending(one.tap.queue.stream) or self.offers.pending(one.tap.queue.stream):
+                served.add(one.tap.queue)
+        session.subscribers.clear()
+        self._later(self.offers.leave(session))
+        for queue in served:
+            self._later(self._unserved(queue))
+        for mq in passing:
+            self._later(self._let_go(mq))
+
+    async def _let_go(self, mq: str) -> None:
+        queue = self.queues.find(mq)
+        if queue is None or self.taps.subscribers(queue.stream):
+            return
+        await self.taps.drained(queue.stream)
+        if not await self.queues.consumers(queue):
+            await self.queues.remove(mq)
+
+    async def _unserved(self, queue: Queue) -> None:
+        """What a service was given and has not answered it can't any more; if it was the last one, callers are told."""
+        if not await self.offers.served(queue):
+            self.calls.unserved(queue.stream)
+            self.offers.unserved(queue.stream, WENT)
+
+    def _later(self, work: Later) -> None:
+        task = asyncio.get_running_loop().create_task(_quiet(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Nobody is there any more; finish what goes on."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.taps.close()
+        await self.offers.close()
+
+
+async def _quiet(work: Later) -> None:
+    try:
+        await work
+    except BusError as error:
+        log.debug("after a client has left: %s", error)
+
+
+def _mq(request: Request) -> str:
+    if (mq := request.text("mq")) is None:
+        raise Refused(BAD, "Missing mq field")
+    return mq
+
+
+def _channel(request: Request) -> str:
+    if (channel := request.text("channel")) is None:
+        raise Refused(BAD, "Missing channel field")
+    return channel
+
+
+def _names(mq: str, channel: str | None) -> str:
+    return f"mq={mq}" if channel is None else f"mq={mq},channel={channel}"

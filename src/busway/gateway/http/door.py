@@ -1,0 +1,222 @@
+"""The JSON door of a server: HTTP and WebSocket on one port, from its start to its drained stop. A driver."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from busway._core import __version__
+from busway.broker.exposure import CLOSED, HTTP, Exposure
+from busway.client.bus import Bus
+from busway.errors import ListenFailed
+from busway.gateway.auth.guard import Guard, Keys
+from busway.gateway.http.commands import Commands
+from busway.gateway.http.origins import Origins
+from busway.gateway.http.recent import Recent
+from busway.gateway.http.routes import application, unheard
+from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, Flushes, Pubs, Socket
+from busway.gateway.json.config import Http, host_port
+from busway.gateway.json.statuses import AWAY, FORBIDDEN, MISDIRECTED
+from busway.gateway.queues.queues import Queues
+from busway.transport.interfaces import is_exposed
+
+try:
+    from busway.gateway.http.websocket_picows import Front
+except ImportError:  # picows is not there; aiohttp reads WebSockets, too
+    Front = None  # type: ignore[assignment, misc]
+
+if TYPE_CHECKING:
+    from busway.broker.server import Server
+
+log = logging.getLogger("busway.gateway")
+
+_SWEEP: Final = 1.0
+"""Seconds between two looks for clients that are silent or take nothing."""
+
+_LINGER: Final = 2.0
+"""Seconds in which what is left of a refused request is read, so that its sender sees the answer."""
+
+
+class JsonDoor:
+    """Made by `busway.serve(http=...)`."""
+
+    kind = "http"
+
+    def __init__(
+        self, server: "Server", settings: Http, keys: Keys | None = None, *, exposure: Exposure = CLOSED
+    ) -> None:
+        self._server = server
+        self._exposure = exposure
+        self.settings = settings
+        self.closing = False
+        self.guard = Guard(keys)
+        self._host, self._port = host_port(settings.address)
+        self.origins = Origins(self._host, settings.hosts, settings.cors)
+        self._sockets: set[Socket] = set()
+        self.fronts: set[Any] = set()
+        """Connections that have not said what they want."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.bus: Bus | None = None
+        self._commands: Commands | None = None
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    def welcome(self) -> str:
+        """For people who open its address: what it is, and what to try."""
+        native = " or ".join(self._server.addresses) or "it only within its process"
+        return (
+            f"Busway {__version__}: the HTTP and WebSocket port of the broker {self._server.name!r}.\n\n"
+            f"curl '{self.address}/?cmd=ping'\n"
+            "/services        services that can be called\n"
+            "/openapi.json    description of this port\n"
+            "/asyncapi.json   description of the streams and topics\n"
+            "/healthz, /readyz, /metrics\n\n"
+            f"Native clients connect to {native}.\n"
+        )
+
+    @property
+    def commands(self) -> Commands:
+        """What its clients may ask for."""
+        assert self._commands is not None
+        return self._commands
+
+    def figures(self) -> dict[str, Any]:
+        """What it has counted, and who is there."""
+        counters = self.commands.counters
+        return {
+            "sockets": len(self._sockets),
+            "requests": counters.requests | {"pub": counters.requests.get("pub", 0) + counters.quick},
+            "refusals": {str(status): count for status, count in counters.refusals.items()},
+            "forbidden": self.guard.refused,
+            "delivered": counters.delivered,
+            "slow": counters.slow,
+            "channels": len(self.commands.taps),
+        }
+
+    # From start to stop.
+
+    async def open(self) -> None:
+        """Listen."""
+        loop = asyncio.get_running_loop()
+        if not self.guard.wanted and await is_exposed(self._host):
+            self._exposure.open(HTTP, self.address, "keys")
+        self.bus = await self._server.connect(name="json").open()
+        self._flushes = Flushes()
+        queues = Queues(self._server, self.bus, self.settings)
+        self._commands = Commands(self.bus, queues, self.settings, self.guard)
+        self._recent = Recent()
+        self._pubs = Pubs(self.bus, queues, self._commands.counters, self._recent)
+        self._runner = web.AppRunner(
+            application(self, self._server),
+            access_log=None,
+            logger=unheard,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
+            lingering_time=_LINGER,
+            max_line_size=self.settings.head,
+            max_field_size=self.settings.head,
+        )
+        await self._runner.setup()
+        try:
+            self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+            raise ListenFailed(f"can't listen on {self.address}: {why}") from error
+        self._port = self._listener.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
+
+    async def close(self, seconds: float) -> None:
+        """Take no more, tell those that are there, let what waits for them flow out."""
+        self.closing = True
+        deadline = asyncio.get_running_loop().time() + seconds
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for front in list(self.fronts):
+            front.abort()
+        for socket in list(self._sockets):
+            socket.part(GOING_AWAY, "the broker stops")
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._empty.wait()
+        for socket in list(self._sockets):
+            socket.abort()
+        if self._commands is not None:
+            for session in list(self._commands.sessions.values()):
+                session.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._commands is not None:
+            await self._commands.close()
+        if self.bus is not None:
+            await self.bus.drain(max(deadline - asyncio.get_running_loop().time(), 0.1))
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = loop.time()
+            self.commands.taps.sweep(now)
+            for socket in list(self._sockets):
+                if socket.full_since is not None and now - socket.full_since > self.settings.stall:
+                    self.commands.counters.slow += 1
+                    log.warning("a WebSocket client took nothing for %g s, and is closed", self.settings.stall)
+                    socket.part(TOO_SLOW, "too slow")
+                elif now - socket.seen > self.settings.idle:
+                    socket.part(GOING_AWAY, f"silent for {self.settings.idle:g} s")
+
+    # Connections.
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return self.plain() if Front is None else Front(self)
+
+    def plain(self) -> Any:
+        """A protocol that speaks HTTP."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    def socket(self, transport: Any) -> Socket:
+        """A client over a WebSocket."""
+        made = Socket(
+            self.commands,
+            self._pubs,
+            self._recent,
+            self._flushes,
+            transport,
+            self.settings.pending,
+            lambda: self._left(made),
+        )
+        self._sockets.add(made)
+        self._empty.clear()
+        return made
+
+    def _left(self, socket: Socket) -> None:
+        self._sockets.discard(socket)
+        if not self._sockets:
+            self._empty.set()
+
+    def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Why a request is refused unread: it is for another host, a page of another site sends it, or there are too many clients."""
+        if (text := self.origins.misdirected(headers)) is not None:
+            return MISDIRECTED, text
+        if self.closing:
+            return AWAY, "the broker stops"
+        if len(self._sockets) >= self.settings.clients:
+            return AWAY, f"{self.settings.clients} clients are there already"
+        if self.origins.foreign(headers):
+            return FORBIDDEN, f"pages of {headers.get('Origin') or 'other origins'} may not call it (setting cors)"
+        return None

@@ -1,0 +1,189 @@
+"""What the JSON door answers at which address, and to which pages. A driver over aiohttp.
+
+Commands and calls may come at any path; these few have a meaning of their own.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+from prometheus_client.core import Metric
+
+from busway.client.bus import Bus
+from busway.client.typed import declared
+from busway.gateway.auth.grants import Key, Verb
+from busway.gateway.cloudevents import http
+from busway.gateway.documents import asyncapi, openapi, pages
+from busway.gateway.http import websocket_aiohttp
+from busway.gateway.http.plain import Handler
+from busway.gateway.json.statuses import FORBIDDEN, MISDIRECTED, Refused
+from busway.gateway.monitoring import health
+from busway.gateway.monitoring.metrics import counter, gauge
+
+if TYPE_CHECKING:
+    from busway.broker.server import Server
+    from busway.gateway.http.door import JsonDoor
+
+unheard: Final = logging.getLogger("busway.gateway.http.plain")
+"""Of aiohttp: what is no HTTP is answered, and is no error of this program."""
+unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], http.UNREADABLE)))
+
+_PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
+"""They change nothing, and are there whatever else is the matter. A page of elsewhere may link to them, but not read them."""
+_SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
+
+
+def application(door: "JsonDoor", server: "Server") -> web.Application:
+    """All that is answered."""
+    site = Site(door, server)
+    app = web.Application(client_max_size=door.settings.body, middlewares=[site.guarded])
+    app.on_response_prepare.append(site.shared)
+    app.add_routes(health.routes(server, more=site.metrics))
+    allow = site.allow if door.guard.wanted else None
+    app.add_routes(http.routes(app, site.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
+    app.add_routes(
+        [
+            web.get("/services", site.services),
+            web.get("/openapi.json", site.openapi),
+            web.get("/asyncapi.json", site.asyncapi),
+            web.route("*", "/{path:.*}", site.handle),
+        ]
+    )
+    return app
+
+
+class Site:
+    """The handlers."""
+
+    def __init__(self, door: "JsonDoor", server: "Server") -> None:
+        self._door = door
+        self._server = server
+        self._handler = Handler(door, door.commands, door.settings)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """A command, a call, or the beginning of a WebSocket."""
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await websocket_aiohttp.serve(self._door, request)
+        return await self._handler(request)
+
+    # Pages of elsewhere.
+
+    @web.middleware
+    async def guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Refuse requests for other hosts, and those of pages that may not call it."""
+        if (text := self._door.origins.misdirected(request.headers)) is not None:
+            return _refused(MISDIRECTED, text)
+        origin = request.headers.get("Origin")
+        if request.method == "OPTIONS" and origin is not None and "Access-Control-Request-Method" in request.headers:
+            response = web.Response(status=204 if self._door.origins.shares(origin) else FORBIDDEN)
+            response.headers["Access-Control-Allow-Methods"] = "GET, POST, PUT, DELETE, OPTIONS"
+            if (wanted := request.headers.get("Access-Control-Request-Headers")) is not None:
+                response.headers["Access-Control-Allow-Headers"] = wanted
+            response.headers["Access-Control-Max-Age"] = "600"
+            return response
+        looked = request.method in {"GET", "HEAD"} and request.path in _PAGES
+        if not looked and (refusal := self._door.refusal(request.headers)) is not None:
+            return _refused(*refusal)
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    async def shared(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Headers that let a page of elsewhere read the answer."""
+        origin = request.headers.get("Origin")
+        if origin is not None and self._door.origins.shares(origin):
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Access-Control-Expose-Headers"] = "*"
+            response.headers["Vary"] = "Origin"
+
+    # Events.
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Bus]:
+        """The bus of the door, for a request."""
+        assert self._door.bus is not None
+        yield self._door.bus
+
+    async def allow(self, request: web.Request, verb: Verb, topics: Iterable[str]) -> None:
+        """Refuse an event that is not signed as it should be, or whose key does not allow it."""
+        key = await self._key(request, verb, request.match_info.get("topic", ""))
+        for topic in topics:
+            self._door.guard.demand(key, verb, topic)
+
+    async def _key(self, request: web.Request, verb: str, topic: str = "") -> Key:
+        """Whose request it is: its headers or its query have the key and the signature of a message of the headers form.
+
+        That has what is asked for, the topic that the address names, attributes of an event that are headers, and the body: text, or
+        if it is none bytes.
+        """
+        head: dict[str, Any] = {
+            name: value
+            for name in _SIGNED
+            if (value := request.headers.get(name) or request.query.get(name)) is not None
+        }
+        head |= {name.lower(): value for name, value in request.headers.items() if name.lower().startswith("ce-")}
+        signed: dict[str, Any] = {"headers": head | {"cmd": verb} | ({"mq": topic} if topic else {})}
+        if body := await request.read():
+            try:
+                signed["body"] = body.decode()
+            except UnicodeDecodeError:
+                signed["body"] = body
+        return self._door.guard.signed(signed)
+
+    # Looking.
+
+    async def services(self, request: web.Request) -> web.Response:
+        """Modules and methods that can be called."""
+        if (refusal := await self._unsigned(request, "services")) is not None:
+            return refusal
+        offered = {topic: mq for topic, mq, _ in self._door.commands.offers.listed()}
+        topics = {topic: offered.get(topic) for topic in (*self._server.services(), *offered)}
+        found = pages.modules(topics.items())
+        if "text/html" in request.headers.get("Accept", ""):
+            return web.Response(text=pages.page(self._server.name, found), content_type="text/html")
+        return web.json_response(found)
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """The HTTP face."""
+        del request
+        return web.json_response(openapi.document(title=self._server.name, keys=self._door.guard.wanted))
+
+    async def asyncapi(self, request: web.Request) -> web.Response:
+        """The bus."""
+        if (refusal := await self._unsigned(request, "asyncapi")) is not None:
+            return refusal
+        made = asyncapi.document(
+            self._server.overview(),
+            services=self._server.services(),
+            protocols=declared(),
+            http=self._door.address,
+        )
+        return web.json_response(made)
+
+    async def _unsigned(self, request: web.Request, cmd: str) -> web.Response | None:
+        if self._door.guard.wanted:
+            try:
+                await self._key(request, cmd)
+            except Refused as error:
+                return _refused(error.status, error.text)
+        return None
+
+    def metrics(self) -> Iterable[Metric]:
+        """What the door counts."""
+        figures = self._door.figures()
+        asked = {(cmd,): count for cmd, count in figures["requests"].items()}
+        refused = {(status,): count for status, count in figures["refusals"].items()}
+        yield gauge("busway_http_websockets", "Clients over a WebSocket.", figures["sockets"])
+        yield gauge("busway_http_channels", "Channels that are consumed for clients of the door.", figures["channels"])
+        yield counter("busway_http_requests", "Requests, by command.", asked, ["command"])
+        yield counter("busway_http_refused", "Requests that were not done, by status.", refused, ["status"])
+        yield counter(
+            "busway_http_forbidden", "Requests whose key is missing, wrong or not enough.", figures["forbidden"]
+        )
+        yield counter("busway_http_messages_delivered", "Messages that were handed to clients.", figures["delivered"])
+        yield counter("busway_http_slow_closed", "Clients that were closed since they took nothing.", figures["slow"])
+
+
+def _refused(status: int, text: str) -> web.Response:
+    return web.json_response({"id": None, "status": status, "body": text}, status=status)

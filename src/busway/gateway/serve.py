@@ -1,0 +1,91 @@
+"""`busway.serve`: a broker, alone or as a node of a cluster, with the doors that it is to have."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from types import NoneType
+from typing import TYPE_CHECKING, Final
+
+from busway.broker.doors import Door
+from busway.broker.exposure import Exposure
+from busway.broker.server import Server
+from busway.checks import check_type
+from busway.cluster import serving
+from busway.cluster.config import Cluster
+from busway.cluster.servers import Listed
+from busway.extras import install_command
+from busway.fields import Fields
+from busway.gateway.json.config import Http
+from busway.settings import TLS, Settings
+
+if TYPE_CHECKING:
+    from busway.gateway.http.door import JsonDoor
+
+_NEEDED: Final = frozenset({"aiohttp", "multidict", "yarl", "prometheus_client"})
+
+
+def serve(
+    *addresses: str,
+    name: str = "",
+    settings: Settings | None = None,
+    tls: TLS | None = None,
+    fields: Fields | None = None,
+    data: str | PathLike[str] | None = None,
+    stores: Mapping[str, str] | None = None,
+    cluster: str | Cluster | None = None,
+    servers: str | Sequence[str | Listed] | None = None,
+    key: str | bytes | None = None,
+    http: str | Http | None = None,
+    insecure: bool = False,
+) -> Server:
+    """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
+
+    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
+    broker: streams, channels, pins and its guid. `stores` are databases (`sqlite:///PATH`, `postgresql://USER@HOST/NAME`) by
+    the names under which clients may store streams in them.
+
+    With `cluster` (a name, or a `busway.Cluster` for more) or `servers` (some of the others: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) it
+    is one of the nodes of a cluster, which know each other by the same name and `key`. If the list has address fields of the server with
+    this `name`, they are added to each message, too.
+
+    `http` (`HOST:PORT`, or a `busway.Http` for more) is where it speaks JSON over HTTP and WebSocket; that needs `busway[http]`.
+
+    An address that other hosts can reach needs authentication: `Settings.authenticate` or TLS with `ca` for the native ones,
+    keys for HTTP, and a `key` for a cluster. `insecure=True` allows it without, with a warning in the log.
+
+    ::
+
+        async with busway.serve("tcp://127.0.0.1:7420") as server:
+            await server.serve_forever()
+    """
+    check_type("http", http, (str, Http, NoneType), "HOST:PORT, a busway.Http or None")
+    doors: list[Callable[[Server], Door]] = []
+    if http is not None:
+        doors.append(_json(http if isinstance(http, Http) else Http(address=http), Exposure(insecure=insecure)))
+    return serving.serve(
+        *addresses,
+        name=name,
+        settings=settings,
+        tls=tls,
+        fields=fields,
+        data=data,
+        stores=stores,
+        cluster=cluster,
+        servers=servers,
+        key=key,
+        doors=doors,
+        insecure=insecure,
+    )
+
+
+def _json(settings: Http, exposure: Exposure) -> "partial[JsonDoor]":
+    try:
+        from busway.gateway.http.door import JsonDoor  # noqa: PLC0415, needs aiohttp, which not everybody has
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+            raise
+        raise ImportError(f"the JSON door needs {error.name}: {install_command('http')}", name=error.name) from error
+    from busway.gateway.auth.keys import Keyring  # noqa: PLC0415
+
+    return partial(JsonDoor, settings=settings, keys=Keyring.load(settings.keys, os.environ), exposure=exposure)
