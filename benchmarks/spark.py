@@ -38,7 +38,7 @@ def fill(folder: Path, shape: Shape) -> None:
     import asyncio
 
     import busway
-    from busway.client.feeding import Run
+    from busway.client.durable.feed import Run
 
     async def publish() -> None:
         chance = random.Random(1)

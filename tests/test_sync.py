@@ -12,9 +12,9 @@ import pytest
 
 import busway
 import busway.sync
-from busway.client import sync as face
-from busway.client.portal import Portal
-from busway.client.sync_parts import Closing
+from busway.sync import bus as face
+from busway.sync.portal import Portal
+from busway.sync.subscription import Closing
 
 
 class Answer(busway.Protocol):

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 import busway
-from busway.client.typed import kind_for, outgoing
+from busway.client.typed.protocol import kind_for, outgoing
 from tests.support.net import Net
 
 

@@ -112,7 +112,7 @@ async def main(bus: busway.Bus, blocking: busway.sync.Bus) -> None:
     bus.channel(OrderPlaced, "orders", "billing", handler=double)
 """
 
-SERVICE = "busway.client.typed_wrappers.TypedService[{}]"
+SERVICE = "busway.client.typed_wrappers.wrappers.TypedService[{}]"
 REVEALED = [
     "typed_orders.Balance",
     "int",

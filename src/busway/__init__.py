@@ -4,11 +4,11 @@ from busway._core import __version__, matches
 from busway.backoff import Backoff
 from busway.broker import Server
 from busway.client import Bus, Event, EventStream, Gathering, Request, Service, Subscription, connect
-from busway.client.channel import Channel
-from busway.client.streams import Stream
-from busway.client.typed import Protocol, Received, WithReply, decode, encode, protocol
-from busway.client.typed_channel import Delivered, TypedChannel
-from busway.client.typed_wrappers import TypedRequest, TypedService, TypedSubscription
+from busway.client.channels.channel import Channel
+from busway.client.streams.stream import Stream
+from busway.client.typed.protocol import Protocol, Received, WithReply, decode, encode, protocol
+from busway.client.typed_wrappers.channel import Delivered, TypedChannel
+from busway.client.typed_wrappers.wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
 from busway.dead_letters import DeadLetter, Redrive
 from busway.draining import run

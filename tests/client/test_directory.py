@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from busway.client.directory import MOST, Directory, Known
+from busway.client.connection.server_list import MOST, Directory, Known
 
 WEST, EAST, NORTH = "tcp://10.0.0.1:7420", "tcp://10.0.0.2:7420", "tcp://10.0.0.3:7420"
 SERVERS = [["west", WEST], ["east", EAST], ["north", NORTH]]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import busway
-from busway.client import connection as driver
+from busway.client.connection import connection as driver
 from busway.errors import BusError
 
 URL = "tcp://127.0.0.1:0"

@@ -9,7 +9,7 @@ import pytest
 
 import busway
 from busway.broker.fences import Fences
-from busway.client.feeding import Run, RunFailed
+from busway.client.durable.feed import Run, RunFailed
 from busway.errors import Code
 from busway.settings import Identity
 from busway.testing import FaultProxy

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import busway
-from busway.client.log_lines import LINES, QUIET, TRACEBACK, LogLines
+from busway.client.connection.log_lines import LINES, QUIET, TRACEBACK, LogLines
 from busway.testing import FaultProxy
 from tests.support.net import PATIENCE, Net, until, within
 

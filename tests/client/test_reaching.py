@@ -7,8 +7,8 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 
 import busway
-from busway.client import reaching
-from busway.client.reaching import Reaching
+from busway.client.connection import dialer
+from busway.client.connection.dialer import Reaching
 from tests.support.net import PATIENCE, within
 
 AGES = 600.0
@@ -120,7 +120,7 @@ async def test_a_slow_one_has_its_time_beside_many_that_were_not_tried():
 
 
 async def test_the_first_that_answers_is_taken_and_the_others_are_called_off(monkeypatch):
-    monkeypatch.setattr(reaching, "STAGGER", 0.0)
+    monkeypatch.setattr(dialer, "STAGGER", 0.0)
     gone, answer = [], asyncio.Event()
 
     async def dial(url, timeout):
@@ -158,7 +158,7 @@ async def test_all_that_fails_is_given_and_then_nothing():
 
 async def test_what_another_server_says_meanwhile_is_not_heard(server, monkeypatch):
     """Both are dialled at once, and one speaks out of turn while the other one is greeted."""
-    monkeypatch.setattr(reaching, "STAGGER", 0.0)
+    monkeypatch.setattr(dialer, "STAGGER", 0.0)
     held = asyncio.Event()
 
     async def chatter(reader, writer):

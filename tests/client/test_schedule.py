@@ -5,7 +5,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from busway.client.schedule import JITTER, Schedule
+from busway.client.connection.dialer import JITTER, Schedule
 
 
 def taken(schedule: Schedule, count: int) -> list[float]:

@@ -238,7 +238,7 @@ async def test_what_waits_to_be_stored_is_bounded_also_without_payloads(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker does not answer: publishers wait, whatever they send."""
-    monkeypatch.setattr("busway.client.storing._UNSTORED", 1 << 20)
+    monkeypatch.setattr("busway.client.durable.publisher._UNSTORED", 1 << 20)
     await net.serve()
     assert net.server is not None
     async with FaultProxy(net.server.addresses[0]) as proxy:

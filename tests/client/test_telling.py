@@ -3,7 +3,7 @@
 import asyncio
 
 import busway
-from busway.client.underway import Telling
+from busway.client.durable.in_flight import Telling
 from busway.fields import encode_fields
 from busway.positions import Position
 from busway.testing import FaultProxy

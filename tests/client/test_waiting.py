@@ -9,7 +9,7 @@ import pytest
 
 import busway
 import busway.sync
-from busway.client.waiting import is_curable, patience
+from busway.client.connection.wait import is_curable, patience
 from busway.errors import Code
 from tests.support.net import PATIENCE, Certificates, until, within
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 import busway
-from busway.client import placed
+from busway.client.durable import recovery
 from busway.cluster import placing
 from busway.cluster.node import Stranger
 from busway.cluster.words import Place, read
@@ -24,7 +24,7 @@ __all__ = ["cluster", "nodes"]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Who is there has all the time it needs, on a busy machine, too."""
-    monkeypatch.setattr(placed, "_LONGEST", 20.0)
+    monkeypatch.setattr(recovery, "_LONGEST", 20.0)
     monkeypatch.setattr(placing, "PATIENCE", 20.0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import busway
-from busway.client import willing
+from busway.client.services import ask_callback
 from tests.support.net import PATIENCE, Net, settle, until, within
 
 pytestmark = pytest.mark.both_loops
@@ -81,14 +81,14 @@ async def test_asks_that_do_not_wait_are_never_too_many(net: Net, client: busway
 
 
 def test_ten_seconds_for_one_ask() -> None:
-    assert willing.LIMIT == 10.0
+    assert ask_callback.LIMIT == 10.0
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["cancelled", "stubborn"])
 async def test_an_ask_that_takes_too_long_is_cancelled_reported_and_a_no(
     net: Net, client: busway.Bus, monkeypatch: pytest.MonkeyPatch, stubborn: bool
 ) -> None:
-    monkeypatch.setattr(willing, "LIMIT", 0.05)
+    monkeypatch.setattr(ask_callback, "LIMIT", 0.05)
     errors: list[BaseException] = []
     bus, gate = await net.connect("bus", on_error=errors.append), Gate(stubborn=stubborn)
     async with bus.serve("s", lambda message: b"yes", shared=True, ask=gate, concurrency=1) as service:

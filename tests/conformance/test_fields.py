@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import busway
-from busway.client.typed import Protocol
+from busway.client.typed.protocol import Protocol
 from tests.support.net import PATIENCE, Net, gather, settle
 
 pytestmark = pytest.mark.both_loops

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import busway
-from busway.client.core import END
-from busway.client.typed import Protocol
+from busway.client.connection.core import END
+from busway.client.typed.protocol import Protocol
 from tests.support.net import PATIENCE, Net, settle, within
 
 pytestmark = pytest.mark.both_loops
@@ -392,7 +392,7 @@ async def test_a_long_stream_of_replies_arrives_whole(net: Net) -> None:
 
 
 async def test_replies_that_nobody_takes_are_bounded(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("busway.client.replies._MOST", 10)
+    monkeypatch.setattr("busway.client.services.gather._MOST", 10)
     server, client = await net.connect(), await net.connect()
     async with server.serve("s") as service:
         replies = client.request_many("s", timeout=PATIENCE)

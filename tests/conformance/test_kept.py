@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import busway
-from busway.client.typed import Protocol
+from busway.client.typed.protocol import Protocol
 from tests.support.net import PATIENCE, Net, gather, payloads, settle, until, within
 
 pytestmark = pytest.mark.both_loops

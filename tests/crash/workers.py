@@ -5,7 +5,7 @@ import random
 from contextlib import suppress
 
 import busway
-from busway.client.channel import Channel
+from busway.client.channels.channel import Channel
 from busway.errors import AckLate
 from busway.positions import Position, Positions
 from busway.topic import matches

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 import busway
-from busway.client.typed import declared
+from busway.client.typed.protocol import declared
 from busway.gateway.documents.asyncapi import address, document
 
 REF = {

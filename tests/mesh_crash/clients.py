@@ -13,7 +13,7 @@ import sys
 import time
 
 import busway
-from busway.client.channel import Channel
+from busway.client.channels.channel import Channel
 from busway.errors import AckLate, BusError
 from tests.mesh_crash.words import CHANNEL, PAUSE, STREAM, WINDOW, WORK
 

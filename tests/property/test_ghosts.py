@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from hypothesis import given, strategies as st
 
-from busway.client.ghosts import Ghosts, Sifted
+from busway.client.channels.duplicates import Ghosts, Sifted
 
 BROKERS = ("a", "b")
 STEPS = st.one_of(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from busway.client.storing import Unstored
+from busway.client.durable.publisher import Unstored
 from busway.testing.simulation.__main__ import main
 from busway.testing.simulation.runs.many import simulate_many
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import busway
-from busway.client.channel import Channel
+from busway.client.channels.channel import Channel
 from busway.errors import StoreFailed
 from tests.streams.kits import Place, stores_again, vanish
 from tests.support.net import PATIENCE, until, within

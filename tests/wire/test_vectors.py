@@ -11,7 +11,7 @@ import pytest
 
 from busway import _core, errors
 from busway.broker import channel_frames
-from busway.client.service_errors import described
+from busway.client.services.errors import described
 from busway.fields import compile_where, encode_fields
 from busway.positions import Position
 from busway.since import Since, encode_since

@@ -10,7 +10,7 @@ import busway
 from busway.cli.common import flags, terminal
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.shell import Command
-from busway.client.events import EventStream
+from busway.client.connection.events import EventStream
 from busway.gateway.message_json import as_object
 from busway.message import Message
 

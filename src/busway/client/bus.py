@@ -13,21 +13,21 @@ from typing import Any, Final, Literal, Self, TypeAlias, overload
 
 from busway._core import Publisher
 from busway.checks import check_callable, check_seconds, check_timeout
-from busway.client.asking import Asking
-from busway.client.channels import Channels
-from busway.client.core import Core, ErrorHook, State
-from busway.client.directory import Known
-from busway.client.events import EventStream
-from busway.client.feeding import Feed
-from busway.client.keeping import Keeping, Posts
-from busway.client.receiving import Receiving
-from busway.client.resume import Credentials, Life
-from busway.client.schedule import JITTER, RECONNECT
-from busway.client.sending import CONFIRM, PUBLISH, Sender
-from busway.client.storing import Lasting, Unstored, times_of
-from busway.client.streams import Streams
-from busway.client.typed import outgoing
-from busway.client.waiting import Waits
+from busway.client.channels.admin import Channels
+from busway.client.connection.core import Core, ErrorHook, State
+from busway.client.connection.dialer import JITTER, RECONNECT
+from busway.client.connection.events import EventStream
+from busway.client.connection.sender import CONFIRM, PUBLISH, Sender
+from busway.client.connection.server_list import Known
+from busway.client.connection.wait import Waits
+from busway.client.durable.feed import Feed
+from busway.client.durable.publisher import Lasting, Unstored, times_of
+from busway.client.lifecycle import Credentials, Life
+from busway.client.retained import Keeping, Posts
+from busway.client.services.requests import Asking
+from busway.client.streams.stream import Streams
+from busway.client.typed.protocol import outgoing
+from busway.client.verbs import Receiving
 from busway.durations import Duration, seconds
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields

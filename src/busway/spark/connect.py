@@ -6,10 +6,10 @@ from typing import Final, TypeVar
 
 from busway import sync
 from busway.client.bus import RECONNECT
-from busway.client.sync import Bus
 from busway.errors import Code, ConnectFailed, Disconnected
 from busway.settings import TLS, Identity
 from busway.spark.options import Options
+from busway.sync.bus import Bus
 
 PAUSE: Final = 0.2
 """Seconds between attempts."""

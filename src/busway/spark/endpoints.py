@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from busway import folders
 from busway._core import Log, Selection
-from busway.client.sync_streams import Stream as SyncStream
 from busway.columns import plain_batch
 from busway.errors import BusError, Disconnected
 from busway.since import moment
@@ -20,6 +19,7 @@ from busway.spark.columns import covered
 from busway.spark.connect import connected, patiently
 from busway.spark.options import Options
 from busway.spark.ranges import Held, Range
+from busway.sync.stream import Stream as SyncStream
 
 log = logging.getLogger("busway.spark")
 

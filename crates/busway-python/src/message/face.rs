@@ -256,7 +256,7 @@ fn no_json(py: Python<'_>, message: *mut ffi::PyObject, error: PyErr) -> PyErr {
     let message = unsafe { Bound::from_borrowed_ptr(py, message) };
     let error = error.into_value(py);
     EXPLAIN
-        .import(py, "busway.client.codec", "no_json")
+        .import(py, "busway.client.typed.codec", "no_json")
         .and_then(|explain| explain.call1((message, error)))
         .map_or_else(|failed| failed, PyErr::from_value)
 }

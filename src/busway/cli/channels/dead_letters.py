@@ -11,7 +11,7 @@ from busway.cli.channels.channel import Channel, Stream
 from busway.cli.common import completion, flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.tables import pairs, rows
-from busway.client.dead_letters import LAST
+from busway.client.channels.dead_letters import LAST
 from busway.dead_letters import DeadLetter, Redrive
 
 Ids: TypeAlias = Annotated[

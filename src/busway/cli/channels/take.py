@@ -12,7 +12,7 @@ from busway.cli.common import flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.output import Printer, renderer
 from busway.cli.common.shell import Command
-from busway.client.settling import Settled
+from busway.client.channels.acks import Settled
 from busway.message import Message
 
 _BATCH = 256

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from busway.client.streams import COLUMNS
+from busway.client.streams.stream import COLUMNS
 from busway.columns import arrow, record_batch
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from busway.checks import check_seconds
 from busway.client.bus import Bus
-from busway.client.subscription import Subscription
+from busway.client.subscriptions.subscription import Subscription
 from busway.errors import BusError, Closed, Disconnected, Forbidden, LimitExceeded, StoreFailed, Timeout
 from busway.gateway.auth.grants import Verb
 from busway.gateway.cloudevents.event import BATCH, EventError, decode, to_batch, to_json

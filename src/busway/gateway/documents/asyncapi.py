@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from busway import _core
-from busway.client.codec import Codec
-from busway.client.typed import Kind, kind_for
+from busway.client.typed.codec import Codec
+from busway.client.typed.protocol import Kind, kind_for
 
 _ABOUT: Final = (
     "Topics are paths. In addresses `{part1}` stands for one fragment of a topic (`*` in a pattern) and `{rest1}` for any number of "

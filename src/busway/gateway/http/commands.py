@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from busway.client.bus import Bus
-from busway.client.storing import Placing
+from busway.client.durable.publisher import Placing
 from busway.errors import BusError, Code
 from busway.gateway.auth.guard import Guard
 from busway.gateway.json import envelope

@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from busway.client.bus import Bus
-from busway.client.typed import declared
+from busway.client.typed.protocol import declared
 from busway.gateway.auth.grants import Key, Verb
 from busway.gateway.cloudevents import http
 from busway.gateway.documents import asyncapi, openapi, pages

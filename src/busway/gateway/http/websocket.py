@@ -13,7 +13,7 @@ import msgspec
 
 from busway._core import Message
 from busway.client.bus import Bus
-from busway.client.underway import Row
+from busway.client.durable.in_flight import Row
 from busway.errors import BusError
 from busway.gateway.http import fast_publish
 from busway.gateway.http.recent import Recent

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from busway._core import Message
 from busway.client.bus import Bus
-from busway.client.channel import Channel
+from busway.client.channels.channel import Channel
 from busway.errors import BusError, Closed, Timeout
 from busway.gateway.json.statuses import FORBIDDEN, Refused, told
 from busway.gateway.queues.names import DELETE_ON_EXIT, EXCLUSIVE, channel_name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway.client.bus import Bus
-from busway.client.places import Start
+from busway.client.channels.positions import Start
 from busway.errors import BusError, Code
 from busway.gateway.json.config import Http
 from busway.gateway.json.envelope import encoded

@@ -12,7 +12,7 @@ import msgspec
 
 from busway._core import Message
 from busway.client.bus import Bus
-from busway.client.service import Service
+from busway.client.services.service import Service
 from busway.errors import BusError, HandlerError
 from busway.gateway.json import bodies
 from busway.gateway.json.config import Http

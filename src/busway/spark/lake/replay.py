@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions as f
 
 from busway.client.bus import RECONNECT
-from busway.client.feeding import Run, RunFailed
-from busway.client.sync import Bus, Feed
+from busway.client.durable.feed import Run, RunFailed
 from busway.positions import Position
 from busway.settings import Identity
 from busway.spark.lake.replay_progress import Progress, ProgressError
@@ -24,6 +23,7 @@ from busway.spark.sink import ledger
 from busway.spark.sink.ledger import Stored
 from busway.spark.sink.rows import BadRow, Rows, content
 from busway.spark.sink.sink import reached
+from busway.sync.bus import Bus, Feed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

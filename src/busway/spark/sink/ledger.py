@@ -21,10 +21,10 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from busway.client.sync import Bus
 from busway.errors import Timeout
 from busway.spark.sink.rows import content
 from busway.streams import StreamInfo
+from busway.sync.bus import Bus
 from busway.topic import matches
 
 log = logging.getLogger("busway.spark")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from busway.client.feeding import Run
+from busway.client.durable.feed import Run
 from busway.errors import BusError
 from busway.fields import encode_fields
 from busway.spark.options import OptionError, nearest, storable

@@ -23,8 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from busway.client.bus import RECONNECT
-from busway.client.feeding import Run, RunFailed
-from busway.client.sync import Bus
+from busway.client.durable.feed import Run, RunFailed
 from busway.errors import BusError, Code, Timeout
 from busway.session_secret import session_of
 from busway.settings import Identity
@@ -33,6 +32,7 @@ from busway.spark.options import OptionError, Options, writing
 from busway.spark.sink import ledger
 from busway.spark.sink.ledger import Ledger, Stored
 from busway.spark.sink.rows import Rows, check_columns, content
+from busway.sync.bus import Bus
 
 log = logging.getLogger("busway.spark")
 

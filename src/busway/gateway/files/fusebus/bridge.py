@@ -15,7 +15,7 @@ from types import CoroutineType
 from typing import Any, Final
 
 from busway.client.bus import Bus
-from busway.client.subscription import Subscription
+from busway.client.subscriptions.subscription import Subscription
 from busway.errors import BusError, LimitExceeded, Rejected
 from busway.gateway.files.config import Mount
 from busway.gateway.files.fusebus.exchange import NATIVE, Client, Exchange

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from busway.client.bus import Bus
-from busway.client.subscription import Subscription
+from busway.client.subscriptions.subscription import Subscription
 from busway.errors import BusError, LimitExceeded, NoResponders, Rejected, Timeout
 from busway.gateway.files.config import Mount
 from busway.gateway.files.topics.lines import Lines

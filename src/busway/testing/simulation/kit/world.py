@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import busway
 from busway import ambient
 from busway._core import hold_clock
-from busway.client.core import abandon
+from busway.client.connection.core import abandon
 from busway.errors import BusError
 from busway.settings import Settings
 from busway.testing.simulation.kit.disk import Disk

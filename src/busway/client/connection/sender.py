@@ -1,0 +1,145 @@
+"""What goes out when it can't just be encoded: publishes that wait for room or a connection, and frames that are answered."""
+
+import asyncio
+from collections.abc import Iterable
+from math import ceil
+from typing import Any, Final
+
+from busway.checks import check_seconds, check_timeout
+from busway.client.connection.core import Core
+from busway.client.typed.protocol import outgoing
+from busway.durations import Duration
+from busway.errors import Code, Forbidden
+from busway.settings import Buffer, Offline, Scope, check_offline, check_scope
+from busway.topic import check_topic, is_reserved
+
+PUBLISH: Final = 0x10
+PUSH: Final = 0x11
+REQUEST: Final = 0x12
+CONFIRM: Final = 0x02
+"""The flag of a PUBLISH that is answered."""
+GATHER: Final = 0x02
+"""The flag of a REQUEST that all who are willing answer."""
+
+_EACH: Final = 0.01
+"""The unit in which a REQUEST tells how long each service may take."""
+_LONGEST: Final = 0xFFFF * _EACH
+_USUAL: Final = 1e6
+"""A limit in seconds from which on it has to be looked at whether it can be told."""
+
+
+class Sender:
+    """The slow ways out of one client."""
+
+    def __init__(self, core: Core, offline: Offline) -> None:
+        check_offline(offline)
+        self._core = core
+        self._offline = offline
+        self._publish = core.session.publish
+
+    async def publish(
+        self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes, scope: int = 0
+    ) -> None:
+        """Publish as soon as there is room, or do what `offline` says."""
+        core = self._core
+        while self._publish(topic, data, fields, scope) is None:
+            if core.open:
+                await self.room()
+            elif isinstance(policy := offline or self._offline, Buffer) and core.state in {"lost", "connected"}:
+                checked = check_topic(topic)
+                if is_reserved(checked):
+                    raise Forbidden(
+                        f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
+                    )
+                core.waiting.add(checked, data, fields, policy, core.loop.time(), scope)
+                return
+            else:
+                raise core.why_not()
+
+    async def publish_many(self, topic: str, payloads: Iterable[object], fields: bytes, scope: int = 0) -> int:
+        """Publish all on one topic; how many."""
+        items: Any = payloads if isinstance(payloads, list | tuple) else list(payloads)
+        take = self._core.session.publish_many
+        done, count = 0, len(items)
+        while done < count:
+            try:
+                done, _ = take(topic, items, done, fields, scope=scope)
+            except (TypeError, BufferError):  # one that has to be encoded first
+                await self.publish(*outgoing(topic, items[done]), None, fields, scope)
+                done += 1
+                continue
+            if done < count:
+                if self._core.open:
+                    await self.room()
+                else:
+                    await self.publish(*outgoing(topic, items[done]), None, fields, scope)
+                    done += 1
+        return count
+
+    async def room(self) -> None:
+        """Write what waits; return in a later turn of the loop, when the transport takes more."""
+        connection = self._core.usable()
+        connection.flush()
+        if connection.paused or connection.stopped:
+            await connection.room(publish=True)
+        else:
+            await asyncio.sleep(0)
+
+    async def ask(
+        self,
+        kind: int,
+        topic: str,
+        data: bytes | str,
+        timeout: float | None,
+        *,
+        flags: int = 0,
+        aux: int = 0,
+        each: int = 0,
+        fields: bytes,
+    ) -> Any:
+        """Send a frame that is answered, and wait for the answer."""
+        core = self._core
+        connection = core.usable()
+        if connection.paused or (connection.stopped and kind == PUBLISH):
+            await connection.room(publish=kind == PUBLISH)
+            connection = core.usable()
+        pending = core.pending
+        if alone := not pending:
+            connection.hold_back()
+        try:
+            number = core.session.send(kind, topic, data, flags=flags, aux=aux, each=each, fields=fields)
+        except BaseException:
+            connection.flush()
+            raise
+        future = pending.add(number, timeout, topic)
+        connection.made(alone=alone)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            pending.held(number)
+            if pending.pop(number) is not None and core.connection is connection:
+                core.session.cancel(number)
+            raise
+
+
+def scope_flags(scope: Scope) -> int:
+    """The flags of a REQUEST or SERVE with this scope."""
+    return check_scope(scope) << 2
+
+
+def limits(timeout: Duration | None, each: Duration | None) -> tuple[int, int]:
+    """What a REQUEST says of time: `aux`, the whole limit in milliseconds, and `each`, that of every single service."""
+    if timeout is None:
+        aux = 0
+    elif (type(timeout) is float or type(timeout) is int) and 0.001 <= timeout < _USUAL:
+        aux = int(timeout * 1000)
+    else:
+        timeout = check_timeout("timeout", timeout)
+        assert timeout is not None
+        aux = max(1, min(int(timeout * 1000), 0xFFFFFFFF))
+    if each is None:
+        return aux, 0
+    each = check_seconds("each", each, zero=False)
+    if each > _LONGEST:
+        raise ValueError(f"each must be at most {_LONGEST:g} seconds, but is {each!r}")
+    return aux, max(1, ceil(round(each / _EACH, 6)))

@@ -1,0 +1,456 @@
+"""The client's life: reach a server, greet it, restore what was there, and do it again when the connection is lost."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import NoneType
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from busway import ambient
+from busway._core import PROTOCOL, __version__
+from busway.checks import check_seconds, check_type
+from busway.client.connection.connection import Connection
+from busway.client.connection.core import Core
+from busway.client.connection.dialer import RECONNECT, Reaching, Schedule
+from busway.client.connection.events import Event
+from busway.client.connection.sender import PUBLISH
+from busway.client.connection.server_list import Directory, Told
+from busway.client.connection.wait import FINAL, Waits, is_curable, patience
+from busway.client.reclaim import Regaining
+from busway.client.retained import Posts
+from busway.client.subscriptions.subscription import Subscription
+from busway.durations import Duration
+from busway.errors import (
+    BusError,
+    Closed,
+    Code,
+    ConnectFailed,
+    Disconnected,
+    Rejected,
+    RemoteProtocolError,
+    SlowConsumer,
+    Timeout,
+)
+from busway.settings import TLS
+from busway.transport import dial, parse
+
+log = logging.getLogger("busway.client")
+
+Credentials: TypeAlias = str | bytes | Callable[[], str | bytes] | None
+
+_STEADY: Final = 1.0
+"""Seconds a connection must have lived for the schedule to begin anew, so that a server which closes at once isn't stormed."""
+
+
+_Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**32)]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    frame: _Size
+    topic: _Size
+    fields: _Size
+    topics: _Size
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """What this side needs of the map of WELCOME."""
+
+    limits: Limits
+    heartbeat: Annotated[float, msgspec.Meta(gt=0)]
+    servers: Told = []
+    grace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+_told: Final = msgspec.msgpack.Decoder(Told)
+
+
+class Life:
+    """Driver of the connections of one core, one after the other."""
+
+    def __init__(
+        self,
+        core: Core,
+        posts: Posts,
+        urls: Sequence[str],
+        *,
+        name: str,
+        timeout: Duration,
+        wait: Waits,
+        reconnect: Sequence[Duration] | None,
+        jitter: float,
+        tls: TLS | None,
+        credentials: Credentials,
+        learn: bool = True,
+    ) -> None:
+        check_type("name", name, str, "a str")
+        timeout = check_seconds("timeout", timeout, zero=False)
+        check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
+        check_type("learn", learn, bool, "True or False")
+        if not callable(credentials):
+            check_type("credentials", credentials, (str, bytes, NoneType), "a str, bytes, a function or None")
+        self.url = ""
+        self.server: dict[str, Any] = {}
+        self._core = core
+        self._posts = posts
+        self.directory = Directory(urls, ambient.chance, learn=learn)
+        self._name = name
+        self._timeout = timeout
+        self._wait = patience(wait)
+        self._retries = Schedule(reconnect or RECONNECT, jitter, ambient.chance)
+        """For the first connection of a client that waits for its server, which need not reconnect."""
+        self._closed = asyncio.Event()
+        self._schedule = Schedule(reconnect, jitter, ambient.chance)
+        self._tls = tls
+        self._credentials = credentials
+        self._left = False
+        """The last server has said that it stops."""
+        self._task: asyncio.Task[None] | None = None
+        self._since = 0.0
+        self._regaining = Regaining(core)
+        core.when_lost = self._lost
+        core.when_told = self._servers
+
+    async def open(self) -> None:
+        """The first connection, within the timeout or the time to wait."""
+        core = self._core
+        core.start()
+        try:
+            await (self._wait_for_server() if self._wait else self._reach(self._timeout))
+        except BaseException as error:
+            self.end(error if isinstance(error, BusError) else None)
+            raise
+        self._established()
+        core.events.tell(Event(kind="connected", url=self.url))
+
+    async def _wait_for_server(self) -> None:
+        """Try until a server answers, the time is up, this client is closed, or an error comes that waiting can't cure."""
+        core = self._core
+        deadline = core.loop.time() + self._wait
+        attempts = 0
+        while True:
+            left = deadline - core.loop.time()
+            try:
+                await self._reach(min(self._timeout, max(left, 0.1)))
+            except BusError as error:
+                if not is_curable(error):
+                    raise
+                if core.loop.time() >= deadline:
+                    raise ConnectFailed(f"{error} (waited {self._wait:g} s)") from error
+                self._tell_waiting(attempts, error)
+            else:
+                if attempts:
+                    log.info("connected to %s", self.url, extra={"url": self.url, "attempts": attempts})
+                return
+            attempts += 1
+            delay = min(self._retries.next(), max(deadline - core.loop.time(), 0.0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._closed.wait()
+            if core.state == "closed":
+                raise core.why_not()
+
+    def _tell_waiting(self, attempts: int, error: BusError) -> None:
+        if attempts == 0:
+            urls = self.directory.order("", left=False)
+            shown = ", ".join(urls)
+            log.warning(
+                "no server answers at %s: %s; waiting for one", shown, error, extra={"urls": urls, "error": str(error)}
+            )
+            return
+        log.debug("attempt %d: %s", attempts + 1, error)
+
+    def end(self, error: BusError | None = None) -> None:
+        """There will be no further connection. Without an error this is what the user wanted."""
+        core = self._core
+        if core.state == "closed":
+            return
+        core.state = "closed"
+        core.error = error
+        self._closed.set()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._regaining.stop()
+        if core.connection is not None:
+            core.connection.discard()
+            core.detach(error or Closed("this bus is closed"))
+        if count := core.waiting.clear():
+            log.error("%d buffered messages were never sent", count)
+            core.events.tell(
+                Event(kind="error", count=count, error=Disconnected("closed before the connection came back"))
+            )
+        for part in core.parts():
+            part.ended(error)
+        self._posts.end(core.why_not())
+        if core.unstored is not None:
+            core.unstored.end(core.why_not())
+        core.wake()
+        core.holding.stop()
+        core.lines.end()
+        core.events.tell(Event(kind="closed", url=self.url, error=error))
+        core.events.end()
+
+    async def restored(self) -> None:
+        """Return when there is a connection again or never will be."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _lost(self, connection: Connection, error: BusError) -> None:
+        core = self._core
+        established = core.state == "connected"
+        if established:
+            self._left = core.away or error.code == Code.GOING_AWAY
+        unsent = core.detach(error)
+        self._regaining.stop()
+        if core.closing or not established:
+            return  # wanted by the user, or dealt with by the attempt that made this connection
+        if isinstance(error, SlowConsumer):
+            for subscription in list(core.subscriptions.values()):
+                if subscription.policy == "disconnect":
+                    subscription.ended(SlowConsumer(error.reason, missed=subscription.missed))
+        core.state = "lost"
+        final = not self._schedule or error.code in FINAL
+        log.log(
+            logging.INFO if not self._schedule else logging.WARNING,  # without reconnect= every call raises the error
+            "connection lost to %s: %s; %s",
+            connection.url,
+            error,
+            "not reconnecting" if final else "reconnecting",
+            extra={"url": connection.url, "error": str(error)},
+        )
+        core.events.tell(Event(kind="lost", url=connection.url, error=error, unsent=unsent))
+        if final:
+            self.end(error)
+            return
+        self._task = core.loop.create_task(self._come_back(unsent), name="busway reconnect")
+
+    async def _come_back(self, unsent: int) -> None:
+        core = self._core
+        lost = core.loop.time()
+        attempts = 0
+        if lost - self._since >= _STEADY:
+            self._schedule.begin()
+        while True:
+            await asyncio.sleep(self._schedule.next())
+            attempts += 1
+            try:
+                await self._reach(self._timeout, attempts - 1)
+            except (BusError, OSError) as error:
+                # The first failure is news, and so is each attempt that takes twice as many as the one before.
+                level = logging.INFO if attempts & (attempts - 1) == 0 else logging.DEBUG
+                log.log(level, "reconnect attempt %d failed: %s", attempts, error, extra={"attempts": attempts})
+                if isinstance(error, BusError) and error.code in FINAL:
+                    log.error("the client is closed, it can't reconnect: %s", error)  # noqa: TRY400, it is expected
+                    self.end(error)
+                    return
+            except Exception as error:
+                log.exception("reconnecting failed in an unexpected way")
+                self.end(Disconnected(f"{type(error).__name__}: {error}"))
+                return
+            else:
+                break
+        self._task = None
+        self._established()
+        downtime = core.loop.time() - lost
+        gaps = sum(isinstance(part, Subscription) and part.live and part.plain for part in core.parts())
+        text = f"; {gaps} subscription(s) missed what was published meanwhile" if gaps else ""
+        log.warning(
+            "connected again to %s after %.1f s%s",
+            self.url,
+            downtime,
+            text,
+            extra={"url": self.url, "downtime": round(downtime, 3), "attempts": attempts, "interrupted": gaps},
+        )
+        core.events.tell(
+            Event(kind="resumed", url=self.url, downtime=downtime, attempts=attempts, unsent=unsent, count=gaps)
+        )
+
+    def _established(self) -> None:
+        """The server knows everything it has to know: let messages out, those that waited first."""
+        core = self._core
+        core.state = "connected"
+        self._since = core.loop.time()
+        for topic, payload, fields, scope in core.waiting.take(self._since):
+            try:
+                core.session.send(PUBLISH, topic, payload, each=scope, fields=fields)
+            except BusError as refused:  # another server may have other limits
+                core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=refused))
+        core.open = True
+        if core.connection is not None:
+            core.connection.update()
+        core.wake()
+        if expired := core.waiting.take_expired():
+            log.warning("%d buffered messages grew too old", expired)
+            error = Timeout(f"{expired} messages waited too long for a connection")
+            core.events.tell(Event(kind="error", count=expired, error=error))
+
+    async def _reach(self, timeout: float, before: int = 0) -> None:
+        """Greet the first server that answers, after so many attempts in vain."""
+        urls = self.directory.order(self.url, left=self._left)
+        if before:  # where the ways are long, none of many servers can answer in its part of the time
+            urls = self.directory.fewer(urls, before)
+        failed: list[tuple[str, BusError]] = []
+        async with Reaching(urls, self._dial, timeout) as reaching:
+            while (found := await reaching.next()) is not None:
+                url, connection = found
+                try:
+                    if isinstance(connection, Exception):
+                        raise connection
+                    await self._greet(url, connection, reaching.share)
+                except (Disconnected, Rejected, RemoteProtocolError) as error:
+                    failed.append((url, error))
+                    self.directory.silent(url)
+                else:
+                    self._left = False
+                    self.directory.answered(url)
+                    return
+        for url, reason in failed:
+            # What a server says that nobody has chosen is no reason to give up those that were.
+            told = self.directory.was_told(url) and reason.code != Code.SESSION_TAKEN
+            if not told and (not isinstance(reason, ConnectFailed) or reason.code in FINAL):
+                raise reason
+        cause = next((reason for _, reason in failed if not is_curable(reason)), failed[0][1])
+        raise ConnectFailed("; ".join(str(reason) for _, reason in failed)) from cause
+
+    async def _dial(self, url: str, timeout: float) -> Connection:
+        connection = Connection(self._core, url)
+        try:
+            await dial(parse(url), lambda: connection, tls=self._tls, timeout=timeout)
+        except BaseException:
+            connection.discard()  # it may have been made at the very moment at which nobody needs it any more
+            raise
+        return connection
+
+    async def _greet(self, url: str, connection: Connection, timeout: float) -> None:
+        core = self._core
+        if connection.over:  # it was not the first to be greeted
+            raise ConnectFailed(f"{url}: the connection was closed by the other side")
+        core.connection = connection
+        core.session.attach(connection.on_output)
+        greeting = core.greeting = core.loop.create_future()
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                connection.begin()
+                core.session.hello(self._hello())
+                connection.flush()
+                version, said = await greeting
+                welcome = self._welcome(version, said)
+                core.broker = str(self.server.get("guid", ""))
+                core.grace = welcome.grace
+                connection.greeted = True
+                self._learn(welcome.servers, url)
+                connection.keep_alive(welcome.heartbeat)
+                self._regaining.arrived(core.broker, welcome.heartbeat)
+                limits = welcome.limits
+                core.session.writable(False)  # publishes come after what is restored
+                core.session.open(frame=limits.frame, topic=limits.topic, fields=limits.fields, topics=limits.topics)
+                with _patience(connection, limit, timeout):
+                    await self._restore(connection, timeout)
+        except BaseException as error:
+            connection.discard()
+            core.greeting = None
+            if core.connection is connection:
+                core.detach(Disconnected("the greeting was broken off"))
+            if isinstance(error, TimeoutError) and not isinstance(error, BusError):
+                raise ConnectFailed(f"{url}: no answer within {timeout:g} s") from error
+            if isinstance(error, Disconnected):
+                raise ConnectFailed(f"{url}: {error}", code=error.code) from error
+            raise
+        finally:
+            core.greeting = None
+        self.url = url
+
+    def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, handed in by the core
+        """The broker tells who is there now, and that it was cut off from one of them until then."""
+        try:
+            servers = _told.decode(packed)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RemoteProtocolError(f"SERVERS: {error}") from error
+        if self._core.connection is not None:
+            self._learn(servers, self._core.connection.url)
+            self._core.events.tell(Event(kind="servers", url=self.url, count=len(self.directory.servers)))
+        if apart:
+            parts = (part for part in self._core.parts() if isinstance(part, Subscription))
+            count = sum(part.apart() for part in parts if part.live)
+            if count:
+                log.warning(
+                    "%s was cut off from another server of its cluster; "
+                    "%d subscription(s) missed what was published there meanwhile",
+                    self.url,
+                    count,
+                    extra={"url": self.url, "interrupted": count},
+                )
+            self._core.events.tell(Event(kind="apart", url=self.url, count=count))
+
+    def _learn(self, servers: Told, url: str) -> None:
+        for complaint in self.directory.told(servers, url):
+            log.warning("%s: %s", url, complaint)
+
+    def _hello(self) -> bytes:
+        credentials = self._credentials() if callable(self._credentials) else self._credentials
+        hello: dict[str, Any] = {
+            "name": self._name,
+            "session": self._core.session_id,
+            "secret": self._core.secret,
+            "credentials": credentials,
+            "agent": f"busway/{__version__}",
+        }
+        if (identity := self._core.identity) is not None:
+            hello["generation"] = identity.generation
+        return msgspec.msgpack.encode(hello)
+
+    def _welcome(self, version: int, said: bytes) -> Welcome:
+        if version > PROTOCOL:
+            raise RemoteProtocolError(f"WELCOME with version {version}", code=Code.VERSION)
+        try:
+            self.server = msgspec.msgpack.decode(said, type=dict[str, Any])
+            return msgspec.msgpack.decode(said, type=Welcome)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RemoteProtocolError(f"WELCOME: {error}") from error
+
+    async def _restore(self, connection: Connection, timeout: float) -> None:
+        """Tell the server every subscription and service, then every post; those it refuses fail visibly."""
+        core = self._core
+        parts = [part for part in core.parts() if part.live]
+        numbers = [part.announce() for part in parts]
+        answers = [core.answer(number) for number in numbers]
+        try:
+            if answers:
+                await asyncio.wait(answers)
+        finally:
+            for number in numbers:
+                core.pending.pop(number)
+        errors = [answer.exception() for answer in answers]
+        for part, error in zip(parts, errors, strict=True):
+            if isinstance(error, Disconnected):
+                raise error
+            if isinstance(error, BusError):
+                self._regaining.refused(connection, part, error)
+            else:
+                part.restored()
+        await self._posts.restore()
+        if core.unstored is not None:
+            await core.unstored.restore(timeout / 2)  # a part of the greeting, which must not fail for it
+        if core.connection is not connection:
+            raise Disconnected("the connection was lost again")
+
+
+@contextmanager
+def _patience(connection: Connection, limit: asyncio.Timeout, seconds: float) -> Iterator[None]:
+    """Move the limit on while something comes. On a slow way answers wait behind messages, and who gave up would get those again and again."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if connection.heard():
+            limit.reschedule(loop.time() + seconds)
+        timer = loop.call_later(seconds / 2, look)
+
+    timer = loop.call_later(0, look)
+    try:
+        yield
+    finally:
+        timer.cancel()

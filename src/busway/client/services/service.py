@@ -1,0 +1,361 @@
+"""A service: answers the requests on one topic, by a handler or by iterating over them.
+
+A reply goes out only on the connection its request came by; after a loss the requester has been told already.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from types import CoroutineType
+from typing import Any, Final, TypeAlias
+
+from busway._core import Message
+from busway.checks import check_callable, check_count, check_type
+from busway.client.connection.connection import Connection
+from busway.client.connection.core import END, PARTIAL, Core
+from busway.client.connection.delegates import ShowsMessage
+from busway.client.connection.registration import EAGER, WAIT, Part, finish
+from busway.client.connection.sender import scope_flags
+from busway.client.services.ask_callback import Asks, Willing
+from busway.client.services.errors import described, explained
+from busway.client.typed.protocol import outgoing
+from busway.durations import Duration
+from busway.errors import (
+    BusError,
+    Closed,
+    Code,
+    Disconnected,
+    HandlerError,
+    LimitExceeded,
+    LocalProtocolError,
+)
+from busway.settings import Scope, Wait, check_wait
+
+log = logging.getLogger("busway.client")
+
+Responder: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+"""What answers requests; one that gives an async generator answers each in parts."""
+
+_SHARED: Final = 0x01
+_ASKS: Final = 0x02
+
+_END: Final = object()
+"""In place of a reply: there is none."""
+_BACKLOG: Final = 65_536
+"""Requests that wait for the handler; more are refused."""
+_TEXT: Final = 1024
+"""Characters of an error's text that are sent if all of it is too long."""
+_WAITING: Final = 128 * 1024
+"""Bytes of replies that may wait to be written before a service that answers in parts has to wait."""
+
+
+class Request(ShowsMessage):
+    """One request taken from a service without a handler; to be answered by reply() or fail()."""
+
+    __slots__ = ("_call", "_connection", "_service", "message")
+
+    def __init__(self, service: "Service", connection: Connection, call: int, message: Message) -> None:
+        self.message = message
+        self._service = service
+        self._connection: Connection | None = connection
+        self._call = call
+
+    async def reply(self, payload: object = None, *, last: bool = True) -> None:
+        """Answer it; unless this is the `last` reply, more may follow."""
+        connection = self._answer(_encoded(self.topic, payload), 0 if last else PARTIAL)
+        if last:
+            self._connection = None
+        else:
+            await self._service.room(connection)
+
+    async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        fields = described(code, details, self.topic)
+        self._answer(text, 0, Code.HANDLER_ERROR, fields)
+        self._connection = None
+
+    def _answer(self, payload: bytes | str, flags: int, code: int = Code.OK, fields: bytes = b"") -> Connection:
+        if (connection := self._connection) is None:
+            raise LocalProtocolError("this request has been answered already")
+        self._service.answer(connection, self._call, payload, flags=flags, code=code, fields=fields)
+        return connection
+
+
+def _encoded(topic: str, payload: object) -> bytes | str:
+    """The payload of a reply; a handler that returns nothing replies with nothing."""
+    if type(payload) is bytes or type(payload) is str:
+        return payload
+    return b"" if payload is None else outgoing(topic, payload)[1]
+
+
+def _unserve(core: Core, number: int, calls: list[tuple[Connection, int]]) -> None:
+    """Fail the waiting requests of a service that was garbage-collected."""
+    if core.greeted:
+        core.session.unserve(number)
+        for connection, call in calls:
+            if connection is core.connection:
+                core.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
+
+
+class Service(Part):
+    """Made by `bus.serve(...)`. Without a handler, iterate over it or use recv()."""
+
+    noun = "service"
+    handled = True
+
+    def __init__(
+        self,
+        core: Core,
+        topic: str,
+        handler: Responder | None,
+        *,
+        shared: bool,
+        ask: Willing | None,
+        concurrency: int,
+        drain: float,
+        scope: Scope,
+        wait: Wait | None,
+    ) -> None:
+        check_type("topic", topic, str, "a str")
+        check_callable("handler", handler)
+        check_callable("ask", ask)
+        if ask is not None and not shared:
+            raise ValueError("ask= needs shared=True: only one of several services is asked whether it is willing")
+        check_count("concurrency", concurrency)
+        check_wait(wait)
+        super().__init__(core, topic, drain)
+        self.topic = topic
+        self.shared = bool(shared)
+        self._scope = scope_flags(scope)
+        self._known = wait is not None
+        self._handler = handler
+        self._concurrency = concurrency
+        self._running = 0
+        self._starting = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asks = Asks(core, topic, ask, concurrency)
+        self._queue: deque[tuple[Connection, int, Message]] = deque()
+
+    # Requests that arrive.
+
+    def called(self, connection: Connection, call: int, message: Message) -> None:
+        """A request has arrived."""
+        if self._handler is not None and self._running < self._concurrency:
+            self._run(self._handler, connection, call, message)
+        elif len(self._queue) < _BACKLOG:
+            self._queue.append((connection, call, message))
+            if self._waiters:
+                self._wake()
+        else:
+            self._say(connection, call, f"{_BACKLOG} requests wait already", Code.TOO_MANY_PENDING)
+
+    def asked(self, connection: Connection, call: int, message: Message) -> None:
+        """The broker wants to know whether a request would be taken."""
+        self._asks.asked(connection, call, message)
+
+    def answer(
+        self,
+        connection: Connection,
+        call: int,
+        payload: bytes | str,
+        *,
+        flags: int = 0,
+        code: int = 0,
+        fields: bytes = b"",
+    ) -> None:
+        """Send a reply by the connection its request came by; Disconnected if that is gone."""
+        core = self._core
+        if connection.over or connection is not core.connection:
+            if core.state == "closed" or core.forked:
+                raise core.why_not()
+            raise Disconnected("the connection this request came by is gone")
+        if alone := self._running <= 1 and not self._queue:
+            connection.hold_back()
+        try:
+            core.session.reply(call, payload, code=code, flags=flags, fields=fields)
+        except BaseException:
+            connection.flush()
+            raise
+        connection.made(alone=alone)
+
+    async def room(self, connection: Connection) -> None:
+        """After a part of a reply: wait if much waits to be written."""
+        if self._core.session.waiting > _WAITING:
+            connection.flush()
+            if connection.paused:
+                await connection.room()
+            else:
+                await asyncio.sleep(0)
+
+    def _run(self, handler: Responder, connection: Connection, call: int, message: Message) -> None:
+        try:
+            result = handler(message)
+        except Exception as error:  # noqa: BLE001, reported and told to the requester
+            self._failed(connection, call, error)
+            return
+        kind = type(result)
+        if kind is not CoroutineType and not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
+            self._reply(connection, call, result)
+            return
+        self._running += 1
+        task = asyncio.Task(self._await(connection, call, result), loop=self._core.loop, **EAGER)
+        if not task.done():
+            self._tasks.add(task)
+
+    async def _await(self, connection: Connection, call: int, result: Any) -> None:
+        try:
+            if type(result) is CoroutineType or inspect.isawaitable(result):
+                result = await result
+            if type(result) is not bytes and inspect.isasyncgen(result):
+                result = await self._parts(connection, call, result)
+        except asyncio.CancelledError:
+            self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
+            raise
+        except Exception as error:  # noqa: BLE001, reported and told to the requester
+            self._failed(connection, call, error)
+        else:
+            self._reply(connection, call, result)
+        finally:
+            self._running -= 1
+            self._tasks.discard(asyncio.current_task())  # not by a callback, which would be a turn of the loop
+            if self._queue and not self._starting:
+                self._run_queued()
+
+    def _run_queued(self) -> None:
+        """Start what waits. Not recursive: a task that is done as soon as it starts only makes room for this loop."""
+        assert self._handler is not None
+        self._starting = True
+        try:
+            while self._queue and self._running < self._concurrency:
+                connection, call, message = self._queue.popleft()
+                if not connection.over:  # else the requester has been told that the service is gone
+                    self._run(self._handler, connection, call, message)
+        finally:
+            self._starting = False
+
+    async def _parts(self, connection: Connection, call: int, items: AsyncGenerator[object, Any]) -> object:
+        """Send the items of a reply but the last, which is given back; each leaves when the next is there."""
+        last: object = _END
+        async with aclosing(items):
+            try:
+                async for item in items:
+                    part, last = last, item
+                    if not await self._part(connection, call, part):
+                        return _END
+            except Exception:
+                part, last = last, _END
+                await self._part(connection, call, part)
+                raise
+        return last
+
+    async def _part(self, connection: Connection, call: int, item: object) -> bool:
+        """Send one of several replies; False if the connection is gone."""
+        if item is not _END:
+            payload = _encoded(self.topic, item)
+            try:
+                self.answer(connection, call, payload, flags=PARTIAL)
+            except (Closed, Disconnected):
+                return False
+            await self.room(connection)
+        return True
+
+    def _reply(self, connection: Connection, call: int, result: object) -> None:
+        try:
+            if result is _END:
+                self.answer(connection, call, b"", flags=END)
+            else:
+                self.answer(connection, call, _encoded(self.topic, result))
+        except (Closed, Disconnected):
+            log.debug("a reply of %r came after the connection was lost", self.topic)
+        except Exception as error:  # noqa: BLE001, a result that can't be sent is the handler's error
+            self._failed(connection, call, error)
+
+    def _failed(self, connection: Connection, call: int, error: Exception) -> None:
+        if isinstance(error, HandlerError):  # raised on purpose, with the words for the requester
+            fields = described(error.code, error.details, self.topic)
+            self._say(connection, call, error.reason, Code.HANDLER_ERROR, fields)
+            return
+        self._core.report(error, "the service", self.topic)
+        text, code, details = explained(error)
+        self._say(connection, call, text, Code.HANDLER_ERROR, described(code, details, self.topic))
+
+    def _say(self, connection: Connection, call: int, text: str, code: int, fields: bytes = b"") -> None:
+        try:
+            try:
+                self.answer(connection, call, text, code=code, fields=fields)
+            except LimitExceeded as error:
+                log.warning("an error of the service %r is sent without its details: %s", self.topic, error)
+                self.answer(connection, call, text[:_TEXT], code=code)
+        except BusError as error:
+            log.debug("an error of %r could not be told: %s", self.topic, error)
+
+    # Iterating, for services without a handler.
+
+    async def recv(self, timeout: Duration | None = None) -> Request:
+        """The next request. Raises Timeout, Closed, or what ended the service."""
+        while (request := self._next()) is None:
+            if not await self._wait(timeout):
+                raise Closed(f"the service {self.topic!r} is closed")
+        return request
+
+    def __aiter__(self) -> AsyncIterator[Request]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[Request, None]:
+        while True:
+            if (request := self._next()) is not None:
+                yield request
+            elif not await self._wait(None):
+                return
+
+    def _next(self) -> Request | None:
+        if self._handler is not None:
+            raise LocalProtocolError("this service has a handler; only one without can be iterated")
+        while self._queue:
+            connection, call, message = self._queue.popleft()
+            if not connection.over:  # else the requester has been told that the service is gone
+                return Request(self, connection, call, message)
+        return None
+
+    # Inside.
+
+    def announce(self) -> int:
+        flags = _SHARED * self.shared | _ASKS * self._asks.wanted | self._scope
+        flags |= WAIT * (self._known and not self.live)
+        return self._core.session.serve(self._id, self.topic, flags)
+
+    def ended(self, error: BusError | None) -> None:
+        super().ended(error)
+        self._queue.clear()
+        for task in self._tasks | self._asks.close():
+            task.cancel()
+
+    def _withdraw(self) -> int:
+        return self._core.session.unserve(self._id)
+
+    def _enter(self) -> None:
+        self._core.services[self._id] = self
+
+    def _leave(self) -> None:
+        self._core.services.pop(self._id, None)
+
+    def _farewell(self) -> Callable[[], None]:
+        return partial(_unserve, self._core, self._id, [(one, call) for one, call, _ in self._queue])
+
+    async def _finish(self) -> None:
+        deadline = self._core.loop.time() + self._drain
+        asks = self._others(self._asks.close())
+        for task in asks:
+            task.cancel()  # the request has gone to somebody else already
+        try:
+            while (others := self._others(self._tasks)) and (left := deadline - self._core.loop.time()) > 0:
+                await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
+        finally:
+            while self._queue:
+                connection, call, _ = self._queue.popleft()
+                self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
+            await finish(self._others(self._tasks) | asks, 0.0, f"service {self.topic!r}")

@@ -1,0 +1,201 @@
+"""Typed channels: a wrapper that puts a protocol on top of a channel.
+
+A payload that does not fit its type becomes a dead letter at once, so that the consumer only sees values. Made by channels.py.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from busway.checks import check_timeout
+from busway.client.channels.failures import Misfit
+from busway.client.connection.delegates import ShowsChannel
+from busway.client.subscriptions.inbox import Handler
+from busway.client.typed.protocol import Kind, Received
+from busway.client.typed_wrappers.wrappers import Wrapper
+from busway.durations import Duration
+from busway.errors import PayloadError, Timeout
+from busway.message import Message
+from busway.streams import ChannelInfo
+
+if TYPE_CHECKING:
+    from busway.client.channels.acks import Settled
+    from busway.client.channels.channel import Channel
+    from busway.client.channels.positions import Start
+    from busway.dead_letters import DeadLetter, Redrive
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Received[object])
+
+_MOST: Final = 64
+
+
+class Delivered(Received[T]):
+    """A typed message of a channel, to be acknowledged: `topic, value = delivered`."""
+
+    def ack(self) -> Awaitable[None]:
+        """Tell the channel that it is done; await it to know that this is stored."""
+        return self.message.ack()
+
+    def nack(self, delay: Duration | None = None, reason: str | None = None) -> Awaitable[None]:
+        """Have the channel redeliver it, after the delay or the channel's backoff."""
+        return self.message.nack(delay, reason)
+
+    def reject(self, reason: str) -> Awaitable[None]:
+        """Make it a dead letter at once."""
+        return self.message.reject(reason)
+
+    def extend(self) -> Awaitable[None]:
+        """Tell the channel that work on it goes on: its lease begins anew."""
+        return self.message.extend()
+
+
+Given: TypeAlias = Message | Received[T] | Iterable[Message | Received[T]]
+"""One message or several, typed or not."""
+
+
+def plain(messages: "Given[T]") -> Message | list[Message]:
+    """The untyped messages behind these."""
+    if isinstance(messages, Message):
+        return messages
+    if isinstance(messages, Received):  # an iterable, too
+        return messages.message
+    return [one.message if isinstance(one, Received) else one for one in messages]
+
+
+def fitting(
+    batch: Iterable[Message], read: Callable[[Message], T], refuse: Callable[[Message, PayloadError], object]
+) -> list[T]:
+    """The messages of a batch that fit their type, typed; the others are refused."""
+    found: list[T] = []
+    for message in batch:
+        try:
+            found.append(read(message))
+        except PayloadError as error:
+            refuse(message, error)
+    return found
+
+
+def reading(kind: Kind[T], made: Callable[[str, T], R]) -> Callable[[Message], R]:
+    """Makes a message of a channel a typed one."""
+
+    def read(message: Message) -> R:
+        typed = made(message.topic, kind.codec.read(message))
+        typed.message = message
+        return typed
+
+    return read
+
+
+def handling(read: Callable[[Message], T], handler: Callable[[T], object]) -> Handler:
+    """A channel's handler that takes messages."""
+
+    def handle(message: Message) -> object:
+        try:
+            value = read(message)
+        except PayloadError as error:
+            raise Misfit(error) from None
+        return handler(value)
+
+    return handle
+
+
+class TypedChannel(Wrapper, ShowsChannel, Generic[T]):
+    """A channel that gives Delivered[T]. Iterate over it, or use recv(), take() or batches(), and ack() each message.
+
+    A payload that does not fit the type becomes a dead letter at once, whose reason names the field.
+    """
+
+    _inner: "Channel"
+
+    def __init__(self, inner: "Channel", read: Callable[[Message], Delivered[T]]) -> None:
+        self._inner = inner
+        self._read = read
+
+    # Receiving.
+
+    async def __aiter__(self) -> AsyncIterator[Delivered[T]]:
+        async for message in self._inner:
+            for delivered in self._fitting([message]):
+                yield delivered
+
+    async def recv(self, timeout: Duration | None = None) -> Delivered[T]:
+        """The next message that fits. Raises Timeout, Closed, or what ended the channel."""
+        return (await self.take(1, timeout))[0]
+
+    async def take(
+        self, most: int = _MOST, timeout: Duration | None = None, *, whole: bool = False
+    ) -> list[Delivered[T]]:
+        """At least one message and at most so many; with `whole` as many, unless the time is over before."""
+        timeout = check_timeout("timeout", timeout)
+        clock = asyncio.get_running_loop().time
+        until = None if timeout is None else clock() + timeout
+        found: list[Delivered[T]] = []
+        while not found or (whole and len(found) < most):
+            left = None if until is None else max(until - clock(), 0.0)
+            try:
+                batch = await self._inner.take(most - len(found), left, whole=whole)
+            except Timeout:
+                if not found:
+                    raise
+                break
+            except BaseException:
+                self._inner.put_back([one.message for one in found])
+                raise
+            found += self._fitting(batch)
+        return found
+
+    async def batches(self, most: int = _MOST) -> AsyncIterator[list[Delivered[T]]]:
+        """Lists of at most so many messages, until the channel is closed."""
+        async for batch in self._inner.batches(most):
+            if found := self._fitting(batch):
+                yield found
+
+    def _fitting(self, batch: list[Message]) -> list[Delivered[T]]:
+        return fitting(batch, self._read, self._inner.refuse)
+
+    # Settling.
+
+    def ack(self, messages: Given[T]) -> "Settled":
+        """These are done. Await it to know that this is stored; AckLate if one was redelivered to another consumer."""
+        return self._inner.ack(plain(messages))
+
+    def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> "Settled":
+        """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""
+        return self._inner.nack(plain(messages), delay, reason)
+
+    def reject(self, messages: Given[T], reason: str) -> "Settled":
+        """No consumer can deal with these: they become dead letters at once, with this reason."""
+        return self._inner.reject(plain(messages), reason)
+
+    def extend(self, messages: Given[T]) -> "Settled":
+        """Work on these goes on: their lease begins anew."""
+        return self._inner.extend(plain(messages))
+
+    # The channel itself.
+
+    async def seek(self, start: "Start") -> int:
+        """Go to another place, for all consumers, as seek() of an untyped channel; the offset."""
+        return await self._inner.seek(start)
+
+    async def dead(self, **chosen: Any) -> "list[DeadLetter]":
+        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        return await self._inner.dead(**chosen)
+
+    async def redrive(
+        self, letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None, **chosen: Any
+    ) -> "Redrive":
+        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        return await self._inner.redrive(letters, **chosen)
+
+    async def pause(self) -> None:
+        """Deliver nothing to any consumer until resume()."""
+        await self._inner.pause()
+
+    async def resume(self) -> None:
+        """Deliver again after pause()."""
+        await self._inner.resume()
+
+    async def info(self) -> ChannelInfo:
+        """Its settings and figures, over all nodes."""
+        return await self._inner.info()

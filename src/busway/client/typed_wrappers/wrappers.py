@@ -1,0 +1,185 @@
+"""Typed subscriptions, services and requests: wrappers that put a protocol on top of their untyped counterparts.
+
+A payload that doesn't fit its type raises PayloadError with topic and field, or fails the request with it. Made by receiving.py.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from busway.client.connection.delegates import ShowsFigures, before
+from busway.client.services.errors import explained
+from busway.client.typed.protocol import Kind, Received
+from busway.durations import Duration
+from busway.errors import PayloadError
+from busway.message import Message
+from busway.positions import Positions
+
+if TYPE_CHECKING:
+    from busway.client.channels.channel import Channel
+    from busway.client.services.service import Request, Service
+    from busway.client.subscriptions.subscription import Subscription
+
+T = TypeVar("T")
+
+
+class Wrapper:
+    """Started, awaited, entered and closed with the subscription, channel or service that it wraps."""
+
+    _inner: "Subscription | Channel | Service"
+
+    async def start(self) -> Self:
+        """Register with the broker, as that of the untyped form does."""
+        await self._inner.start()
+        return self
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._inner.__aexit__(kind, error, trace)
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.start().__await__()
+
+    async def close(self) -> None:
+        """Take no more, as that of the untyped form does."""
+        await self._inner.close()
+
+
+class TypedSubscription(Wrapper, ShowsFigures, Generic[T]):
+    """A subscription that gives Received[T].
+
+    A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.
+    """
+
+    _inner: "Subscription"
+
+    def __init__(self, inner: "Subscription", kind: Kind[T]) -> None:
+        self._inner = inner
+        self._kind = kind
+        self._ahead: deque[Message] = deque()  # rest of a batch that was cut
+
+    async def __aiter__(self) -> AsyncIterator[Received[T]]:
+        while self._ahead:
+            yield self._kind.receive(self._ahead.popleft())
+        async for message in self._inner:
+            yield self._kind.receive(message)
+
+    async def recv(self, timeout: Duration | None = None) -> Received[T]:
+        """The next message; Timeout if none came in time, PayloadError if it doesn't fit."""
+        message = self._ahead.popleft() if self._ahead else await self._inner.recv(timeout)
+        return self._kind.receive(message)
+
+    async def take(self, most: int = 4096, timeout: Duration | None = None) -> list[Received[T]]:
+        """At least one message, at most `most`. One that doesn't fit ends the list before it; the next call raises for it."""
+        return self._fitting(self._rest(most) or await self._inner.take(most, timeout))
+
+    async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
+        """Lists of what has arrived, cut as by take(), until the subscription is closed."""
+        while rest := self._rest(most):
+            yield self._fitting(rest)
+        async for batch in self._inner.batches(most):
+            yield self._fitting(batch)
+            while rest := self._rest(most):
+                yield self._fitting(rest)
+
+    @property
+    def position(self) -> Positions:
+        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+        return before(self._inner.position, self._ahead)
+
+    def _rest(self, most: int) -> list[Message]:
+        """What is left of a batch that was cut."""
+        return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+
+    def _fitting(self, batch: list[Message]) -> list[Received[T]]:
+        receive = self._kind.receive
+        taken: list[Received[T]] = []
+        try:
+            for message in batch:
+                taken.append(receive(message))  # noqa: PERF401 - what fits before an error is kept
+        except PayloadError:
+            self._ahead.extendleft(reversed(batch[len(taken) + (not taken) :]))
+            if not taken:
+                raise
+        return taken
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed and not self._ahead
+
+    @property
+    def pending(self) -> int:
+        return self._inner.pending + len(self._ahead)
+
+
+class TypedRequest(Generic[T]):
+    """A request that waits for reply() or fail()."""
+
+    def __init__(self, inner: "Request", kind: Kind[T], value: T) -> None:
+        self._inner = inner
+        self._kind = kind
+        self.value = value
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def message(self) -> Message:
+        return self._inner.message
+
+    async def reply(self, value: object, *, last: bool = True) -> None:
+        """Answer it; unless this is the `last` reply, more may follow."""
+        await self._inner.reply(self._kind.reply_codec().encode(self.topic, value), last=last)
+
+    async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        await self._inner.fail(text, code=code, details=details)
+
+
+class TypedService(Wrapper, Generic[T]):
+    """A service that gives TypedRequest[T]; requests that don't fit are failed with the PayloadError's text and reported."""
+
+    _inner: "Service"
+
+    def __init__(self, inner: "Service", kind: Kind[T], report: Callable[[BaseException], object]) -> None:
+        self._inner = inner
+        self._kind = kind
+        self._report = report
+
+    async def __aiter__(self) -> AsyncIterator[TypedRequest[T]]:
+        async for request in self._inner:
+            typed = await self._fit(request)
+            if typed is not None:
+                yield typed
+
+    async def recv(self, timeout: Duration | None = None) -> TypedRequest[T]:
+        """The next request that fits."""
+        while True:
+            typed = await self._fit(await self._inner.recv(timeout))
+            if typed is not None:
+                return typed
+
+    async def _fit(self, request: "Request") -> TypedRequest[T] | None:
+        try:
+            value = self._kind.codec.decode(request.topic, request.message.payload)
+        except PayloadError as error:
+            text, code, details = explained(error)
+            await request.fail(text, code=code, details=details)
+            self._report(error)
+            return None
+        return TypedRequest(request, self._kind, value)
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed

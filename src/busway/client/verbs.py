@@ -1,0 +1,255 @@
+"""The verbs of a bus that take messages: subscribe and serve, for plain payloads and for those of protocols."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
+
+from busway.checks import check_callable
+from busway.client.connection.core import Core
+from busway.client.services.ask_callback import Willing
+from busway.client.services.service import Responder, Service
+from busway.client.subscriptions.inbox import Handler
+from busway.client.subscriptions.subscription import Subscription
+from busway.client.typed.protocol import Declares, Received, UndeclaredClass, kind_for
+from busway.client.typed_wrappers.wrappers import TypedService, TypedSubscription
+from busway.durations import Duration
+from busway.fields import Extra, Where, compile_where
+from busway.settings import MiB, Policy, Scope, Wait
+from busway.since import Since, encode_since
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ServeOptions(TypedDict, total=False):
+    """The keyword arguments of serve(), beside the functions."""
+
+    shared: bool
+    concurrency: int
+    scope: Scope
+    wait: Wait | None
+
+
+class Receiving:
+    """What a bus takes from others."""
+
+    _core: Core
+    _drain: float
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        since: Since | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        patience: Duration = 5.0,
+        handler: Handler | None = None,
+        concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
+    ) -> Subscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        pattern: type[T],
+        below: str,
+        *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        since: Since | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        patience: Duration = 5.0,
+        handler: Callable[[Received[T]], object] | None = None,
+        concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
+    ) -> TypedSubscription[T]: ...
+
+    def subscribe(
+        self,
+        pattern: str | type[Any],
+        below: str = "",
+        *,
+        where: Where | None = None,
+        extra: Extra | None = None,
+        since: Since | None = None,
+        notify: bool = False,
+        watch: bool = False,
+        listen: bool = False,
+        group: str = "",
+        echo: bool = True,
+        policy: Policy = "block",
+        limit: int = 65_536,
+        limit_bytes: int = 16 * MiB,
+        patience: Duration = 5.0,
+        handler: Callable[[Any], object] | None = None,
+        concurrency: int = 1,
+        scope: Scope = "global",
+        wait: Wait | None = None,
+    ) -> Subscription | TypedSubscription[Any]:
+        """Messages whose topic matches: `a/*/c`, `a/**`, or a regular expression `re:a/[0-9]+`.
+
+        ::
+
+            async with bus.subscribe("price/*") as prices:
+                async for message in prices:
+                    print(message.topic, message.payload)
+
+        Of the subscriptions in a `group` one gets each message. When more than `limit` messages or `limit_bytes` bytes
+        wait, `policy` decides; under `block` publishers wait for a consumer that takes messages, and for `patience` seconds
+        for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
+        gives the messages of a protocol, on topics below its prefix.
+
+        With `since` stored messages come first: "all", those of a time back ("1h", a timedelta), from a time on, or behind a
+        position; then live ones without gap or repeat. The last of the backlog is marked, and nothing stored is missed
+        later: a subscription that can't keep up falls behind and catches up.
+
+        `where` are rules on the fields, one for each name, and `extra` says which names there may be beside them; callables
+        are asked here, all else by the broker. What is kept comes first; with `notify` a message of the kind "notify"
+        tells that all of it was handed over, with `watch` one of the kind "withdrawn" that something kept is gone. With
+        `listen` copies of pushes and requests come too, and the subscription takes none itself.
+
+        In a cluster `scope` is "global", "local" for what clients of the same node send alone, or "remote" for what those of
+        the other nodes send. With wait="cluster" it has happened when every node that the broker is linked to knows of it.
+        """
+        check_callable("handler", handler)
+        kind = None if isinstance(pattern, str) else kind_for(pattern)
+        subscription = Subscription(
+            self._core,
+            pattern if isinstance(pattern, str) else kind_for(pattern).pattern(below),
+            rules=compile_where(where, extra),
+            since=encode_since(since),
+            notify=notify,
+            watch=watch,
+            listen=listen,
+            group=group,
+            echo=echo,
+            policy=policy,
+            limit=limit,
+            limit_bytes=limit_bytes,
+            handler=handler if kind is None or handler is None else kind.handler(handler),
+            concurrency=concurrency,
+            drain=self._drain,
+            patience=patience,
+            scope=scope,
+            wait=wait,
+        )
+        return subscription if kind is None else TypedSubscription(subscription, kind)
+
+    @overload
+    def serve(
+        self,
+        topic: str,
+        handler: Responder | None = None,
+        *,
+        ask: Willing | None = None,
+        **options: "Unpack[ServeOptions]",
+    ) -> Service: ...
+
+    @overload
+    def serve(
+        self,
+        topic: type[Declares[T, R]],
+        below: str,
+        /,
+        handler: Callable[[T], R | Awaitable[R] | AsyncGenerator[R, Any]] | None = None,
+        *,
+        ask: Callable[[T], bool | Awaitable[bool]] | None = None,
+        **options: "Unpack[ServeOptions]",
+    ) -> TypedService[T]: ...
+
+    @overload
+    def serve(
+        self,
+        topic: UndeclaredClass[T],
+        below: str,
+        /,
+        handler: Callable[[T], object] | None = None,
+        *,
+        ask: Callable[[T], bool | Awaitable[bool]] | None = None,
+        **options: "Unpack[ServeOptions]",
+    ) -> TypedService[T]: ...
+
+    def serve(
+        self,
+        topic: Any,
+        *more: Any,
+        handler: Any = None,
+        shared: bool = False,
+        ask: Any = None,
+        concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
+    ) -> Service | TypedService[Any]:
+        """Answer the requests on a topic, with what the handler returns or by iterating over them.
+
+        ::
+
+            async with bus.serve("sum", lambda message: sum(message.json())):
+                ...
+
+        A handler that is an async generator replies with each item. Of several `shared` services of a topic one answers, or
+        all do, as the request wants; `ask` is called with a request first and says whether this one is willing.
+        `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler gets and gives typed values.
+
+        In a cluster `scope` is "global", "local" for requests of clients of the same node alone, or "remote" for those of the
+        other nodes. With wait="cluster" it has happened when every node that the broker is linked to knows of it.
+        """
+        if len(more) > (1 if isinstance(topic, str) else 2) or (
+            more and handler is not None and isinstance(topic, str)
+        ):
+            raise TypeError(
+                "serve() takes a topic and a handler, or a protocol, a topic below its prefix and a handler"
+            )
+        if isinstance(topic, str):
+            (handler,) = more or (handler,)
+            return self._serve(topic, handler, shared, ask, concurrency, scope, wait)
+        kind = kind_for(topic)
+        below, handler = (more[0] if more else ""), (more[1] if len(more) > 1 else handler)
+        full = kind.topic(below)
+        answer = None if handler is None else kind.answering(handler)
+        willing = kind.asking(ask) if callable(ask) else ask
+        service = self._serve(full, answer, shared, willing, concurrency, scope, wait)
+        return TypedService(service, kind, lambda error: self._core.report(error, "a request", full))
+
+    def _serve(
+        self,
+        topic: str,
+        handler: Any,
+        shared: bool,  # noqa: FBT001 - as serve() has it
+        ask: Any,
+        concurrency: int,
+        scope: Scope,
+        wait: Wait | None,
+    ) -> Service:
+        return Service(
+            self._core,
+            topic,
+            handler,
+            shared=shared,
+            ask=ask,
+            concurrency=concurrency,
+            drain=self._drain,
+            scope=scope,
+            wait=wait,
+        )
