@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from benchmarks.log import anonymous, append, prepared, rates
 from busway._core import Log
-from busway.broker.folder import LOG
-from busway.broker.streaming import FOLDER
+from busway.broker.streams.folder import LOG
+from busway.broker.streams.manager import FOLDER
 
 from .load import Load
 from .process import Process, ProcessError, Stage, stage

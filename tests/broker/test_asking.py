@@ -5,8 +5,8 @@ The classes with lines of the seed "Server BUS", phase 2, name the line that eac
 
 import pytest
 
-from busway.broker.attempts import Answer, Call
-from busway.broker.providers import FAILURES
+from busway.broker.services.actions import Answer, Call
+from busway.broker.services.providers import FAILURES
 from busway.errors import Code
 from tests.support.asking_bench import ME, TOPIC, Bench, answer, asked, called, error
 

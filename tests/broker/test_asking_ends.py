@@ -1,9 +1,9 @@
 """Requests on shared services: who is set aside after failures, and what ends them. The machine alone."""
 
-from busway.broker.asked import GRACE
-from busway.broker.attempts import Answer, Call
 from busway.broker.flags import END, FIELDS
-from busway.broker.providers import ASIDE, FAILURES
+from busway.broker.services.actions import Answer, Call
+from busway.broker.services.providers import ASIDE, FAILURES
+from busway.broker.services.requests import GRACE
 from busway.errors import Code
 from tests.support.asking_bench import ME, TOPIC, Bench, answer, asked, called, error, named
 

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from busway.broker.asked import GRACE, MARGIN
-from busway.broker.attempts import Answer, Ask, Call, Moved, Off, Terms, Willing
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
-from busway.broker.providers import ASIDE, FAILURES
+from busway.broker.services.actions import Answer, Ask, Call, Moved, Off, Terms, Willing
+from busway.broker.services.providers import ASIDE, FAILURES
+from busway.broker.services.requests import GRACE, MARGIN
 from busway.errors import Code
 from tests.support.asking_bench import ME, TOPIC, Bench, answer, asked, called, error, named
 

@@ -5,9 +5,9 @@ import random
 import msgspec
 import pytest
 
-from busway.broker.asking import Asking
-from busway.broker.attempts import Answer, Ask, Call, Moved, Off, Terms, Willing
 from busway.broker.flags import END, ERROR, PARTIAL
+from busway.broker.services.actions import Answer, Ask, Call, Moved, Off, Terms, Willing
+from busway.broker.services.requests import Asking
 from busway.errors import Code
 
 TOPIC = "sum"

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 import busway
-from busway.broker.channel_frames import join_of
-from busway.broker.replaying import _Since
+from busway.broker.channels.frames import join_of
+from busway.broker.streams.replay import _Since
 from busway.errors import Code
 from tests.support import regular, wire
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until

@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from busway.broker.sharing import Sharing
+from busway.broker.services.driver import Sharing
 from busway.settings import Settings
 
 LINK, REQUESTER = 4, 2

@@ -2,12 +2,8 @@
 
 import pytest
 
-from busway.broker.channel_actions import (
-    Answer,
-    Dead,
-    Deliver,
-)
-from busway.broker.progress import ChannelConfig
+from busway.broker.channels.state.actions import Answer, Dead, Deliver
+from busway.broker.channels.state.progress import ChannelConfig
 from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
 

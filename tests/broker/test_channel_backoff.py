@@ -3,8 +3,8 @@
 import pytest
 
 from busway.backoff import Backoff
-from busway.broker.channel_actions import Dead, Deliver
-from busway.broker.progress import ChannelConfig, Configured
+from busway.broker.channels.state.actions import Dead, Deliver
+from busway.broker.channels.state.progress import ChannelConfig, Configured
 from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
 DELAYS = (1.0, 5.0, 30.0)

@@ -5,19 +5,10 @@ from itertools import pairwise
 import msgspec
 from hypothesis import given, strategies as st
 
-from busway.broker.channel_actions import (
-    Deliver,
-    Read,
-)
-from busway.broker.channels import Channel
-from busway.broker.giving import STRIDE
-from busway.broker.progress import (
-    ChannelConfig,
-    Created,
-    Delivered,
-    Done,
-    rebuild,
-)
+from busway.broker.channels.state.actions import Deliver, Read
+from busway.broker.channels.state.channel import Channel
+from busway.broker.channels.state.dispatch import STRIDE
+from busway.broker.channels.state.progress import ChannelConfig, Created, Delivered, Done, rebuild
 from busway.runs import Runs
 from tests.support.channel_bench import ANNA, Bench, given_to
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from busway.broker.channel_actions import (
+from busway.broker.channels.state.actions import (
     Answer,
     ChannelBusy,
     Delete,
@@ -14,13 +14,7 @@ from busway.broker.channel_actions import (
     SeekFailed,
     TakeDone,
 )
-from busway.broker.progress import (
-    ChannelConfig,
-    Configured,
-    Deleted,
-    Sought,
-    rebuild,
-)
+from busway.broker.channels.state.progress import ChannelConfig, Configured, Deleted, Sought, rebuild
 from busway.errors import Rejected
 from tests.support.channel_bench import ANNA, BOB, CARL, Bench, given_to
 

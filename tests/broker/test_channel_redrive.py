@@ -2,8 +2,8 @@
 
 import pytest
 
-from busway.broker.channel_actions import Action, Dead, Deliver
-from busway.broker.progress import Redriven, rebuild
+from busway.broker.channels.state.actions import Action, Dead, Deliver
+from busway.broker.channels.state.progress import Redriven, rebuild
 from busway.errors import LimitExceeded
 from tests.support.channel_bench import ANNA, BOB, Bench
 
@@ -93,7 +93,7 @@ class TestRedrive:
         assert bench.figure("lag") == 1
 
     def test_there_is_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("busway.broker.channels.REDRIVEN", 2)
+        monkeypatch.setattr("busway.broker.channels.state.channel.REDRIVEN", 2)
         bench = done(10)
         with pytest.raises(LimitExceeded):
             redrive(bench, 1, 3, 5)

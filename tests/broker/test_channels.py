@@ -3,11 +3,7 @@
 import functools
 import operator
 
-from busway.broker.channel_actions import (
-    Answer,
-    Deliver,
-    TakeDone,
-)
+from busway.broker.channels.state.actions import Answer, Deliver, TakeDone
 from tests.support.channel_bench import ANNA, BOB, CARL, Bench, given_to
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import busway
-from busway.broker.progress import Entry
+from busway.broker.channels.state.progress import Entry
 from tests.support.channels import STREAM, info, some, store, stream
 from tests.support.net import PATIENCE, Net, settle, until, within
 

@@ -11,7 +11,7 @@ import pytest
 
 import busway
 from busway import ambient
-from busway.broker.disk_space import DiskSpace
+from busway.broker.storage.disk_space import DiskSpace
 from busway.errors import Code
 from tests.support.net import PATIENCE, eventually, until, within
 

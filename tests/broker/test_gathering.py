@@ -5,8 +5,8 @@ The classes with lines of the seed "Server BUS", phase 2, name the line that eac
 
 import msgspec
 
-from busway.broker.attempts import Answer, Ask, Call
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
+from busway.broker.services.actions import Answer, Ask, Call
 from busway.errors import Code
 from tests.support.asking_bench import ME, Bench, answer, called, error, named
 

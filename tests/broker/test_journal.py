@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from busway import DataFailed, StoreFailed, ambient
-from busway.broker import journal as journal_module, records
-from busway.broker.journal import FILE, Journal, decode, encode
-from busway.broker.progress import (
+from busway.broker.channels import journal as journal_module
+from busway.broker.channels.journal import FILE, Journal, decode, encode
+from busway.broker.channels.state.progress import (
     ChannelConfig,
     Configured,
     Created,
@@ -31,14 +31,15 @@ from busway.broker.progress import (
     States,
     rebuild,
 )
-from busway.broker.records import MAGIC, Damage, Found
+from busway.broker.storage import record_format
+from busway.broker.storage.record_format import MAGIC, Damage, Found
 from tests.support.net import within
 
 CONFIG = ChannelConfig(lease=5.0, topic="orders/*")
 
 
 def scan(content: bytes) -> list[Found[Entry] | Damage]:
-    return list(records.scan(content, decode))
+    return list(record_format.scan(content, decode))
 
 
 def story(channels: int = 3, length: int = 8) -> list[Entry]:
@@ -131,7 +132,7 @@ class TestFormat:
         "body", [["later", 1], ["done", "c", 1, -1, []], ["set", "c", {"lease": -1.0}], 7, b"\xff"]
     )
     def test_a_record_of_another_kind_is_skipped(self, body: object) -> None:
-        damage, good = scan(records.frame(msgspec.msgpack.encode(body)) + encode(Deleted("c")))
+        damage, good = scan(record_format.frame(msgspec.msgpack.encode(body)) + encode(Deleted("c")))
         assert "another kind" in str(damage)
         assert isinstance(good, Found)
 
@@ -546,9 +547,9 @@ class TestDisk:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-import busway.broker.journal as module
-from busway.broker.journal import Journal
-from busway.broker.progress import Created, ChannelConfig, Done
+import busway.broker.channels.journal as module
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.state.progress import Created, ChannelConfig, Done
 
 module._WORTH = 20_000  # so that it is also killed while the file is written anew
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from busway.broker import journal as journal_module
-from busway.broker.journal import Journal
-from busway.broker.progress import ChannelConfig, Created, Done, Entry, States
+from busway.broker.channels import journal as journal_module
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.state.progress import ChannelConfig, Created, Done, Entry, States
 
 SECTOR = 64
 """Small, so that a write has several."""

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import busway
-from busway.broker import pins as pins_module
+from busway.broker.retained import pin_file as pins_module
 from busway.errors import Code
 from busway.fields import compile_where
 from tests.support import wire

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from busway.broker.journal import FILE, Journal, decode
-from busway.broker.progress import ChannelConfig, Created, Deleted, Done, Entry, Stamp, States, rebuild
-from busway.broker.records import scan
+from busway.broker.channels.journal import FILE, Journal, decode
+from busway.broker.channels.state.progress import ChannelConfig, Created, Deleted, Done, Entry, Stamp, States, rebuild
+from busway.broker.storage.record_format import scan
 
 
 class File:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import busway
-from busway.broker import permissions
+from busway.broker.storage import permissions
 from tests.cluster.mirrored import Mirrored
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from busway import DataFailed
-from busway.broker import pinlog, pins as pins_module
-from busway.broker.data import DataFolder
 from busway.broker.flags import PIN
-from busway.broker.pinlog import MAGIC, Damage, Found, Pin, Unpin, encode, scan
-from busway.broker.pins import Pins
+from busway.broker.retained import pin_entries, pin_file as pins_module
+from busway.broker.retained.pin_entries import MAGIC, Damage, Found, Pin, Unpin, encode, scan
+from busway.broker.retained.pin_file import Pins
+from busway.broker.storage.data_folder import DataFolder
 from tests.support.net import within
 
 
@@ -26,7 +26,7 @@ def pin(number: int = 1, topic: str = "t", payload: bytes = b"x", name: str = "n
     return Pin(7, number, name, topic, PIN, 1_700, fields, payload)
 
 
-async def store(pins: Pins, *entries: pinlog.Entry) -> list[OSError | None]:
+async def store(pins: Pins, *entries: pin_entries.Entry) -> list[OSError | None]:
     results: list[OSError | None] = []
     done = asyncio.Event()
 

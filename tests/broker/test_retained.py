@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from busway import InvalidPattern, InvalidRule, _core, matches
 from busway.broker.flags import FIELDS, PIN, POST
-from busway.broker.retained import Kept, Retained, body_of, normal
+from busway.broker.retained.store import Kept, Retained, body_of, normal
 from busway.fields import compile_where
 
 ALICE, BOB = 0xA11CE, 0xB0B

@@ -3,7 +3,7 @@
 import pytest
 
 import busway
-from busway.broker.progress import ChannelState, Created, Done, rebuild
+from busway.broker.channels.state.progress import ChannelState, Created, Done, rebuild
 from tests.support.net import gather
 
 

@@ -5,9 +5,18 @@ from copy import deepcopy
 
 import pytest
 
-from busway.broker.channel_actions import Deliver, Note, Read
-from busway.broker.channels import Channel
-from busway.broker.progress import ChannelConfig, ChannelState, Created, Delivered, Done, Sought, apply, rebuild
+from busway.broker.channels.state.actions import Deliver, Note, Read
+from busway.broker.channels.state.channel import Channel
+from busway.broker.channels.state.progress import (
+    ChannelConfig,
+    ChannelState,
+    Created,
+    Delivered,
+    Done,
+    Sought,
+    apply,
+    rebuild,
+)
 
 ME = (1, 1)
 SIZE = 40

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import busway
-from busway.broker.fences import Fences
+from busway.broker.admission import Fences
 from busway.client.durable.feed import Run, RunFailed
 from busway.errors import Code
 from busway.settings import Identity

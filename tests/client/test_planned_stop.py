@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import busway
-from busway.broker.journal import Journal
-from busway.broker.stores.database import DatabaseStore
+from busway.broker.channels.journal import Journal
+from busway.broker.streams.stores.database import DatabaseStore
 from busway.positions import Position
 from busway.testing import FaultProxy
 from tests.support.channels import STREAM, stream

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import busway
-from busway.broker.records import frame
+from busway.broker.storage.record_format import frame
 from busway.cluster import definition_file, definitions
 from busway.cluster.definition_file import DefinitionFile, Noted
 from busway.cluster.definitions import PORTION, REMEMBERED, REMOVED, Definition, Definitions, portions, read

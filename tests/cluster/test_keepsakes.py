@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from busway.broker.flags import PIN, POST
-from busway.broker.retained import Kept, body_of
+from busway.broker.retained.store import Kept, body_of
 from busway.cluster.keepsakes import All, Drop, Keepsakes, Put, Word, pack, put, read, sum_of, version
 from busway.cluster.node import Stranger
 from tests.cluster.test_mesh import Cluster, cluster

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from busway.broker.progress import rebuild
+from busway.broker.channels.state.progress import rebuild
 from busway.cli import doctor
 from busway.cluster.copying import Copying
 from tests.cluster.mirrored import Mirrored, follows, mirroring, nodes, streams

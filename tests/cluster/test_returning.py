@@ -8,9 +8,9 @@ import pytest
 
 import busway
 from busway import ambient
-from busway.broker.journal import decode
-from busway.broker.progress import ChannelConfig, Created, Done, rebuild
-from busway.broker.records import scan
+from busway.broker.channels.journal import decode
+from busway.broker.channels.state.progress import ChannelConfig, Created, Done, rebuild
+from busway.broker.storage.record_format import scan
 from busway.cluster import returning
 from busway.cluster.mirror_words import Back, Took
 from busway.cluster.remembered import Remembered

@@ -6,7 +6,7 @@ import pytest
 
 from busway import errors
 from busway._core import Log, SimulatedFiles, hold_clock
-from busway.broker.stream import FOREVER
+from busway.broker.streams.stream import FOREVER
 from tests.support.stored import read_all, row
 
 

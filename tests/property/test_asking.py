@@ -3,8 +3,8 @@
 import msgspec
 from hypothesis import given, settings, strategies as st
 
-from busway.broker.attempts import Action, Answer, Ask
 from busway.broker.flags import ERROR, PARTIAL
+from busway.broker.services.actions import Action, Answer, Ask
 from tests.support.asking_bench import TOPIC, Bench
 
 turns = st.lists(

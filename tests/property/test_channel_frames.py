@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 from hypothesis import given, strategies as st
 
-from busway.broker import channel_frames as frames
-from busway.broker.progress import ChannelConfig
+from busway.broker.channels import frames
+from busway.broker.channels.state.progress import ChannelConfig
 from busway.errors import BusError
 
 ANYTHING = st.recursive(

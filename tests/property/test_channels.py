@@ -11,9 +11,29 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from busway.broker.channel_actions import Action, Answer, Dead, Deliver, Gone, Note, NotIdle, Read, Rewound, TakeDone
-from busway.broker.channels import Channel
-from busway.broker.progress import ChannelConfig, Created, Delivered, Done, Entry, Redriven, Sought, rebuild
+from busway.broker.channels.state.actions import (
+    Action,
+    Answer,
+    Dead,
+    Deliver,
+    Gone,
+    Note,
+    NotIdle,
+    Read,
+    Rewound,
+    TakeDone,
+)
+from busway.broker.channels.state.channel import Channel
+from busway.broker.channels.state.progress import (
+    ChannelConfig,
+    Created,
+    Delivered,
+    Done,
+    Entry,
+    Redriven,
+    Sought,
+    rebuild,
+)
 from busway.runs import Runs
 
 LEASE, WORST = 10.0, 3

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import busway
-from busway.broker.channel_frames import Join
-from busway.broker.delivering import Delivering
-from busway.broker.handing import Handing
+from busway.broker.channels.driver import Handing
+from busway.broker.channels.frames import Join
+from busway.broker.channels.manager import Delivering
 from busway.errors import Code
 from busway.testing.simulation.checker.final_read_cluster import strangers
 from busway.testing.simulation.kit.transport import End

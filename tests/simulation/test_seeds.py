@@ -15,9 +15,9 @@ import pytest
 
 import busway
 from busway import ambient
-from busway.broker.journal import Journal
-from busway.broker.keeping import Keeping
-from busway.broker.pulse import Pulse
+from busway.broker.channels.journal import Journal
+from busway.broker.clock import Pulse
+from busway.broker.retained.driver import Keeping
 from busway.broker.session import Session
 from busway.client.channels.channel import Channel
 from busway.client.connection.connection import Connection

@@ -8,9 +8,9 @@ import asyncio
 import sys
 import threading
 
-from busway.broker.stores import ChannelEntry
-from busway.broker.stores.connection import Database
-from busway.broker.stores.database import DatabaseStore
+from busway.broker.streams.stores import ChannelEntry
+from busway.broker.streams.stores.connection import Database
+from busway.broker.streams.stores.database import DatabaseStore
 from tests.stores.kits import Writer
 
 

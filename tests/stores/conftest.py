@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from busway.broker.stores import Store
+from busway.broker.streams.stores import Store
 from tests.stores.kits import DatabaseKit, Kit, postgresql_kit, sqlite_kit
 
 

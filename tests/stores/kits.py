@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Protocol
 
-from busway.broker.stores import Record, Safety, Store
-from busway.broker.stores.connection import Database
-from busway.broker.stores.database import DatabaseStore
+from busway.broker.streams.stores import Record, Safety, Store
+from busway.broker.streams.stores.connection import Database
+from busway.broker.streams.stores.database import DatabaseStore
 from tests.support.postgres import Postgres
 
 DAY = 86_400 * 10**9

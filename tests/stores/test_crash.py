@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from busway.broker.stores import ChannelEntry, Store
+from busway.broker.streams.stores import ChannelEntry, Store
 from tests.stores.kits import DatabaseKit, everything
 
 

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from busway.broker.stores import ChannelEntry, Record, Safety, dialects, schema
-from busway.broker.stores.connection import Database
-from busway.broker.stores.database import DatabaseStore
-from busway.broker.stores.rows import State
+from busway.broker.streams.stores import ChannelEntry, Record, Safety, dialects, schema
+from busway.broker.streams.stores.connection import Database
+from busway.broker.streams.stores.database import DatabaseStore
+from busway.broker.streams.stores.rows import State
 from busway.errors import Closed, DataFailed, StoreFailed
 from tests.stores.kits import DatabaseKit, Writer, everything, sqlite_kit
 from tests.support.postgres import Postgres

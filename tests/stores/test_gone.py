@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, exc
 
-from busway.broker.stores import ChannelEntry, Damage
-from busway.broker.stores.connection import Database
-from busway.broker.stores.database import DatabaseStore
+from busway.broker.streams.stores import ChannelEntry, Damage
+from busway.broker.streams.stores.connection import Database
+from busway.broker.streams.stores.database import DatabaseStore
 from busway.errors import StoreFailed
 from tests.stores.kits import DatabaseKit, Writer, everything, sqlite_kit
 from tests.support.postgres import Postgres

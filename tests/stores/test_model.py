@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as some
 from hypothesis import HealthCheck, given, settings
 
-from busway.broker.stores import Store, TopicUsage, Usage
+from busway.broker.streams.stores import Store, TopicUsage, Usage
 from tests.stores.kits import NOON, DatabaseKit, Kit, Writer, everything, postgresql_kit, sqlite_kit
 from tests.support.postgres import Postgres
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from busway.broker.stores import ChannelEntry, Parked, Published, Store, TopicUsage, Trimmed, Usage
+from busway.broker.streams.stores import ChannelEntry, Parked, Published, Store, TopicUsage, Trimmed, Usage
 from busway.errors import Closed, StoreFailed
 from tests.stores.kits import DAY, NOON, Kit, Writer, everything
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import busway
-from busway.broker.stream import Stream
+from busway.broker.streams.stream import Stream
 from busway.durations import seconds
 from busway.errors import StoreFailed
 from busway.positions import Position

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from busway.broker.progress import ChannelConfig, Configured, Created, Deleted, Delivered, Done, Entry, Sought, rebuild
-from busway.broker.stores import ChannelEntry
-from busway.broker.stores.channels import DatabaseJournal
-from busway.broker.stores.database import DatabaseStore
+from busway.broker.channels.state.progress import (
+    ChannelConfig,
+    Configured,
+    Created,
+    Deleted,
+    Delivered,
+    Done,
+    Entry,
+    Sought,
+    rebuild,
+)
+from busway.broker.streams.stores import ChannelEntry
+from busway.broker.streams.stores.channels import DatabaseJournal
+from busway.broker.streams.stores.database import DatabaseStore
 from busway.errors import StoreFailed
 from tests.broker.test_journal import shown, story
 from tests.stores.kits import DatabaseKit, postgresql_kit, sqlite_kit

@@ -101,7 +101,7 @@ async def test_safety_that_is_changed_holds_for_what_channels_note(
         nonlocal synced
         synced += 1
 
-    monkeypatch.setattr("busway.broker.journal._sync", sync)
+    monkeypatch.setattr("busway.broker.channels.journal._sync", sync)
     async with busway.serve(data=tmp_path) as server, server.connect() as bus:
         await bus.create_stream("s", ["s"], safety="written")
         await bus.publish_many("s", [b"1", b"2"], durable=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import busway
-from busway.broker import fronting
+from busway.broker.streams import database
 from busway.positions import Position, Positions
 from busway.testing import FaultProxy
 from tests.streams.conftest import url_of
@@ -106,8 +106,8 @@ async def test_more_than_the_broker_keeps_in_memory(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database is slower than a publisher, which is made to wait; and a reader far behind reads from the database."""
-    monkeypatch.setattr(fronting, "_KEPT", 1 << 20)
-    monkeypatch.setattr(fronting, "_PENDING", 256 << 10)
+    monkeypatch.setattr(database, "_KEPT", 1 << 20)
+    monkeypatch.setattr(database, "_PENDING", 256 << 10)
     async with Place(kind, tmp_path, url_of(kind, request)) as place:
         stream = await place.make()
         bus, other = await place.connect(), await place.connect()

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from busway.broker.asking import Asking
-from busway.broker.attempts import Action, Answer, Ask, Call, Off
 from busway.broker.flags import ERROR, FIELDS, PARTIAL
+from busway.broker.services.actions import Action, Answer, Ask, Call, Off
+from busway.broker.services.requests import Asking
 from busway.errors import Code
 from busway.settings import Scope
 

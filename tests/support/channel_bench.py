@@ -1,19 +1,8 @@
 """A channel's machine on a bench: a stream that is only numbers, a clock that is moved by hand, notes that survive a crash."""
 
-from busway.broker.channel_actions import (
-    Action,
-    Answer,
-    Deliver,
-    Note,
-    Read,
-)
-from busway.broker.channels import Channel
-from busway.broker.progress import (
-    ChannelConfig,
-    Created,
-    Entry,
-    rebuild,
-)
+from busway.broker.channels.state.actions import Action, Answer, Deliver, Note, Read
+from busway.broker.channels.state.channel import Channel
+from busway.broker.channels.state.progress import ChannelConfig, Created, Entry, rebuild
 from busway.runs import Runs
 
 ANNA, BOB, CARL = (1, 1), (2, 1), (3, 1)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import busway
-from busway.broker import delivering
+from busway.broker.channels import manager
 from busway.errors import Code
 from tests.support import wire
 from tests.support.net import PATIENCE, Net
@@ -286,7 +286,7 @@ async def test_more_at_once_than_a_connection_may_have(net: Net) -> None:
 
 
 async def test_as_many_channels_as_a_stream_may_have(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "CHANNELS", 3)
+    monkeypatch.setattr(manager, "CHANNELS", 3)
     server = await net.serve()
     async with await RawClient.welcomed(server.addresses[0], 5) as raw:
         for number in range(1, 4):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from busway import _core, errors
-from busway.broker import channel_frames
+from busway.broker.channels import frames
 from busway.client.services.errors import described
 from busway.fields import compile_where, encode_fields
 from busway.positions import Position
@@ -491,7 +491,7 @@ def test_the_frames_of_channels() -> None:
         made = session(ALICE, struct.unpack_from("<Q", VECTORS[name].data, 12)[0] - 1)
         made.channel(kind, 9, rest.get(name, b""))
         assert written(made) == VECTORS[name].data
-    join = channel_frames.join_of(rest["channel"])
+    join = frames.join_of(rest["channel"])
     assert (join.stream, join.channel, join.window, join.create, join.start) == (
         "orders",
         "billing",
@@ -499,14 +499,14 @@ def test_the_frames_of_channels() -> None:
         True,
         ("first", None),
     )
-    assert channel_frames.take_of(rest["take"]) == (100, 5.0, False)
-    assert channel_frames.take_of(rest["take-off"]) == 2
-    what = channel_frames.What
+    assert frames.take_of(rest["take"]) == (100, 5.0, False)
+    assert frames.take_of(rest["take-off"]) == 2
+    what = frames.What
     entries = [(what.ACK, 7, 2, 0.0), (what.NACK, 9, 1, 1.5)]
-    assert channel_frames.entries_of(rest["ack"]) == (None, entries)
-    nack = channel_frames.nack_of(rest["nack"])
+    assert frames.entries_of(rest["ack"]) == (None, entries)
+    nack = frames.nack_of(rest["nack"])
     assert (nack.spans, nack.delay, nack.reject, nack.failure.reason) == (((9, 1),), None, True, "no such customer")
-    assert channel_frames.entries_of(bytes(range(16)) + rest["ack"]) == (bytes(range(16)).hex(), entries)
+    assert frames.entries_of(bytes(range(16)) + rest["ack"]) == (bytes(range(16)).hex(), entries)
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 16, 64, 1 << 20])

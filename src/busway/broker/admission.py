@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, __version__
-from busway.broker import events
+from busway.broker.admin import events
 from busway.broker.flags import SHARED, WAIT
 from busway.errors import BusError, Code
 from busway.session_secret import is_secret
@@ -169,3 +169,26 @@ def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
     if seen is not None:
         welcome["seen"] = seen
     return msgspec.msgpack.encode(welcome)
+
+
+_MOST: Final = 65_536
+
+
+class Fences:
+    """The highest generation that each session came with, since the broker started."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._known: dict[int, int] = {}
+
+    def passes(self, session: int, generation: int) -> bool:
+        """Whether no higher generation was here."""
+        return generation >= self._known.get(session, 0)
+
+    def enter(self, session: int, generation: int) -> bool:
+        """This one was let in; whether one of its session was here before."""
+        seen = self._known.pop(session, None) is not None
+        self._known[session] = generation
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+        return seen

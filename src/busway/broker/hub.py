@@ -13,29 +13,34 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from busway import _core, ambient
 from busway._core import Engine
-from busway.broker import admission, delivering, keeping, replaying, services, sharing, streaming
-from busway.broker.channel_frames import Join, Take
-from busway.broker.consumers import Who
-from busway.broker.delivering import Delivering
-from busway.broker.directory import Directory
-from busway.broker.disk_watch import DiskWatch
-from busway.broker.events import Events as Happenings
-from busway.broker.far import Placements, Portion
-from busway.broker.fences import Fences
-from busway.broker.handing import Handing
-from busway.broker.keeping import Keeping
-from busway.broker.pinlog import Pin
-from busway.broker.pins import Pins
-from busway.broker.pulse import Pulse
-from busway.broker.redriving import Letter
-from busway.broker.replaying import Replaying
-from busway.broker.retained import Kept, Key, Version
-from busway.broker.services import Answering
+from busway.broker import admission
+from busway.broker.admin import services
+from busway.broker.admin.events import Events as Happenings
+from busway.broker.admin.services import Answering
+from busway.broker.admin.survey import Answer
+from busway.broker.admission import Fences
+from busway.broker.channels import manager as channels_manager
+from busway.broker.channels.dead_letters.redrive import Letter
+from busway.broker.channels.driver import Handing
+from busway.broker.channels.frames import Join, Take
+from busway.broker.channels.manager import Delivering
+from busway.broker.channels.state.consumers import Who
+from busway.broker.clock import Pulse
+from busway.broker.peers import Placements, Portion
+from busway.broker.retained import driver as retained_driver
+from busway.broker.retained.driver import Keeping
+from busway.broker.retained.pin_entries import Pin
+from busway.broker.retained.pin_file import Pins
+from busway.broker.retained.store import Kept, Key, Version
+from busway.broker.server_list import Directory
+from busway.broker.services import driver as services_driver
+from busway.broker.services.driver import Sharing
 from busway.broker.session import reason
-from busway.broker.sharing import Sharing
-from busway.broker.stream import Stream
-from busway.broker.streaming import Streaming
-from busway.broker.survey import Answer
+from busway.broker.storage.disk_watch import DiskWatch
+from busway.broker.streams import manager as streams_manager, replay
+from busway.broker.streams.manager import Streaming
+from busway.broker.streams.replay import Replaying
+from busway.broker.streams.stream import Stream
 from busway.errors import Code
 from busway.settings import MiB, Settings
 from busway.transport.flow import HIGH_WATER
@@ -293,27 +298,27 @@ class Hub:
             _core.EVENT_HELLO: admission.hello,
             _core.EVENT_SUBSCRIBE: admission.subscribe,
             _core.EVENT_UNSUBSCRIBE: _unsubscribed,
-            _core.EVENT_BEHIND: replaying.behind,
+            _core.EVENT_BEHIND: replay.behind,
             _core.EVENT_ROOM: _room,
-            _core.EVENT_LATER: streaming.later,
+            _core.EVENT_LATER: streams_manager.later,
             _core.EVENT_STORED: _stored,
-            _core.EVENT_CHANNEL: delivering.frame,
-            _core.EVENT_OWN: delivering.own,
+            _core.EVENT_CHANNEL: channels_manager.frame,
+            _core.EVENT_OWN: channels_manager.own,
             _core.EVENT_SERVE: admission.serve,
-            _core.EVENT_UNSERVE: sharing.unserve,
-            _core.EVENT_KEEP: keeping.keep,
-            _core.EVENT_REQUEST: sharing.request,
-            _core.EVENT_CANCEL: sharing.cancel,
-            _core.EVENT_ACCEPT: sharing.accept,
-            _core.EVENT_ANSWER: sharing.answer,
+            _core.EVENT_UNSERVE: services_driver.unserve,
+            _core.EVENT_KEEP: retained_driver.keep,
+            _core.EVENT_REQUEST: services_driver.request,
+            _core.EVENT_CANCEL: services_driver.cancel,
+            _core.EVENT_ACCEPT: services_driver.accept,
+            _core.EVENT_ANSWER: services_driver.answer,
             _core.EVENT_CALL: services.call,
             _core.EVENT_WELCOME: _welcomed,
             _core.EVENT_NODE: _node,
             _core.EVENT_PONG: _pong,
             _core.EVENT_SYNCED: _synced,
             _core.EVENT_CONFLICT: _conflict,
-            _core.EVENT_PROVIDER: sharing.provider,
-            _core.EVENT_ASK: sharing.ask,
+            _core.EVENT_PROVIDER: services_driver.provider,
+            _core.EVENT_ASK: services_driver.ask,
             _core.EVENT_CLOSE: _closed,
             _core.EVENT_FAIL: _failed,
             _core.EVENT_PAUSE: _paused,
@@ -448,7 +453,7 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
 
 
 def _stored(hub: Hub, event: tuple[Any, ...]) -> Events:
-    delivering.stored(hub, event)
+    channels_manager.stored(hub, event)
     if hub.nodes is not None and event[1] in hub.watched:
         hub.nodes.stored(event[1])
     return None

@@ -8,18 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType, TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 from busway import ambient
-from busway.broker import services
-from busway.broker.data import DataFolder
-from busway.broker.doors import Door
+from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
 from busway.broker.hub import Hub, Nodes
-from busway.broker.pinlog import Pin
-from busway.broker.pins import Pins
+from busway.broker.retained.pin_entries import Pin
+from busway.broker.retained.pin_file import Pins
 from busway.broker.session import Session
-from busway.broker.streaming import Changes
+from busway.broker.storage.data_folder import DataFolder
+from busway.broker.streams.manager import Changes
 from busway.checks import check_timeout, check_type
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.durations import Duration
@@ -30,6 +29,24 @@ from busway.store_names import check_stores
 from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
 from busway.transport.interfaces import is_exposed
+
+
+class Door(Protocol):
+    """Made before the server starts, opened when it listens, closed before its clients are told to go."""
+
+    kind: str
+    """Its name among the doors of a server, such as `http`."""
+
+    @property
+    def address(self) -> str:
+        """Where it is reached, real port filled in."""
+
+    async def open(self) -> None:
+        """Let clients in."""
+
+    async def close(self, seconds: float) -> None:
+        """Take no more, tell those that are there, let what waits for them flow out within so many seconds."""
+
 
 log = logging.getLogger("busway.broker")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from busway import ambient
-from busway.broker.stream import Stream
+from busway.broker.streams.stream import Stream
 from busway.cluster.applying import Applying, spec_of
 from busway.cluster.definition_file import DefinitionFile, Noted
 from busway.cluster.definitions import MOST, MOST_KNOWN, Definition, Definitions, noun, portions, read

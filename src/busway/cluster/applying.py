@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from busway.broker.progress import USUAL_SETTINGS
+from busway.broker.channels.state.progress import USUAL_SETTINGS
 from busway.cluster.definitions import Definition
 from busway.errors import Code, Rejected
 from busway.streams import SETTINGS, StreamConfig

@@ -6,7 +6,7 @@ A driver over `parts`, which asks whoever has a part: its node, or a mirror of t
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.far import Portion
+from busway.broker.peers import Portion
 from busway.cluster.parts import FarPart, FarParts
 from busway.errors import Code, Rejected, StoreFailed
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from busway import ambient
 from busway._core import Log
-from busway.broker.data import sync
-from busway.broker.folder import LOG, read, write
-from busway.broker.journal import Journal
-from busway.broker.permissions import make_folder
-from busway.broker.progress import Created, Deleted, Stamp
-from busway.broker.stream import FOREVER, Stream, settings
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.state.progress import Created, Deleted, Stamp
+from busway.broker.storage.data_folder import sync
+from busway.broker.storage.permissions import make_folder
+from busway.broker.streams.folder import LOG, read, write
+from busway.broker.streams.stream import FOREVER, Stream, settings
 from busway.cluster.mirror_words import Noted
 from busway.errors import BusError, DataFailed
 from busway.settings import KiB, MiB

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.progress import Entry
-from busway.broker.stream import Stream
+from busway.broker.channels.state.progress import Entry
+from busway.broker.streams.stream import Stream
 from busway.cluster.auditing import Auditing
 from busway.cluster.copies import Copies, Copy, found
 from busway.cluster.mirror import Mirror, wanted

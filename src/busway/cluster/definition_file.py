@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from busway.broker import data, records
-from busway.broker.record_file import RecordFile
-from busway.broker.records import Damage
+from busway.broker.storage import data_folder, record_format
+from busway.broker.storage.record_file import RecordFile
+from busway.broker.storage.record_format import Damage
 from busway.cluster.definitions import Definition, without_url
 from busway.errors import DataFailed
 
@@ -44,7 +44,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Noted)
 
 def encode(noted: Noted) -> bytes:
     """One record of the file."""
-    return records.frame(_encoder.encode(noted), MAGIC)
+    return record_format.frame(_encoder.encode(noted), MAGIC)
 
 
 def decode(body: bytes) -> Noted:
@@ -85,7 +85,7 @@ class DefinitionFile(RecordFile):
             return []
         noted: dict[str, Noted] = {}
         torn, damage = 0, False
-        for found in records.scan(content, decode, MAGIC):
+        for found in record_format.scan(content, decode, MAGIC):
             if isinstance(found, Damage):
                 self._told(found)
                 torn, damage = (found.size, damage) if found.torn else (torn, True)
@@ -187,7 +187,7 @@ class DefinitionFile(RecordFile):
         try:
             if whole:
                 self._replace(map(encode, noted))
-                data.sync(self.file.parent)
+                data_folder.sync(self.file.parent)
                 self._records, self._look, self._stale = len(noted), max(_WORTH, 2 * len(noted)), False
             else:
                 self._add(b"".join(map(encode, noted)), os.fsync)

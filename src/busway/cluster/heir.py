@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from busway.broker.progress import Entry, rebuild
+from busway.broker.channels.state.progress import Entry, rebuild
 from busway.cluster.copies import Copy
 from busway.cluster.copying import Copying
 from busway.cluster.marks import Mark, Marks

@@ -11,8 +11,8 @@ import msgspec
 
 from busway import ambient
 from busway._core import Block, encode_records
-from busway.broker.consumers import Who
-from busway.broker.progress import Span
+from busway.broker.channels.state.consumers import Who
+from busway.broker.channels.state.progress import Span
 from busway.cluster.node import Node, Stranger
 from busway.cluster.talk import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, Talk
 from busway.settings import MiB

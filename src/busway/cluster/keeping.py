@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busway.broker.flags import PIN, POST
-from busway.broker.retained import Kept, Key, Version
+from busway.broker.retained.store import Kept, Key, Version
 from busway.cluster.keepsakes import All, Drop, Keepsakes, Put, Sum, Word, pack, put, read, sum_of, version
 from busway.cluster.node import Node, Stranger
 from busway.cluster.talk import KEPT, Talk

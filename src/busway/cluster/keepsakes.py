@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from busway.broker.flags import FIELDS, PIN, POST
-from busway.broker.pinlog import MARKS
-from busway.broker.retained import Kept, Key, Version
+from busway.broker.retained.pin_entries import MARKS
+from busway.broker.retained.store import Kept, Key, Version
 from busway.cluster.node import Stranger
 
 MOST: Final = 1_048_576

@@ -13,7 +13,7 @@ import msgspec
 
 from busway import ambient
 from busway._core import Block, Selection, encode_records
-from busway.broker.stream import Stream
+from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node, Stranger
 from busway.cluster.talk import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, Talk
 from busway.cluster.words import Fetch, Fetched, Locate, Located, Part, Parts, Words, read

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from busway import ambient
-from busway.broker.data import replace, sealed, unsealed
+from busway.broker.storage.data_folder import replace, sealed, unsealed
 from busway.cluster.copies import FOLDER, found
 
 log = logging.getLogger("busway.cluster")

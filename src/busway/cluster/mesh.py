@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from busway.broker.channel_frames import Join, Take
-from busway.broker.consumers import Who
-from busway.broker.far import Placements, Portion
-from busway.broker.handing import Handing
-from busway.broker.redriving import Letter
-from busway.broker.retained import Kept, Key, Version
-from busway.broker.stream import Stream
-from busway.broker.survey import Answer
+from busway.broker.admin.survey import Answer
+from busway.broker.channels.dead_letters.redrive import Letter
+from busway.broker.channels.driver import Handing
+from busway.broker.channels.frames import Join, Take
+from busway.broker.channels.state.consumers import Who
+from busway.broker.peers import Placements, Portion
+from busway.broker.retained.store import Kept, Key, Version
+from busway.broker.streams.stream import Stream
 from busway.cluster.actions import Notice
 from busway.cluster.agreeing import Agreeing
 from busway.cluster.borrowing import Borrowing

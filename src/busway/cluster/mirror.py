@@ -6,7 +6,7 @@ A machine, without sockets and clocks; `origin` is the other side. It looks into
 from collections.abc import Iterable
 from typing import Protocol
 
-from busway.broker.progress import Stamp
+from busway.broker.channels.state.progress import Stamp
 from busway.cluster.comparing import Records, agrees, have
 from busway.cluster.mirror_words import (
     PORTION,

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway.broker.progress import Entry, Stamp
+from busway.broker.channels.state.progress import Entry, Stamp
 from busway.cluster.node import Stranger
 from busway.streams import SETTINGS, StreamConfig, check_name
 

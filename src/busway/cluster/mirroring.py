@@ -9,8 +9,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.progress import Stamp
-from busway.broker.stream import Stream
+from busway.broker.channels.state.progress import Stamp
+from busway.broker.streams.stream import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.copying import Copying
 from busway.cluster.mirror_words import (

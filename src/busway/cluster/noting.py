@@ -10,9 +10,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.journal import Journal
-from busway.broker.progress import Delivered, Done, Entry, Redriven, Stamp
-from busway.broker.stream import Stream
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.state.progress import Delivered, Done, Entry, Redriven, Stamp
+from busway.broker.streams.stream import Stream
 from busway.cluster.hearing import Hearing
 from busway.cluster.mirror_words import Heard, Noted, Word
 from busway.errors import StoreFailed

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from busway.broker.lineage import Loss
+from busway.broker.channels.journal_identity import Loss
 from busway.cluster.comparing import Records, ends_in_hole, have, judge, mark, mark_at
 from busway.cluster.mending import Mending, shared
 from busway.cluster.mirror_words import PORTION, Checked, Got, Have, Number, Offer, Part, Tail, Trouble, Want, Word

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.far import Portion
-from busway.broker.stream import takes
+from busway.broker.peers import Portion
+from busway.broker.streams.stream import takes
 from busway.cluster.node import Node, Stranger
 from busway.cluster.talk import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, Talk
 from busway.cluster.words import Fetch, Fetched, Locate, Located, Part, Parts, Words, read

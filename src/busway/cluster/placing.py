@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from busway.broker.far import Placements
-from busway.broker.stream import Stream
+from busway.broker.peers import Placements
+from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
 from busway.cluster.talk import PLACE, PLACED, Talk
 from busway.cluster.words import Place, Placed, Run, read

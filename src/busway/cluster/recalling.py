@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from busway.broker.journal import Journal
-from busway.broker.progress import Entry, Stamp, rebuild
-from busway.broker.stream import Stream
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.state.progress import Entry, Stamp, rebuild
+from busway.broker.streams.stream import Stream
 from busway.cluster.mirror_words import Recall, Recalled, Word
 from busway.cluster.node import Node
 from busway.cluster.origin import Origin, Sending

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from busway.broker.data import replace, sealed, unsealed
+from busway.broker.storage.data_folder import replace, sealed, unsealed
 
 log = logging.getLogger("busway.cluster")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.handing import Notes
-from busway.broker.progress import Entry, rebuild
+from busway.broker.channels.driver import Notes
+from busway.broker.channels.state.progress import Entry, rebuild
 from busway.cluster.mirror_words import Back, Took, Word
 from busway.cluster.remembered import Remembered
 

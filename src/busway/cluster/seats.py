@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Block
-from busway.broker.channel_frames import ACK, CHANNEL, LOST, TAKE, UNCHANNEL, Join, Take, What
-from busway.broker.consumers import Who
-from busway.broker.delivering import elsewhere
-from busway.broker.handing import Handing
+from busway.broker.channels.driver import Handing
+from busway.broker.channels.frames import ACK, CHANNEL, LOST, TAKE, UNCHANNEL, Join, Take, What
+from busway.broker.channels.manager import elsewhere
+from busway.broker.channels.state.consumers import Who
 from busway.cluster.node import Stranger
 from busway.cluster.parts import FarPart, FarParts
 from busway.cluster.shares import shares

@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from busway import ambient
-from busway.broker.events import CLUSTER
+from busway.broker.admin.events import CLUSTER
 from busway.cluster.actions import Notice
 from busway.cluster.node import Node
 

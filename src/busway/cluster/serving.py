@@ -8,9 +8,8 @@ from os import PathLike
 from types import NoneType
 from typing import Any
 
-from busway.broker.doors import Door
 from busway.broker.exposure import Exposure
-from busway.broker.server import Server
+from busway.broker.server import Door, Server
 from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.mesh import Mesh

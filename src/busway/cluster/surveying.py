@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway.broker.channel_frames import OneMessage
-from busway.broker.redriving import Letter, letters_of, look, redrive
-from busway.broker.stream import Stream
-from busway.broker.survey import Answer, own_figures
+from busway.broker.admin.survey import Answer, own_figures
+from busway.broker.channels.dead_letters.redrive import Letter, letters_of, look, redrive
+from busway.broker.channels.frames import OneMessage
+from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node, Stranger
 from busway.cluster.talk import SURVEY, SURVEYED, Talk
 from busway.errors import BusError, Code, LimitExceeded, Rejected, StoreFailed

@@ -7,9 +7,8 @@ from os import PathLike
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.doors import Door
 from busway.broker.exposure import Exposure
-from busway.broker.server import Server
+from busway.broker.server import Door, Server
 from busway.checks import check_type
 from busway.cluster import serving
 from busway.cluster.config import Cluster

@@ -1,0 +1,243 @@
+"""The broker's own services, on topics below `$bus`: requests to them are answered here instead of by a client."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from busway import ambient
+from busway._core import PROTOCOL, Engine, Message
+from busway.broker.admin import channels, streams
+from busway.broker.admin.events import CLUSTER
+from busway.broker.admission import AGENT, limits
+from busway.broker.flags import PIN
+from busway.broker.retained.store import Kept
+from busway.errors import BusError, Code, Rejected
+from busway.settings import KiB
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+MOST: Final = 2**31
+INFO: Final = "$bus/info"
+KEPT: Final = "$bus/kept"
+
+
+class InfoQuestion(msgspec.Struct, frozen=True):
+    """The payload of a request on `$bus/info`: how many connections to list, and from which on."""
+
+    connections: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
+
+
+class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/kept`: which kept messages (rules as in a SUBSCRIBE, base64), from which on, how many."""
+
+    pattern: str = "**"
+    rules: bytes = b""
+    skip: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
+    most: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
+
+
+def register(engine: Engine) -> None:
+    """Have the engine hand over the requests on these topics."""
+    for topic in (*_SERVICES, *_LATER, *_OWN):
+        engine.internal(topic)
+
+
+def call(hub: "Hub", event: tuple[Any, ...]) -> None:
+    """Answer one request, at once or when it is done."""
+    _, conn, number, message = event
+    if (later := _LATER.get(message.topic)) is not None:
+        hub.answering.begin(conn, number, message, later)
+        return
+    if (own := _OWN.get(message.topic)) is not None:
+        session = hub.sessions[conn].session
+        hub.answering.begin(conn, number, message, lambda hub, message: own(hub, message, session))
+        return
+    try:
+        payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
+    except (msgspec.MsgspecError, RecursionError, BusError) as error:
+        hub.engine.reply(conn, number, *refusal(message, error))
+        return
+    hub.engine.reply(conn, number, Code.OK, payload)
+
+
+def refusal(message: Message, error: BusError | msgspec.MsgspecError | RecursionError) -> tuple[int, bytes]:
+    """Code and text for who asked."""
+    if isinstance(error, BusError):
+        return error.code or Code.STORE_FAILED, error.reason.encode()  # what has no code is of the broker's disk
+    return Code.HANDLER_ERROR, f"{message.topic}: {error}".encode()
+
+
+class Answering:
+    """Requests to the broker itself whose answers take more than a moment, such as those that wait for a disk."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, conn: int, number: int, message: Message, service: streams.Service) -> None:
+        task = self._hub.loop.create_task(self._answer(conn, number, message, service), name=f"busway {message.topic}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, conn: int, number: int, message: Message, service: streams.Service) -> None:
+        hub = self._hub
+        session = hub.sessions.get(conn)
+        try:
+            made = await service(hub, message)
+            code, payload = int(Code.OK), made if isinstance(made, bytes) else msgspec.json.encode(made)
+        except (msgspec.MsgspecError, RecursionError, BusError) as error:
+            code, payload = refusal(message, error)
+        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+            hub.unexpected(error, session, message.topic)
+            return
+        # Meanwhile another client may have the number of a connection that has ended.
+        if session is not None and hub.sessions.get(conn) is session:
+            hub.engine.reply(conn, number, code, payload)
+            hub.flush()
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+def info(hub: "Hub", message: Message) -> dict[str, Any]:
+    """What `busway info` shows: the broker, its counters, and its connections."""
+    payload = message.payload
+    question = msgspec.json.decode(payload, type=InfoQuestion) if payload else InfoQuestion()
+    listed = islice(hub.sessions.items(), question.skip, question.skip + question.connections)
+    return overview(hub) | {"connections": [_connection(hub, conn) for conn, _ in listed]}
+
+
+def overview(hub: "Hub") -> dict[str, Any]:
+    """All of that but the connections."""
+    return {
+        "name": hub.name,
+        "guid": hub.guid,
+        "version": AGENT.partition("/")[2],
+        "protocol": PROTOCOL,
+        "time": ambient.time_ns() / 1e9,
+        "uptime": hub.loop.time() - hub.started,
+        "addresses": hub.addresses,
+        "cluster": "" if hub.nodes is None else hub.nodes.name,
+        "servers": hub.settings.servers,
+        "limits": limits(hub.settings),
+        "stats": stats(hub),
+        "kept": hub.keeping.figures(),
+        "shared": hub.sharing.figures(),
+        "storage": "memory" if hub.folder is None else "disk",
+        "disk": hub.disk.figures(),
+        "streams": [stream.figures() for stream in hub.streaming.streams.values()],
+    }
+
+
+def kept(hub: "Hub", message: Message) -> dict[str, Any]:
+    """For tools that only speak requests (others subscribe, as `bus.kept()` does): kept messages in order, as many as fit."""
+    payload = message.payload
+    question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
+    found = hub.keeping.box.select(question.pattern, question.rules)
+    room = hub.settings.frame - KiB
+    listed: list[msgspec.Raw] = []
+    for one in islice(found, question.skip, question.skip + question.most):
+        record = _kept(one)
+        encoded = msgspec.json.encode(record)
+        if len(encoded) > room and not listed:
+            # Too large for any reply: who wants it subscribes.
+            encoded = msgspec.json.encode(record | {"payload": None, "fields": None})
+        room -= len(encoded) + 1
+        if room < 0:
+            break
+        listed.append(msgspec.Raw(encoded))
+    return {"total": len(found), "skip": question.skip, "kept": listed}
+
+
+def _kept(one: Kept) -> dict[str, Any]:
+    payload = one.payload
+    return {
+        "id": f"{one.session:016x}{one.number:016x}",
+        "kind": "pin" if one.flags & PIN else "post",
+        "topic": one.topic,
+        "sender": one.name,
+        "session": f"{one.session:016x}",
+        "time": one.time,
+        "fields": _plain(msgspec.msgpack.decode(one.fields)) if one.fields else {},
+        "size": len(payload),
+        "payload": _text(payload),
+    }
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    """Text as it is, other bytes as {"base64": ...}."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _plain(value: Any) -> Any:
+    """A field's value for JSON; bytes as {"base64": ...}, so that they are no text."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value
+
+
+def stats(hub: "Hub") -> dict[str, Any]:
+    """The engine's counters, those of the sessions, of what is kept and of shared services."""
+    return hub.engine.stats() | {
+        "kept": len(hub.keeping.box),
+        "kept_bytes": hub.keeping.box.bytes,
+        "shared_pending": hub.sharing.asking.pending,
+        "shared_late": hub.sharing.asking.late,
+        "connections": len(hub.sessions),
+        "clients": hub.clients,
+        "refused": hub.refused,
+        "faults": hub.faults,
+        "errors": hub.errors,
+        "doubtful": hub.doubtful,
+        **(hub.nodes.stats() if hub.nodes is not None else {}),
+    }
+
+
+def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
+    session = hub.sessions[conn]
+    figures = hub.engine.connection(conn)
+    slowed = session.paused or figures["aside_bytes"]
+    state = "closing" if session.closing else "slowed" if slowed else "open" if session.accepted else "new"
+    return {
+        "client": session.client,
+        "name": session.name,
+        "transport": session.scheme,
+        "peer": session.peer(),
+        "peer_name": session.peer_name(),
+        "state": state,
+        **figures,
+    }
+
+
+_SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}
+
+
+async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - there is nothing to ask for
+    """What `busway cluster` shows."""
+    return {"cluster": None} if hub.nodes is None else await hub.nodes.figures()
+
+
+async def take_over(hub: "Hub", message: Message) -> dict[str, Any]:
+    """What `busway cluster --take` wants: the payload is a node that never comes again."""
+    if hub.nodes is None:
+        raise Rejected("this broker is in no cluster")
+    return hub.nodes.inherit(bytes(message.payload).decode(errors="replace").strip())
+
+
+_LATER: Final = streams.SERVICES | channels.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/take": take_over}
+_OWN: Final = {"$bus/stored": streams.stored}
+"""Those that are about who asks, by its session."""

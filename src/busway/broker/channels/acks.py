@@ -1,0 +1,129 @@
+"""What consumers say of their messages: done, not done, still at work. Told to the channel, and answered when it is noted."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from busway.broker.channels.driver import Handing
+from busway.broker.channels.frames import MILLI, Entry, Nack, What
+from busway.broker.channels.state.actions import Action, Answer
+from busway.broker.channels.state.consumers import Who
+from busway.broker.channels.state.progress import Span
+from busway.errors import BusError, Code, StoreFailed
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+    from busway.broker.session import Session
+
+_LONGEST: Final = (1 << 31) - 1
+"""The longest lease in milliseconds, and the most messages, that the answer to a renewal has room for."""
+
+
+class Settling:
+    """The acknowledgements of one hub."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self.noting = 0
+        """Acknowledgements that are answered when they are noted."""
+
+    def settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
+        """An ACK: answered when it is noted as safely as the stream promises."""
+        if entries[0].what is What.RENEW:
+            self._renew(who, handing, call)
+            return
+        given = [(one.start, one.many) for one in entries if one.what not in {What.EXTEND, What.LAPSE}]
+        self._check_turn(who, handing, given)
+        self._do(who, handing, call, self._settled(who, handing, entries))
+
+    def fail(self, who: Who, handing: Handing, call: int, nack: Nack) -> None:
+        """A NACK, likewise."""
+        self._check_turn(who, handing, nack.spans)
+        machine, now = handing.machine, handing.now
+        if nack.reject:
+            actions = machine.reject(who, nack.spans, now, failure=nack.failure)
+        else:
+            delay = None if nack.delay is None else nack.delay * MILLI
+            actions = machine.nack(who, nack.spans, delay, now, failure=nack.failure)
+        self._do(who, handing, call, [actions])
+
+    def _check_turn(self, who: Who, handing: Handing, given: Iterable[Span]) -> None:
+        if handing.machine.resting or not self._hub.delivering.standing.is_sure(handing.stream.copied):
+            handing.machine.take_back(who, given)
+            text = "the mirror of this broker may hand it out now; it may be handed out again"
+            raise StoreFailed(f"channel {handing.name!r}: {text}")
+
+    def _do(self, who: Who, handing: Handing, call: int, settled: Iterable[list[Action]]) -> None:
+        good, left = 0, list[Span]()
+        told: asyncio.Future[None] | None = None
+        for actions in settled:
+            for action in actions:
+                if isinstance(action, Answer):
+                    good += action.good
+                    left += action.left
+            told = handing.do(actions) or told
+        if told is None or (told.done() and told.exception() is None):
+            self._answer(who, call, good, left)
+        else:
+            session = self._hub.sessions.get(who[0])
+            self.noting += 1
+            told.add_done_callback(lambda told: self._answer_later(session, who, call, good, left, told))
+
+    def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Iterator[list[Action]]:
+        machine, now = handing.machine, handing.now
+        at = 0
+        while at < len(entries):
+            what, _, _, delay = entries[at]
+            end = at
+            spans: list[Span] = []
+            while end < len(entries) and entries[end].what is what and entries[end].delay == delay:
+                spans.append((entries[end].start, entries[end].many))
+                end += 1
+            at = end
+            if what is What.ACK:
+                yield machine.ack(who, spans, now)
+            elif what is What.EXTEND:
+                yield machine.extend(who, spans, now)
+            elif what is What.LAPSE:
+                yield machine.lapse(who, spans)
+            else:
+                if what is What.RELEASE:
+                    machine.stop(who)  # it is about to leave, and must not be given the same again
+                yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
+
+    def _renew(self, who: Who, handing: Handing, call: int) -> None:
+        """The consumer is alive. The answer has the lease, so that it knows when to renew next, and how many messages it holds."""
+        (answer,) = handing.machine.renew(who, handing.now)
+        assert isinstance(answer, Answer)
+        held = answer.good
+        if self._hub.nodes is not None and who[0] not in self._hub.delivering.outlets:
+            held += self._hub.nodes.renew(who)
+        lease = min(int(handing.machine.config.lease * 1000 + 0.999), _LONGEST)
+        self._hub.delivering.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
+
+    def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:
+        if left:
+            self._hub.delivering.outlet(who).result(who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode())
+        else:
+            self._hub.delivering.outlet(who).result(who, call, Code.OK, good, "")
+
+    def _answer_later(
+        self,
+        session: "Session | None",
+        who: Who,
+        call: int,
+        good: int,
+        left: list[Span],
+        told: "asyncio.Future[None]",
+    ) -> None:
+        self.noting -= 1
+        if session is not None and session.conn < 0:
+            return  # it is gone, and somebody else may have its number
+        error = None if told.cancelled() else told.exception()
+        if isinstance(error, BusError):
+            self._hub.delivering.outlet(who).result(who, call, error.code, 0, error.reason)
+        else:
+            self._answer(who, call, good, left)
+        self._hub.flush()

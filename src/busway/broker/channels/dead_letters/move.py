@@ -1,0 +1,138 @@
+"""Dead letters: stores messages that no consumer of a channel could deal with under the channel's dead-letter topic.
+
+A dead letter keeps payload, sender, time and fields of its message; fields that begin with `dead_` record where it comes from and
+why it died. Each is stored once, also if the broker is killed after storing it and before noting that in the channel's journal.
+"""
+
+import hashlib
+import logging
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+import msgspec
+
+from busway import ambient
+from busway._core import Block
+from busway.broker.channels.dead_letters.stream import DeadStream
+from busway.broker.channels.driver import Handing
+from busway.broker.channels.state.actions import Dead
+from busway.broker.streams.stream import BILLION
+from busway.errors import BusError, Code
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.broker")
+
+_RETRY: Final = 1.0
+_TIMES: Final = 3
+"""The most times that one message becomes a dead letter, so that two channels that read each other's dead letters come to an end."""
+
+FIELDS: Final = frozenset(
+    f"dead_{name}"
+    for name in (
+        *("times", "stream", "channel", "offset", "topic", "deliveries", "reason", "error", "traceback"),
+        *("consumer", "host", "first", "last", "time", "broker", "node", "part", "epoch"),
+    )
+)
+"""The fields that a dead letter has beside those of its message."""
+
+
+class Burying:
+    """Stores the dead letters of all channels of a hub."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._stream = DeadStream(hub)
+        self._tickets = count(1)
+        self._under_way: dict[int, tuple[Handing, int]] = {}
+        """By ticket: the channel of a letter that is being stored, and the offset of its message."""
+        self._failing: WeakSet[Handing] = WeakSet()
+        """Channels whose dead letters can't be stored at the moment."""
+
+    def stop(self) -> None:
+        self._stream.stop()
+
+    def bury(self, handing: Handing, block: Block, dead: Dead) -> None:
+        """Store dead letters for these messages; the channel learns when they are safe, or tries again later."""
+        (start, many), deliveries = dead
+        name, stream = handing.name, handing.stream.config.name
+        if not handing.dead_topic:
+            log.warning("channel %r of stream %r gives up %d messages from offset %d on", name, stream, many, start)
+            handing.do(handing.machine.dead_done(start, handing.now, many))
+            return
+        if (delay := self._stream.missing_for(handing.dead_topic)) is not None:
+            handing.machine.dead_failed(start, delay, handing.now, many)
+            handing.do(())
+            return
+        for offset in range(start, start + many):
+            row = block.get(offset)
+            if row is None:
+                handing.do(handing.machine.skip([(offset, 1)], handing.now))
+                continue
+            _, _, _, topic, payload, packed, sender, _, _, when, _, _ = row
+            found: dict[str, Any] = msgspec.msgpack.decode(packed) if packed else {}
+            times = found.get("dead_times", 0)
+            fields = {name: value for name, value in found.items() if name not in FIELDS}
+            times = times + 1 if isinstance(times, int) else 1
+            if times > _TIMES:
+                log.warning(
+                    "channel %r of stream %r gives up offset %d, which died %d times", name, stream, offset, times
+                )
+                handing.do(handing.machine.dead_done(offset, handing.now))
+                continue
+            fields |= self._recorded(handing, offset) | {
+                "dead_times": times,
+                "dead_stream": stream,
+                "dead_channel": name,
+                "dead_offset": offset,
+                "dead_topic": topic,
+                "dead_deliveries": deliveries,
+                "dead_part": handing.stream.copied or self._hub.guid,
+                "dead_epoch": handing.machine.epoch,
+            }
+            ticket = next(self._tickets)
+            session = self._session(handing, offset)
+            self._under_way[ticket] = handing, offset
+            try:
+                self._hub.engine.store(
+                    ticket, handing.dead_topic, sender, when, session, msgspec.msgpack.encode(fields), payload
+                )
+            except BusError as error:
+                self.told(ticket, error.code, error.reason)
+        log.info("channel %r of stream %r: %d messages to %r", name, stream, many, handing.dead_topic)
+
+    def _recorded(self, handing: Handing, offset: int) -> dict[str, Any]:
+        """Why and when the deliveries failed, as fields."""
+        failure, first, last = handing.machine.deliveries(offset)
+        now, wall = handing.now, ambient.time_ns()
+        times = {"dead_first": first, "dead_last": last}
+        found = {f"dead_{name}": value for name, value in msgspec.structs.asdict(failure).items() if value}
+        found |= {name: wall - int((now - when) * BILLION) for name, when in times.items() if when}
+        return found | {"dead_time": wall, "dead_broker": self._hub.guid, "dead_node": self._hub.name}
+
+    def told(self, ticket: int, code: int, text: str) -> None:
+        """What became of one."""
+        handing, offset = self._under_way.pop(ticket)
+        if handing.over:
+            return
+        if code == Code.OK:
+            if handing in self._failing:
+                self._failing.discard(handing)
+                log.warning("channel %r: messages are moved again to %r", handing.name, handing.dead_topic)
+            handing.do(handing.machine.dead_done(offset, handing.now))
+        else:
+            if handing not in self._failing:
+                self._failing.add(handing)
+                log.warning(
+                    "channel %r: messages can't be moved to %r, and stay with the channel until they can: %s",
+                    *(handing.name, handing.dead_topic, text),
+                )
+            handing.machine.dead_failed(offset, _RETRY, handing.now)
+            handing.do(())
+
+    def _session(self, handing: Handing, offset: int) -> int:
+        """As the session of a publisher: one of its own for each, so that one which was stored already is known."""
+        text = f"{self._hub.guid} {handing.stream.config.name} {handing.name} {handing.machine.epoch} {offset}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) | 1

@@ -1,0 +1,600 @@
+"""All channels of a broker: who consumes which, what their frames ask for, and when something is due."""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway import ambient
+from busway._core import block_records
+from busway.broker.channels import frames
+from busway.broker.channels.acks import Settling
+from busway.broker.channels.dead_letters.move import Burying
+from busway.broker.channels.driver import Handing, Notes
+from busway.broker.channels.frames import Join
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.ownership import Standing
+from busway.broker.channels.sinks import Clients, Outlet
+from busway.broker.channels.state.consumers import Who
+from busway.broker.channels.state.progress import ChannelConfig, ChannelState, Created, Deleted, States
+from busway.broker.streams.stream import Stream, native
+from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected, StoreFailed
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+    from busway.broker.session import Session
+
+log = logging.getLogger("busway.broker")
+
+CHANNELS: Final = 10_000
+"""The most channels a stream may have."""
+_LATEST: Final = (1 << 63) - 1
+
+
+class _NoNotes:
+    """For streams in memory, which end with the broker as their channels do."""
+
+    async def start(self) -> States:
+        return {}
+
+    def __init__(self) -> None:
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._done.set_result(None)
+
+    def write(self, entries: object) -> "asyncio.Future[None]":  # noqa: ARG002, nothing is kept
+        return self._done
+
+    async def stop(self) -> None:
+        pass
+
+    def figures(self) -> dict[str, Any]:
+        return {}
+
+
+class Delivering:
+    """The channels of one hub, by stream and name."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self.channels: dict[int, dict[str, Handing]] = {}
+        """By the number of their stream, and their name."""
+        self.noted: dict[int, Notes] = {}
+        """Where the channels of a stream are noted."""
+        self._consumed: dict[int, dict[int, Handing]] = {}
+        """By connection and the number that the connection has given the channel."""
+        self._joining: dict[Who, int] = {}
+        """Who is about to consume a channel, and the number of the frame that said so."""
+        self._burying = Burying(hub)
+        self._clients = Clients(hub)
+        self.outlets: dict[int, Outlet] = {}
+        """Of connections that are no clients: links to other nodes."""
+        self._taking: dict[tuple[Who, int], Callable[[int], None]] = {}
+        """What is taken here for somebody who takes elsewhere too."""
+        self._alarms: list[tuple[float, int, Handing]] = []
+        self._serial = count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.settling = Settling(hub)
+        self.standing = Standing(self)
+
+    # Streams.
+
+    async def added(self, stream: Stream) -> None:
+        """A stream is there: its channels are where they were."""
+        notes = stream.notes() or _NoNotes()
+        states = await notes.start()
+        self.noted[stream.number] = notes
+        self.channels[stream.number] = {}
+        for state in states.values():
+            if state.config is None:
+                log.warning("channel %r of stream %r has lost its settings", state.channel, stream.config.name)
+                state.config = ChannelConfig()
+            self.wait_for_somebody(self.open(stream, state))
+
+    async def removed(self, stream: Stream) -> None:
+        """A stream is gone, and its channels with it."""
+        for handing in list(self.channels.pop(stream.number, {}).values()):
+            self.end(handing, Code.NO_STREAM, f"the stream {stream.config.name!r} was removed")
+        if (notes := self.noted.pop(stream.number, None)) is not None:
+            await notes.stop()
+
+    async def close(self) -> None:
+        self._burying.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        for notes in self.noted.values():
+            await notes.stop()
+
+    def kill(self) -> None:
+        """Let go of the files, without writing."""
+        for notes in self.noted.values():
+            if isinstance(notes, Journal):
+                notes.close()
+
+    def changed(self, stream: Stream) -> None:
+        """A stream has other settings: what its channels note is as safe as it promises."""
+        if isinstance(notes := self.noted.get(stream.number), Journal):
+            notes.safety = native(stream.config.safety)
+
+    def notes(self, stream: Stream) -> Notes | None:
+        """Where the channels of a stream are noted."""
+        return self.noted.get(stream.number)
+
+    def stored(self, number: int) -> None:
+        """More of a stream is safe."""
+        for handing in self.channels.get(number, {}).values():
+            if handing.consumers:
+                handing.catch_up()
+
+    def trimmed(self, stream: Stream) -> None:
+        """Old messages of a stream are gone."""
+        for handing in self.channels.get(stream.number, {}).values():
+            handing.catch_up()
+
+    def floor(self, stream: Stream, channel: str) -> int | None:
+        """Everything below this offset is done by a channel; None: there is no such channel."""
+        handing = self.channels.get(stream.number, {}).get(channel)
+        return None if handing is None else handing.machine.floor
+
+    # Channels.
+
+    def get(self, stream: str, channel: str) -> Handing:
+        number = self._hub.streaming.get(stream).number
+        if (handing := self.channels.get(number, {}).get(channel)) is None:
+            raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
+        return handing
+
+    def found(self, stream: str, channel: str | None) -> list[Handing]:
+        """One channel of a stream, or all."""
+        if channel is not None:
+            return [self.get(stream, channel)]
+        return list(self.channels.get(self._hub.streaming.get(stream).number, {}).values())
+
+    async def declare(self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
+        """The channel with these settings; made if it is not there."""
+        return await self._declare(self._hub.streaming.get(stream), channel, settings, start)
+
+    async def _declare(self, found: Stream, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
+        stream = found.name
+        if (channels := self.channels.get(found.number)) is None:
+            raise Rejected(f"the stream {stream!r} is being made or removed", code=Code.NO_STREAM)
+        if (handing := channels.get(channel)) is not None:
+            await self.configure(handing, settings)
+            return handing
+        if len(channels) >= CHANNELS:
+            reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
+        config = frames.configured(ChannelConfig(), settings, stream, channel)
+        if self._hub.nodes is not None and not config.delete_on_leave and not found.copied:
+            self._hub.nodes.check_room(f"{stream}/{channel}")
+        floor = await self.place(found, start)
+        if self.channels.get(found.number) is not channels:
+            raise Rejected(f"the stream {stream!r} was removed", code=Code.NO_STREAM)
+        if (handing := channels.get(channel)) is not None:  # somebody else has made it meanwhile
+            await self.configure(handing, settings)
+            return handing
+        state = ChannelState(channel, config, ambient.time_ns() // 1000, floor)
+        told = self.noted[found.number].write([Created(channel, state.epoch, floor, config)])
+        handing = self.open(found, state)
+        self._tell_nodes(handing, start)
+        await told
+        return handing
+
+    async def configure(self, handing: Handing, settings: dict[str, Any]) -> None:
+        machine = handing.machine
+        config = frames.configured(machine.config, settings, handing.stream.config.name, handing.name)
+        if config != machine.config:
+            actions = machine.configure(config, handing.now)
+            handing.configured()
+            self._tell_nodes(handing, None)
+            if (told := handing.do(actions)) is not None:
+                await told
+
+    async def seek(self, handing: Handing, start: tuple[str, Any]) -> int:
+        """Put a channel to another place; its offset."""
+        offset = await self.place(handing.stream, start)
+        handing.catch_up()
+        with self._windows(handing):
+            told = handing.do(handing.machine.seek(offset, handing.now))
+        self._hub.flush()
+        if told is not None:
+            await told
+        return offset
+
+    async def remove(self, handing: Handing) -> None:
+        told = self.forget_channel(handing)
+        if self._hub.nodes is not None and not handing.machine.config.delete_on_leave:
+            self._hub.nodes.channel(handing.stream.name, handing.name, None, None)
+        await told
+
+    def forget_channel(self, handing: Handing) -> "asyncio.Future[None]":
+        self.end(handing, Code.NO_CHANNEL, f"the channel {handing.name!r} was removed")
+        return handing.notes.write([Deleted(handing.name)])
+
+    def _tell_nodes(self, handing: Handing, start: tuple[str, Any] | None) -> None:
+        """The other nodes have it, too, unless it goes with its consumers, who bring it there themselves."""
+        config = handing.machine.config
+        if self._hub.nodes is not None and not config.delete_on_leave and not handing.stream.copied:
+            settings = msgspec.to_builtins(config, builtin_types=(bytes,))
+            self._hub.nodes.channel(handing.stream.name, handing.name, settings, start and elsewhere(start))
+
+    async def place(self, stream: Stream, start: tuple[str, Any]) -> int:
+        """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)), or (message, (offset, id)).
+
+        A place in the part of another node is none here: there the channel begins at the first.
+        """
+        kind, value = start
+        try:
+            if kind == "first":
+                return stream.first
+            if kind == "new":
+                return stream.safe
+            if kind == "offset":
+                return _offset(stream, msgspec.convert(value, int))
+            if kind == "message":
+                offset, id_, guid = msgspec.structs.astuple(msgspec.convert(value, frames.OneMessage))
+                if guid in {"", self._hub.guid}:
+                    return await self._message(stream, offset, id_)
+                return self._elsewhere(stream, kind, guid)
+            if kind in {"position", "near"}:
+                guid, offset = msgspec.convert(value, tuple[str, int])
+                if guid != self._hub.guid:
+                    return self._elsewhere(stream, kind, guid)
+                return _offset(stream, offset) if kind == "position" else min(max(offset, stream.first), stream.safe)
+            moment = msgspec.convert(value, int)
+        except msgspec.MsgspecError as error:
+            raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
+        if kind not in {"time", "ago"}:
+            raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
+        when = moment if kind == "time" else ambient.time_ns() - moment
+        return await stream.find_time(min(max(when, 0), _LATEST))
+
+    def _elsewhere(self, stream: Stream, kind: str, guid: str) -> int:
+        """Where a channel begins here whose place is in the part of another node."""
+        if kind != "near" and (self._hub.nodes is None or not self._hub.nodes.knows(guid)):
+            raise OutOfRange(f"{kind}: the broker {guid}, whose place that is, is not known here")
+        return stream.first
+
+    async def _message(self, stream: Stream, offset: int, id_: str) -> int:
+        """An offset, if the message with this id is there."""
+        _offset(stream, offset)
+        first, _, block = await stream.fetch(offset, 1)
+        if first == offset and block:
+            row = block_records(block)[0]
+            if f"{row[7]:016x}{row[8]:016x}" == id_:
+                return offset
+        raise OutOfRange(f"the message at offset {offset} of stream {stream.config.name!r} is not {id_}")
+
+    def figures(self, number: int) -> list[dict[str, Any]]:
+        """Of the channels of a stream."""
+        return [handing.figures() for handing in self.channels.get(number, {}).values()]
+
+    def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> Handing:
+        """Let a channel begin where it stands. Not whole: the stream may lack its end, so nothing is concluded from where that is."""
+        handing = Handing(
+            self._hub,
+            stream,
+            self.noted[stream.number],
+            state,
+            bury=self._burying.bury,
+            deleted=lambda handing: self.end(handing, Code.NO_CHANNEL, "its last consumer has left"),
+            alarm=self._set_alarm,
+        )
+        self.channels[stream.number][state.channel] = handing
+        if stream.held or (self.standing.resting and not stream.copied):
+            handing.machine.rest()
+        lacks = bool(stream.copied) or stream.unsettled or not whole
+        handing.do(handing.machine.open(stream.first, stream.safe, handing.now, copy=lacks))
+        return handing
+
+    def wait_for_somebody(self, handing: Handing) -> None:
+        """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
+        handing.machine.alone(handing.now + self._hub.settings.grace)
+        self._set_alarm(handing)
+
+    def end(self, handing: Handing, code: Code, text: str) -> None:
+        """Nobody consumes it any more, and nobody can."""
+        handing.end()
+        self.channels.get(handing.stream.number, {}).pop(handing.name, None)
+        for conn, number in list(handing.consumers):
+            self._consumed.get(conn, {}).pop(number, None)
+            self.outlet((conn, number)).ended((conn, number), code, text)
+            if self._hub.nodes is not None and conn not in self.outlets:
+                self._hub.nodes.left((conn, number))
+        handing.consumers.clear()
+
+    def outlet(self, who: Who) -> Outlet:
+        return self.outlets.get(who[0], self._clients)
+
+    def taken(self, who: Who, number: int, got: int) -> None:
+        """A take is over."""
+        if (told := self._taking.pop((who, number), None)) is not None:
+            told(got)
+        else:
+            self.outlet(who).result(who, number, Code.OK, got, "")
+
+    # Frames.
+
+    def frame(self, conn: int, kind: int, number: int, call: int, rest: bytes) -> None:
+        """A CHANNEL, UNCHANNEL, TAKE, ACK or NACK."""
+        try:
+            if kind == frames.CHANNEL:
+                self._begin((conn, number), call, frames.join_of(rest))
+                return
+            if (handing := self._consumed.get(conn, {}).get(number)) is None:
+                if kind == frames.UNCHANNEL:  # it has ended meanwhile, or not begun yet
+                    self._joining.pop((conn, number), None)
+                    self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
+                    return
+                raise Rejected("this connection does not consume that channel", code=Code.NO_CHANNEL)
+            if kind == frames.UNCHANNEL:
+                self._leave((conn, number), handing, lost=rest == frames.LOST)
+                self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
+            elif kind == frames.TAKE:
+                self._take((conn, number), handing, call, frames.take_of(rest))
+            elif kind == frames.NACK:
+                self._nacked((conn, number), handing, call, frames.nack_of(rest))
+            else:
+                self._acked((conn, number), handing, call, rest)
+        except BusError as error:
+            self.outlet((conn, number)).result((conn, number), call, error.code, 0, error.reason)
+
+    def _acked(self, who: Who, handing: Handing, call: int, rest: bytes) -> None:
+        """An ACK: of messages of this broker, or of another one of the cluster."""
+        guid, entries = frames.entries_of(rest)
+        if self._is_here(who, guid):
+            self._settled(who, lambda: self.settling.settle(who, handing, call, entries))
+        elif self._hub.nodes is not None:
+            self._hub.nodes.settle(who, guid or "", call, frames.ACK, rest[frames.GUID :])
+
+    def _nacked(self, who: Who, handing: Handing, call: int, nack: "frames.Nack") -> None:
+        """A NACK, likewise."""
+        if self._is_here(who, nack.broker or None):
+            self._settled(who, lambda: self.settling.fail(who, handing, call, nack))
+        elif self._hub.nodes is not None:
+            rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
+            self._hub.nodes.settle(who, nack.broker, call, frames.NACK, rest)
+
+    def _is_here(self, who: Who, guid: str | None) -> bool:
+        """Whether this broker has stored the messages; StoreFailed if no known one has."""
+        if guid is None or guid == self._hub.guid:
+            return True
+        if self._hub.nodes is None or who[0] in self.outlets:
+            raise StoreFailed(f"the broker {guid}, which has stored it, is not known here; it may be redelivered")
+        return False
+
+    def _settled(self, who: Who, settle: Callable[[], None]) -> None:
+        settle()
+        if self._hub.nodes is not None and who[0] not in self.outlets:
+            self._hub.nodes.settled_here(who)
+
+    def _begin(self, who: Who, call: int, join: Join) -> None:
+        conn, number = who
+        if number in self._consumed.get(conn, {}) or who in self._joining:
+            raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
+        self._check_room(conn)
+        self._joining[who] = call
+        self._spawn(self._join(self._hub.sessions.get(conn), who, call, join))
+
+    def _check_room(self, conn: int) -> None:
+        if conn not in self.outlets and len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
+            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
+
+    async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
+        handing: Handing | None = None
+        try:
+            handing = await self._joined(join)
+            if session is None or session.conn >= 0:
+                self._enter(handing, who, call, join)
+        except BusError as error:
+            if session is None or session.conn >= 0:
+                self.outlet(who).result(who, call, error.code, 0, error.reason)
+        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+            self._hub.unexpected(error, session, "a channel")
+        finally:
+            if self._joining.get(who) == call:
+                del self._joining[who]
+            if handing is not None and not handing.consumers:
+                self.wait_for_somebody(handing)
+            self._hub.flush()
+
+    def _enter(self, handing: Handing, who: Who, call: int, join: Join) -> None:
+        conn, number = who
+        if self._joining.get(who) != call or handing.over:
+            raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
+        self._check_room(conn)  # of those that came at once all had room
+        handing.catch_up()
+        session = self._hub.sessions.get(conn)
+        actions = handing.machine.join(who, join.window, handing.now, "" if session is None else session.name)
+        if self._stopping:
+            handing.machine.stop(who)
+        handing.consumers.add(who)
+        if conn in self.outlets:
+            handing.far.add(who)
+        self._consumed.setdefault(conn, {})[number] = handing
+        if not handing.stream.copied:
+            self._hub.engine.follow_stream(handing.stream.number, yes=True)
+        self.outlet(who).result(who, call, Code.OK, handing.machine.floor, "")
+        if self._hub.nodes is not None and conn not in self.outlets:
+            self._hub.nodes.joined(who, join, handing)
+        handing.do(actions)
+
+    async def _joined(self, join: Join) -> Handing:
+        """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
+        stream = self._stream(join)
+        found = self.channels.get(stream.number, {}).get(join.channel)
+        if found is not None and found.consumers:
+            found.machine.check_free(exclusive=bool(join.settings.get("exclusive")))
+        if join.again and found is not None:
+            return found
+        if join.create:
+            return await self._declare(stream, join.channel, join.settings, join.start)
+        if found is None:
+            raise Rejected(f"the stream {join.stream!r} has no channel {join.channel!r}", code=Code.NO_CHANNEL)
+        await self.configure(found, join.settings)
+        return found
+
+    def _stream(self, join: Join) -> Stream:
+        """That of this broker, or the copy of another one's for which this one stands in."""
+        if not join.part or join.part == self._hub.guid:
+            return self._hub.streaming.get(join.stream)
+        return self.standing.get(join.part, join.stream)
+
+    def _leave(self, who: Who, handing: Handing, *, lost: bool = False, grace: float = 0.0) -> None:
+        self._consumed.get(who[0], {}).pop(who[1], None)
+        for key in [key for key in self._taking if key[0] == who]:
+            del self._taking[key]
+        if self._hub.nodes is not None and who[0] not in self.outlets:
+            self._hub.nodes.left(who, lost=lost)
+        handing.left(who)
+        handing.do(handing.machine.leave(who, handing.now, lost=lost, grace=grace))
+        number = handing.stream.number
+        if not handing.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
+            self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
+
+    def _take(self, who: Who, handing: Handing, call: int, take: "frames.Take | int") -> None:
+        machine = handing.machine
+        if who[0] in self.outlets:
+            handing.far.add(who)
+        elif self._hub.nodes is not None and self._hub.nodes.take(who, call, take):
+            return
+        if isinstance(take, int):
+            handing.do(machine.cancel_take(who, take, handing.now))
+        elif machine.takes(who) >= (most := self._hub.settings.pending):
+            raise LimitExceeded(f"{most} takes wait already", code=Code.TOO_MANY_PENDING)
+        else:
+            handing.do(machine.take(who, call, take.most, take.timeout, handing.now, whole=take.whole))
+
+    def take_here(self, who: Who, number: int, most: int, told: Callable[[int], None]) -> None:
+        """Hand out at once up to so many of this broker's own messages, for a take that others have a part in; how many is told."""
+        handing = self._consumed.get(who[0], {}).get(who[1])
+        if handing is None:
+            told(0)
+            return
+        self._taking[who, number] = told
+        handing.far.add(who)
+        handing.do(handing.machine.take(who, number, most, 0.0, handing.now))
+
+    def in_flight(self, who: Who) -> int:
+        """How many a consumer has."""
+        handing = self._consumed.get(who[0], {}).get(who[1])
+        return 0 if handing is None else handing.machine.in_flight(who)
+
+    def window(self, who: Who, window: int) -> None:
+        """So many of this broker's own messages a consumer may have."""
+        if (handing := self._consumed.get(who[0], {}).get(who[1])) is not None:
+            handing.do(handing.machine.join(who, window, handing.now))
+
+    # Connections.
+
+    def room(self, conn: int) -> None:
+        """There is room again in the outbox of a connection."""
+        if self._stopping:
+            return
+        for number, handing in list(self._consumed.get(conn, {}).items()):
+            handing.do(handing.machine.go_on((conn, number), handing.now))
+
+    def hand_no_more(self) -> None:
+        """The broker is about to stop: who works on a message may acknowledge it, but gets no other one."""
+        self._stopping = True
+        for conn, consumed in self._consumed.items():
+            for number, handing in consumed.items():
+                handing.machine.stop((conn, number))
+
+    def left(self, conn: int) -> None:
+        """A client says that it goes, and so it leaves all its channels."""
+        for number, handing in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), handing)
+
+    def forget(self, conn: int) -> None:
+        """A connection is over: what it had is for the others. If it was lost, its client may come back."""
+        for number, handing in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), handing, lost=True, grace=self._hub.settings.grace)
+        self._consumed.pop(conn, None)
+        for who in [who for who in self._joining if who[0] == conn]:
+            del self._joining[who]
+
+    # Time.
+
+    def deadline(self) -> float | None:
+        """When expire() is to be called next."""
+        while self._alarms and self._alarms[0][0] != self._alarms[0][2].alarm_at:
+            heapq.heappop(self._alarms)
+        return self._alarms[0][0] if self._alarms else None
+
+    def expire(self, now: float) -> None:
+        while (when := self.deadline()) is not None and when <= now:
+            _, _, handing = heapq.heappop(self._alarms)
+            handing.alarm_at = None
+            if handing.over:
+                continue
+            with self._windows(handing):
+                handing.do(handing.machine.expire(now))
+
+    @contextmanager
+    def _windows(self, handing: Handing) -> Iterator[None]:
+        """Consumers of other nodes hear if they have less in flight: those nodes keep their windows, and don't see a lease end."""
+        machine = handing.machine
+        had = {who: machine.in_flight(who) for who in handing.consumers if who[0] in self.outlets}
+        yield
+        for who, before in had.items():
+            if machine.in_flight(who) < before:
+                self.outlet(who).more(who)
+
+    def _set_alarm(self, handing: Handing) -> None:
+        when = handing.machine.deadline()
+        if when is not None and (handing.alarm_at is None or when < handing.alarm_at):
+            handing.alarm_at = when
+            heapq.heappush(self._alarms, (when, next(self._serial), handing))
+            self._hub.pulse.arm()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._hub.loop.create_task(work, name="busway channel")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What the hub's table calls.
+
+    def own(self, ticket: int, code: int, text: str) -> None:
+        """What became of a dead letter."""
+        self._burying.told(ticket, code, text)
+
+
+def elsewhere(start: tuple[str, Any]) -> tuple[str, Any]:
+    """The same place in the parts of a stream that other nodes have, whenever it is looked for."""
+    kind, value = start
+    if kind == "new":
+        return "time", ambient.time_ns()
+    if kind == "ago" and isinstance(value, int):
+        return "time", ambient.time_ns() - value
+    if kind == "position":
+        return "near", value
+    if kind == "message" and isinstance(value, list | tuple) and len(value) > 2:
+        return "near", (value[2], value[0])
+    return start if kind in {"time", "near"} else ("first", None)
+
+
+def _offset(stream: Stream, offset: int) -> int:
+    if not stream.first <= offset <= stream.safe:
+        reason = (
+            f"offset {offset} is not in the stream {stream.config.name!r}, which has {stream.first} to {stream.safe}"
+        )
+        raise OutOfRange(reason)
+    return offset
+
+
+def frame(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.delivering.frame(*event[1:])
+
+
+def own(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.delivering.own(*event[1:])
+
+
+def stored(hub: "Hub", event: tuple[Any, ...]) -> None:
+    hub.delivering.stored(event[1])

@@ -1,0 +1,359 @@
+"""What a channel has read and is not done with: in flight, to be handed out again, waiting for its time, or dying.
+
+In a channel with `order_by`, messages with the same key form a line: only the first of a line is delivered, the others are
+behind it until it is done. Each of them is a run of its own.
+
+A machine for `channels`, without a clock. All of it is in runs of consecutive offsets with the same fate, sorted by offset;
+a run is cut when only a part of it meets another one. What is below the end of the last run and in none is done.
+"""
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+from busway.broker.channels.dead_letters.failures import Failure
+from busway.broker.channels.state.consumers import Consumer, Take
+
+
+class Phase(Enum):
+    FLIGHT = 1
+    """Handed out to its holder until its lease ends."""
+    AGAIN = 2
+    """To be handed out as soon as somebody has room."""
+    LATER = 3
+    """Not before a time: it was published or given back with a delay."""
+    DYING = 4
+    """On its way to the dead-letter topic."""
+    BEHIND = 5
+    """Behind another message with the same key."""
+
+
+FLIGHT, AGAIN, LATER, DYING, BEHIND = Phase
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    start: int
+    end: int
+    phase: Phase
+    holder: Consumer | None
+    deliveries: int
+    until: float
+    """When its lease or its waiting ends."""
+    alarm: float = inf
+    """Its valid place among the alarms."""
+    over: bool = False
+    failure: Failure | None = None
+    """Why its last delivery failed."""
+    first: float = 0.0
+    last: float = 0.0
+    """When it was delivered first, as far as that is known, and last."""
+    lapsed: bool = False
+    """Renewals of its holder do not extend its lease."""
+    key: int | None = None
+    """Of the line that it is in."""
+
+
+class Held:
+    """All runs of a channel, which of them are due again, and when something becomes due."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._runs: list[Run] = []
+        # Sorted by where they began when they came here. One whose beginning was done since keeps its place: nothing lies there.
+        self._again: list[tuple[int, int, Run]] = []
+        self._alarms: list[tuple[float, int, Run | Take]] = []
+        self._serial = 0
+        self._lines: dict[int, deque[Run]] = {}
+        """By key, in order; those that are over leave when they come to the front."""
+        self._tidy = 256
+        self.due = 0
+        """How many messages are to be handed out again."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    @property
+    def first(self) -> int | None:
+        """The lowest offset."""
+        return self._starts[0] if self._starts else None
+
+    def add(
+        self,
+        start: int,
+        end: int,
+        phase: Phase,
+        holder: Consumer | None,
+        deliveries: int,
+        until: float,
+        key: int | None = None,
+    ) -> Run:
+        """Add a run after all others. With a key it is one message, and BEHIND or DYING if there is a line for that key."""
+        assert not self._runs or self._runs[-1].end <= start
+        run = Run(start, end, phase, holder, deliveries, until, key=key)
+        if key is not None:
+            assert end - start == 1
+            self._lines.setdefault(key, deque()).append(run)
+        self._starts.append(start)
+        self._runs.append(run)
+        if until != inf:
+            self.wake(run)
+        return run
+
+    def put_back(self, start: int, end: int, key: int | None = None) -> None:
+        """Messages that were done are to be handed out as if for the first time. None of them is here.
+
+        With a key it is one message. It comes after the first of its line, which may be in flight, and before later ones.
+        """
+        index = bisect_left(self._starts, start)
+        run = Run(start, end, AGAIN, None, 0, inf, key=key)
+        self._starts.insert(index, start)
+        self._runs.insert(index, run)
+        if key is not None and (line := self._lines.setdefault(key, deque())):
+            run.phase = BEHIND
+            line.insert(bisect_left(line, start, lo=1, key=lambda one: one.start), run)
+            return
+        if key is not None:
+            self._lines[key].append(run)
+        self.due += end - start
+        self._queue(run)
+
+    def has_line(self, key: int) -> bool:
+        """Whether a message with this key is held, so that the next one has to be behind it."""
+        return key in self._lines
+
+    # Which ones are meant.
+
+    def pick(self, start: int, end: int, phase: Phase, holder: Consumer | None) -> tuple[list[Run], int]:
+        """The runs of this phase and holder, cut so that they don't reach out of [start, end); how many others are in flight."""
+        index = self._index(start)
+        picked: list[Run] = []
+        elsewhere = 0
+        while index < len(self._starts) and self._starts[index] < end:
+            run = self._runs[index]
+            if run.phase is phase and run.holder is holder:
+                if run.start < start:
+                    run = self._split(index, start)
+                    index += 1
+                if run.end > end:
+                    self._split(index, end)
+                picked.append(run)
+            elif run.phase is FLIGHT:
+                elsewhere += min(run.end, end) - max(run.start, start)
+            index += 1
+        return picked, elsewhere
+
+    def finish(
+        self, start: int, end: int, holder: Consumer | None, pieces: list[tuple[int, int]]
+    ) -> tuple[int, int, int]:
+        """Take out what its holder has in flight and what waits after a delivery; how many of each, and how many others have.
+
+        What was taken out is added to `pieces`.
+        """
+        starts, runs = self._starts, self._runs
+        index = self._index(start)
+        freed = waited = elsewhere = 0
+        while index < len(starts) and starts[index] < end:
+            run = runs[index]
+            low, high = max(run.start, start), min(run.end, end)
+            if run.phase is FLIGHT:
+                if run.holder is not holder or holder is None:
+                    elsewhere += high - low
+                    index += 1
+                    continue
+                freed += high - low
+            elif run.phase is DYING or not run.deliveries:
+                index += 1
+                continue
+            else:
+                waited += high - low
+                if run.phase is AGAIN:
+                    self.due -= high - low
+            pieces.append((low, high))
+            if low > run.start:
+                if high < run.end:
+                    self._split(index, high)
+                run.end = low
+                index += 1
+            elif high < run.end:
+                run.start = starts[index] = high
+                break
+            else:
+                self._end(run)
+                last = index + 1
+                # Its like behind it go with it, so that many small ones cost one deletion.
+                while last < len(starts) and runs[last].end <= end:
+                    run = runs[last]
+                    if run.phase is not FLIGHT or run.holder is not holder or holder is None:
+                        break
+                    freed += run.end - run.start
+                    pieces.append((run.start, run.end))
+                    self._end(run)
+                    last += 1
+                del starts[index:last], runs[index:last]
+        return freed, waited, elsewhere
+
+    def remove(self, run: Run) -> None:
+        index = bisect_left(self._starts, run.start)
+        assert self._runs[index] is run
+        del self._starts[index], self._runs[index]
+        self._gone(run)
+
+    def cut_below(self, offset: int) -> list[Run]:
+        """Take out everything below an offset."""
+        last = bisect_left(self._starts, offset)
+        if last and self._runs[last - 1].end > offset:
+            self._split(last - 1, offset)
+        gone = self._runs[:last]
+        del self._starts[:last], self._runs[:last]
+        for run in gone:
+            self._gone(run)
+        return gone
+
+    def cut_out(self, start: int, end: int) -> list[Run]:
+        """Take out everything in [start, end), whatever its phase."""
+        index = self._index(start)
+        if index < len(self._starts) and self._starts[index] < start:
+            self._split(index, start)
+            index += 1
+        last = bisect_left(self._starts, end)
+        if last > index and self._runs[last - 1].end > end:
+            self._split(last - 1, end)
+        gone = self._runs[index:last]
+        del self._starts[index:last], self._runs[index:last]
+        for run in gone:
+            self._gone(run)
+        return gone
+
+    def delivered(self, start: int, end: int, times: int) -> None:
+        """Everything in [start, end) was handed out so often, at least."""
+        index = self._index(start)
+        while index < len(self._starts) and self._starts[index] < end:
+            run = self._runs[index]
+            if run.start < start:
+                run = self._split(index, start)
+                index += 1
+            if run.end > end:
+                self._split(index, end)
+            run.deliveries = max(run.deliveries, times)
+            index += 1
+
+    def around(self, offset: int, floor: int, cursor: int) -> tuple[int, int]:
+        """The run of offsets around one that is done in which all are done."""
+        index = bisect_right(self._starts, offset)
+        return (
+            self._runs[index - 1].end if index else floor,
+            self._starts[index] if index < len(self._starts) else cursor,
+        )
+
+    # What becomes of them.
+
+    def again(self, run: Run) -> None:
+        """It is to be handed out as soon as possible."""
+        run.phase, run.holder, run.until, run.alarm, run.lapsed = AGAIN, None, inf, inf, False
+        self.due += run.end - run.start
+        self._queue(run)
+
+    def later(self, run: Run, until: float) -> None:
+        run.phase, run.holder, run.until, run.lapsed = LATER, None, until, False
+        self.wake(run)
+
+    def extend(self, run: Run, until: float) -> None:
+        """Its lease ends later."""
+        run.until = until
+        if until != inf:
+            self.wake(run)
+
+    def dying(self, run: Run, until: float = inf) -> None:
+        run.phase, run.holder, run.until, run.alarm = DYING, None, until, inf
+        if until != inf:
+            self.wake(run)
+
+    def next_again(self, most: int) -> Run:
+        """The lowest of those that are due, cut if it is longer than this. The caller gives it another phase."""
+        while (run := heapq.heappop(self._again)[2]).over:
+            pass
+        if run.end - run.start > most:
+            self._split(bisect_left(self._starts, run.start), run.start + most)
+        self.due -= run.end - run.start
+        return run
+
+    # When something is due.
+
+    def wake(self, item: Run | Take) -> None:
+        item.alarm = item.until
+        self._serial += 1
+        heapq.heappush(self._alarms, (item.alarm, self._serial, item))
+        # Most are done long before their time: without this a long lease would keep them all in memory.
+        if len(self._alarms) > self._tidy:
+            self._alarms = [one for one in self._alarms if one[0] == one[2].alarm and not one[2].over]
+            heapq.heapify(self._alarms)
+            self._tidy = 256 + 4 * len(self._alarms)
+
+    def ripe(self, now: float) -> Run | Take | None:
+        """The next one whose time has come."""
+        while (when := self.deadline()) is not None and when <= now:
+            _, _, item = heapq.heappop(self._alarms)
+            item.alarm = inf
+            if item.until <= now:
+                return item
+            if item.until != inf:
+                self.wake(item)  # it was given more time
+        return None
+
+    def deadline(self) -> float | None:
+        """When ripe() has something to do."""
+        while self._alarms and (self._alarms[0][2].over or self._alarms[0][0] != self._alarms[0][2].alarm):
+            heapq.heappop(self._alarms)
+        return self._alarms[0][0] if self._alarms else None
+
+    def _index(self, offset: int) -> int:
+        """Where the first run is that ends behind an offset."""
+        index = bisect_right(self._starts, offset)
+        return index - 1 if index and self._runs[index - 1].end > offset else index
+
+    def _split(self, index: int, at: int) -> Run:
+        """Cut a run in two; the second one."""
+        run = self._runs[index]
+        rest = Run(at, run.end, run.phase, run.holder, run.deliveries, run.until, lapsed=run.lapsed)
+        rest.failure, rest.first, rest.last = run.failure, run.first, run.last
+        run.end = at
+        self._starts.insert(index + 1, at)
+        self._runs.insert(index + 1, rest)
+        if rest.phase is AGAIN:
+            self._queue(rest)
+        elif rest.until != inf:
+            self.wake(rest)
+        return rest
+
+    def _queue(self, run: Run) -> None:
+        self._serial += 1
+        heapq.heappush(self._again, (run.start, self._serial, run))
+        if len(self._again) > 256 + 4 * len(self._runs):
+            self._again = [one for one in self._again if not one[2].over]
+            heapq.heapify(self._again)
+
+    def _gone(self, run: Run) -> None:
+        if run.phase is AGAIN:
+            self.due -= run.end - run.start
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        """A run is not held any more; the next one of its line is due."""
+        run.over = True
+        if run.key is None:
+            return
+        line = self._lines[run.key]
+        while line and line[0].over:
+            line.popleft()
+        if not line:
+            del self._lines[run.key]
+        elif line[0].phase is BEHIND:
+            self.again(line[0])

@@ -1,0 +1,81 @@
+"""What is in the file of pins: entries as MessagePack, each in a record of its own. No file is touched here; `pins` does that."""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from busway.broker.flags import FIELDS, PIN
+from busway.broker.retained.store import Kept, Key, Version, body_of, normal
+from busway.broker.storage import record_format
+from busway.broker.storage.record_format import Damage, Found
+
+MARKS: Final = 65_536
+"""Pins that were taken back, of which that is remembered."""
+MAGIC: Final = b"\xc1BWP"
+
+
+class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
+    """A message that was pinned."""
+
+    session: int
+    number: int
+    name: str
+    topic: str
+    flags: int
+    time: int
+    fields: bytes
+    payload: bytes
+    since: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.topic, normal(self.fields)
+
+    @staticmethod
+    def of(kept: Kept) -> "Pin":
+        what = kept.flags, kept.time, kept.fields, kept.payload
+        return Pin(kept.session, kept.number, kept.name, kept.topic, *what, kept.since)
+
+    def kept(self, client: int) -> Kept:
+        body = body_of(self.time, self.number, self.fields, self.payload)
+        flags = PIN | (FIELDS if self.fields else 0)
+        return Kept(client, self.session, self.name, flags, self.topic, body, since=self.since)
+
+
+class Unpin(msgspec.Struct, frozen=True, array_like=True, tag="unpin"):
+    """The pin with this key was taken back; with a version it is remembered, so that no other node brings an older one back."""
+
+    name: str
+    topic: str
+    fields: bytes
+    version: Version = (0, 0, 0)
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.topic, self.fields
+
+
+Entry: TypeAlias = Pin | Unpin
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+
+
+def encode(entry: Entry) -> bytes:
+    """One record of the file."""
+    return record_format.frame(_encoder.encode(entry), MAGIC)
+
+
+def scan(data: bytes) -> Iterator[Found[Entry] | Damage]:
+    """Everything in a file, in order and without gaps."""
+    return record_format.scan(data, _decode, MAGIC)
+
+
+def _decode(body: bytes) -> Entry:
+    try:
+        entry = _decoder.decode(body)
+        entry.key  # noqa: B018, fields that can't be read are found here
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    return entry

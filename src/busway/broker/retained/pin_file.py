@@ -1,0 +1,197 @@
+"""The pins on disk: a file in the data folder that is only appended to, and written anew when most of it is dead.
+
+One thread writes. Whoever stores something is told once it is on disk, or that it isn't; many that wait share one fsync.
+What is damaged is skipped, told and counted, and the good part is kept. A disk that can't be written makes pins fail, not the
+broker.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from busway.broker.retained import pin_entries
+from busway.broker.retained.pin_entries import Entry, Pin, Unpin
+from busway.broker.retained.store import Key, Version
+from busway.broker.storage import data_folder
+from busway.broker.storage.record_file import RecordFile
+from busway.broker.storage.record_format import Damage, Found
+from busway.settings import MiB
+
+log = logging.getLogger("busway.broker")
+
+Done: TypeAlias = Callable[[OSError | None], object]
+
+FILE: Final = "pins.log"
+_WORTH: Final = MiB
+"""A file smaller than this is not written anew while the broker runs."""
+
+
+class Pins(RecordFile):
+    """The file of pins of one broker. open() and the methods below it run on its thread, the others on the loop."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / FILE)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway pins")
+        self._queue: list[tuple[Entry, Done]] = []
+        self._writing: asyncio.Future[Any] | None = None
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._places: dict[Key, tuple[int, int]] = {}
+        self.marks: dict[Key, Version] = {}
+        """Pins that were taken back, and since when; the oldest ones first."""
+        self._live = 0
+        self._next_look = _WORTH
+        self.refused = 0
+
+    # On the loop.
+
+    async def start(self) -> list[Pin]:
+        """Read the file; the pins in it, in order."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.open)
+
+    def store(self, entry: Entry, done: Done) -> None:
+        """Write this; `done` is called when it is on disk (None) or could not be written."""
+        self._queue.append((entry, done))
+        self._quiet.clear()
+        self._write_next()
+
+    async def stop(self) -> None:
+        """Wait until everything is written, and let go of the file."""
+        await self._quiet.wait()
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.close)
+        self._executor.shutdown(wait=False)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "file": str(self.file),
+            "bytes": self._end,
+            "live_bytes": self._live,
+            "records": len(self._places),
+            "damaged": self.damaged,
+            "damaged_bytes": self.damaged_bytes,
+            "refused": self.refused,
+            "rewritten": self.rewritten,
+        }
+
+    def _write_next(self) -> None:
+        if self._writing is not None:
+            return
+        run = partial(asyncio.get_running_loop().run_in_executor, self._executor)
+        if self._queue:
+            batch, self._queue = self._queue, []
+            self._writing = run(self.append, [entry for entry, _ in batch])
+            self._writing.add_done_callback(partial(self._written, [done for _, done in batch]))
+        elif self._end >= self._next_look and self._live * 2 < self._end:
+            self._writing = run(self.rewrite)
+            self._writing.add_done_callback(partial(self._written, ()))
+        else:
+            self._quiet.set()
+
+    def _written(self, waiting: Sequence[Done], future: "asyncio.Future[list[OSError | None]]") -> None:
+        self._writing = None
+        if (error := future.exception()) is not None:
+            # No error of the disk: those are results. It is ours, so it is told with its traceback.
+            log.error("unexpected error in the file of pins", exc_info=error)
+            results: list[OSError | None] = [OSError(f"unexpected error: {error}")] * len(waiting)
+        else:
+            results = future.result()
+        for done, result in zip(waiting, results, strict=True):
+            done(result)
+        self._write_next()
+
+    # On the thread.
+
+    def open(self) -> list[Pin]:
+        """Read what is there, cut a torn end off, and write anew what has dead or damaged parts."""
+        content = self._content()
+        pins: dict[Key, Pin] = {}
+        torn, damage = 0, False
+        for found in pin_entries.scan(content):
+            if isinstance(found, Damage):
+                self._told(found)
+                torn, damage = (found.size, damage) if found.torn else (torn, True)
+                continue
+            self._indexed(found)
+            pins.pop(found.entry.key, None)
+            if isinstance(found.entry, Pin):
+                pins[found.entry.key] = found.entry
+        self._end = len(content) - torn
+        try:
+            self._mend(torn, damage=damage)
+        except OSError as error:
+            log.warning("%s can't be written (%s): pins will be refused until it can", self.file, error.strerror)
+        return list(pins.values())
+
+    def append(self, entries: list[Entry]) -> list[OSError | None]:
+        """Write them with one fsync, or one by one if that fails: a small one may fit where a large one doesn't."""
+        try:
+            self._append(entries)
+        except OSError as error:
+            if len(entries) > 1:
+                return [result for entry in entries for result in self.append([entry])]
+            self.refused += 1
+            log.warning("a pin could not be written to %s: %s", self.file, error.strerror or error)
+            return [error]
+        return [None] * len(entries)
+
+    def rewrite(self) -> list[OSError | None]:
+        """Write what is alive into a new file and put that in the place of the old one."""
+        try:
+            self._rewrite()
+        except OSError as error:
+            log.warning("%s could not be written anew: %s", self.file, error.strerror or error)
+        self._next_look = max(_WORTH, self._end * 2 if self._live * 2 < self._end else self._end)
+        return []
+
+    def _mend(self, torn: int, *, damage: bool) -> None:
+        self._cut(torn, damage=damage)
+        if self._live < self._end:
+            self._rewrite()
+
+    def _append(self, entries: list[Entry]) -> None:
+        records = [pin_entries.encode(entry) for entry in entries]
+        offset = self._end
+        self._add(b"".join(records), os.fsync)
+        for entry, record in zip(entries, records, strict=True):
+            self._indexed(Found(offset, len(record), entry))
+            offset += len(record)
+
+    def _rewrite(self) -> None:
+        old = self._open_file()
+        places: dict[Key, tuple[int, int]] = {}
+
+        def alive() -> Iterator[bytes]:
+            end = 0
+            for key, (offset, size) in self._places.items():
+                record = os.pread(old, size, offset)
+                if not isinstance(next(pin_entries.scan(record), None), Found):
+                    self._told(Damage(offset, size, False, "a record that could be read before"))
+                    continue
+                places[key] = end, len(record)
+                end += len(record)
+                yield record
+
+        self._replace(alive())
+        self._live, self._places = self._end, places
+        data_folder.sync(self.file.parent)
+
+    def _indexed(self, found: Found[Entry]) -> None:
+        key = found.entry.key
+        self._forget(key)
+        if isinstance(found.entry, Pin) or any(found.entry.version):
+            self._places[key] = found.offset, found.size
+            self._live += found.size
+        if isinstance(found.entry, Unpin) and any(found.entry.version):
+            self.marks[key] = found.entry.version
+            while len(self.marks) > pin_entries.MARKS:
+                self._forget(next(iter(self.marks)))
+
+    def _forget(self, key: Key) -> None:
+        self.marks.pop(key, None)
+        if old := self._places.pop(key, None):
+            self._live -= old[1]

@@ -1,0 +1,461 @@
+"""Requests on shared services: who is asked, who gets the request, and what the requester is told.
+
+A machine: it is told what happened and when, and hands back what is to be done. `sharing` drives it. Every request ends
+with exactly one answer without PARTIAL, unless its requester goes or cancels it first. A request for one reply has at most
+one provider at work at a time, apart from those that were given up because they took too long. A gathered request leaves
+nobody out silently: who is not heard of by a reply, and has not said that it is unwilling, is named in an error.
+
+Another node stands for all its clients that share in a service. It comes after the clients of this one, is asked and called as
+they are, and does the same with its own; a request that came from a node goes to clients alone.
+"""
+
+from collections import deque
+from itertools import count
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from busway.broker.deadlines import Alarms
+from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
+from busway.broker.services.actions import (
+    Action,
+    Answer,
+    Ask,
+    Attempt,
+    Call,
+    Failure,
+    Moved,
+    Off,
+    Phase,
+    Request,
+    Terms,
+    Willing,
+    error,
+    failed,
+    is_map,
+    late,
+)
+from busway.broker.services.providers import Provider, Providers
+from busway.errors import Code
+from busway.settings import Scope
+
+MARGIN: Final = 1.0
+"""Seconds that another node has beyond what each of its providers has: for the way, and to tell that it tries the next."""
+GRACE: Final = 1.0
+"""Seconds beyond its own limit after which a requester that has not cancelled is told: it has given up by itself, unless it is lost."""
+
+
+class Asked:
+    """All requests that are under way, and the providers of their services."""
+
+    def __init__(self, *, each: float, size: int) -> None:
+        self._each = each
+        self._size = size
+        self._calls = count(1)
+        self._requests: dict[int, dict[int, Request]] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._bytes: dict[int, int] = {}
+        self._alarms: Alarms[Attempt | Request] = Alarms()
+        self._offs: list[Off] = []
+        self.providers = Providers()
+        self.pending = 0
+        self.late = 0
+
+    def take_offs(self) -> list[Off]:
+        """What other nodes need not go on with, since this was asked last."""
+        offs, self._offs = self._offs, []
+        return offs
+
+    def deadline(self) -> float | None:
+        """When expire() is to be called next."""
+        return self._alarms.first()
+
+    # Their beginning and their end.
+
+    def _enter(self, request: Request) -> str | None:
+        """Into the books; or why not."""
+        conn, own = request.conn, self._requests.get(request.conn, {})
+        held = self._bytes.get(conn, 0) + len(request.frame)
+        if held > self._size and own:
+            return f"the requests in flight would have {held} bytes, {self._size} are the limit"
+        self._requests.setdefault(conn, {})[request.number] = request
+        self._bytes[conn] = held
+        self.pending += 1
+        if request.deadline < inf:
+            self._wake(request)
+        return None
+
+    def _attempt(self, request: Request, provider: Provider, now: float) -> Attempt:
+        call = next(self._calls)
+        attempt = Attempt(call, request, provider, Phase.ASKED, now, inf)
+        self._attempts[call] = request.attempts[call] = attempt
+        request.tried.add(provider)
+        provider.tried(call)
+        self._give_time(attempt, now)
+        return attempt
+
+    def _give_time(self, attempt: Attempt, now: float) -> None:
+        asleep = attempt.deadline == inf
+        before, attempt.deadline = attempt.deadline, now + attempt.request.each + MARGIN * attempt.provider.far
+        if asleep or attempt.deadline < before:
+            self._wake(attempt)
+
+    def _end(self, attempt: Attempt, now: float, *, good: bool | None = None) -> None:
+        attempt.over = True
+        if attempt.provider.far and not attempt.settled:
+            self._offs.append(Off(attempt.provider.conn, attempt.call))
+        del self._attempts[attempt.call]
+        del attempt.request.attempts[attempt.call]
+        provider = attempt.provider
+        if attempt.phase is Phase.AT_WORK:
+            provider.ends(attempt.began, now)
+        provider.over(attempt.call, now, good=good)
+        self.providers.tidy(provider)
+
+    def _close(self, request: Request, now: float) -> None:
+        """The request is over; whatever else is said about it comes too late."""
+        if request.over:
+            return
+        request.over = True
+        for attempt in list(request.attempts.values()):
+            self._end(attempt, now)
+        own = self._requests[request.conn]
+        del own[request.number]
+        self._bytes[request.conn] -= len(request.frame)
+        if not own:
+            del self._requests[request.conn], self._bytes[request.conn]
+        self.pending -= 1
+
+    def _wake(self, item: Attempt | Request) -> None:
+        self._alarms.add(item, len(self._attempts) + self.pending)
+
+
+class Asking(Asked):
+    """What becomes of requests on shared services."""
+
+    # What happens.
+
+    def request(
+        self,
+        conn: int,
+        number: int,
+        topic: str,
+        frame: bytes,
+        now: float,
+        *,
+        gather: bool = False,
+        each: float = 0.0,
+        limit: float = 0.0,
+        scope: Scope = "global",
+        far: bool = False,
+    ) -> list[Action]:
+        """A new request. `each` is the time for one provider (0: the setting), `limit` that for everything (0: none).
+
+        The requester keeps its limit itself, and wants to hear of those who failed it when all are gathered. Otherwise the broker
+        only tidies up, a while later: or it would answer at the very moment at which the requester gives up.
+        """
+        if (asked := self._requests.get(conn, {}).get(number)) is not None:
+            assert asked.asking, "the engine lets no number be used twice"
+            asked.asking, asked.begun, asked.deadline = False, False, inf
+            return self._begin(asked, now)
+        deadline = now + limit + (0.0 if gather else GRACE) if limit > 0 else inf
+        each = each if each > 0 else self._each
+        request = Request(conn, number, topic, frame, gather, each, limit, deadline, scope=scope, far=far)
+        if (text := self._enter(request)) is not None:
+            return [error(conn, number, Code.TOO_MANY_PENDING, text)]
+        return self._begin(request, now)
+
+    def ask(self, conn: int, number: int, topic: str, frame: bytes, now: float) -> list[Action]:
+        """Another node wants to know whether somebody here would take a request, which comes with the same number then."""
+        if number in self._requests.get(conn, {}):
+            return []
+        request = Request(conn, number, topic, frame, False, self._each, 0.0, inf, far=True, asking=True)
+        if self._enter(request) is not None:
+            return [Willing(conn, number, Code.REFUSED)]
+        return self._begin(request, now)
+
+    def terms(self, conn: int, number: int, each: float, now: float) -> None:
+        """How long each provider may take, of a request that has just come from another node."""
+        request = self._requests.get(conn, {}).get(number)
+        if request is None or not 0 < each < inf:
+            return
+        request.each = each
+        for attempt in request.attempts.values():
+            if attempt.phase is not Phase.WILLING:
+                self._give_time(attempt, now)
+
+    def moved(self, conn: int, call: int, now: float) -> None:
+        """Another node has gone on to the next of its providers."""
+        attempt = self._attempts.get(call)
+        if attempt is not None and attempt.provider.conn == conn and attempt.phase is not Phase.WILLING:
+            self._give_time(attempt, now)
+
+    def cancel(self, conn: int, number: int, now: float) -> None:
+        """The requester no longer waits."""
+        if request := self._requests.get(conn, {}).get(number):
+            self._close(request, now)
+
+    def accepted(self, conn: int, call: int, now: float, *, willing: bool) -> list[Action]:
+        """A provider's answer to an Ask. One that comes when the request is over is of no interest."""
+        attempt = self._attempts.get(call)
+        if attempt is None or attempt.provider.conn != conn or attempt.phase is not Phase.ASKED:
+            return []
+        request = attempt.request
+        if not willing:
+            attempt.settled = True
+            self._end(attempt, now)
+            return self._go_on(request, now)
+        attempt.phase, attempt.deadline = Phase.WILLING, inf
+        if request.gather:
+            return self._on(request, *self._call(attempt, now))
+        request.willing.append(attempt)
+        return self._go_on(request, now)
+
+    def answered(
+        self, conn: int, call: int, flags: int, code: int, fields: bytes, payload: bytes, now: float
+    ) -> list[Action]:
+        """A provider's reply."""
+        attempt = self._attempts.get(call)
+        if attempt is None or attempt.provider.conn != conn or attempt.phase is not Phase.AT_WORK:
+            self.late += 1
+            return []
+        request, far = attempt.request, attempt.provider.far
+        attempt.settled = not flags & PARTIAL
+        if request.gather and not is_map(fields):
+            return self._failed(
+                attempt, Failure(Code.HANDLER_ERROR, b"", b"the reply has fields that can't be read"), now, good=False
+            )
+        if flags & ERROR and far and request.gather and (fields or flags & PARTIAL):
+            # Of one of the clients there, who is named if its reply came as far as here.
+            return self._failed_there(attempt, flags & PARTIAL, code, fields, payload, now)
+        if flags & ERROR:
+            attempt.settled = True
+            if far and code == Code.NO_RESPONDERS:
+                self._end(attempt, now, good=True)
+                return self._go_on(request, now)
+            # To decline is no fault of the provider, and a node that answers works.
+            good = True if far else None if code == Code.REFUSED else False
+            return self._failed(attempt, Failure(code or Code.HANDLER_ERROR, fields, payload), now, good=good)
+        if flags & PARTIAL:
+            # More is promised, so its time begins anew.
+            self._give_time(attempt, now)
+            return [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
+        self._end(attempt, now, good=True)
+        if not request.gather or not request.attempts:
+            self._close(request, now)
+            return [self._reply(request, attempt.provider, flags & END, 0, fields, payload)]
+        return [] if flags & END else [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
+
+    def undeliverable(self, call: int, now: float, *, gone: bool) -> list[Action]:
+        """An Ask or Call could not be handed over. `gone`: since the connection ends, of which `gone()` will tell."""
+        attempt = self._attempts.get(call)
+        if attempt is None:
+            return []
+        attempt.settled = True
+        if gone:
+            text = f"the connection of {attempt.provider.name} ended before it had the request"
+            return self._failed(attempt, Failure(Code.SERVICE_GONE, b"", text.encode()), now, good=None)
+        size = len(attempt.request.frame)
+        why = f"doesn't keep up, or takes no message of {size} bytes" if attempt.provider.far else "doesn't keep up"
+        text = f"the service {attempt.request.topic!r} of {attempt.provider.name} {why}"
+        return self._failed(attempt, Failure(Code.TOO_MANY_PENDING, b"", text.encode()), now, good=None)
+
+    def leave(self, conn: int, service: int, now: float) -> list[Action]:
+        """A client gives a service up. It finishes what it has, and is asked no more."""
+        provider = self.providers.leave(conn, service)
+        if provider is None:
+            return []
+        actions: list[Action] = []
+        for call in sorted(provider.attempts):
+            attempt = self._attempts.get(call)
+            if attempt is not None and attempt.phase is not Phase.AT_WORK:
+                self._end(attempt, now)
+                actions += self._go_on(attempt.request, now)
+        return actions
+
+    def gone(self, conn: int, now: float) -> list[Action]:
+        """A connection has ended: what it asked for is stopped, what it was to do is given to others."""
+        for request in list(self._requests.get(conn, {}).values()):
+            self._close(request, now)
+        actions: list[Action] = []
+        for provider in self.providers.gone(conn):
+            for call in sorted(provider.attempts):
+                if (attempt := self._attempts.get(call)) is None:
+                    continue
+                attempt.settled = True
+                done = "replied" if attempt.phase is Phase.AT_WORK else "said whether it is willing"
+                text = f"the connection of {provider.name} ended before it {done}"
+                failure = Failure(Code.SERVICE_GONE, b"", text.encode())
+                actions += self._failed(attempt, failure, now, good=False)
+        return actions
+
+    def expire(self, now: float) -> list[Action]:
+        """What follows from the time that has passed."""
+        actions: list[Action] = []
+        while (item := self._alarms.due(now)) is not None:
+            if isinstance(item, Request):
+                actions += self._out_of_time(item, now)
+            else:
+                text = late(item, f"{item.request.each:g} s")
+                actions += self._failed(item, Failure(Code.SERVICE_GONE, b"", text), now, good=False)
+        return actions
+
+    # What follows from it.
+
+    def _begin(self, request: Request, now: float) -> list[Action]:
+        actions = self._gather(request, now) if request.gather else self._go_on(request, now)
+        request.begun = True
+        return actions
+
+    def _go_on(self, request: Request, now: float) -> list[Action]:
+        """Find the next one, if nobody is at work; the end if there is nobody left."""
+        if request.gather:
+            return [] if request.attempts else [self._nobody_left(request, now)]
+        if request.promised and request.asking:
+            return []
+        if any(one.phase is Phase.AT_WORK for one in request.attempts.values()):
+            return []
+        left = [one for one in self._for(request) if one not in request.tried and one.free(now)]
+        near = [one for one in left if not one.far]
+        # Other nodes follow when nobody here is left, who has not said yet whether it is willing included.
+        for some in (near, [one for one in left if one.far]):
+            plain = [one for one in some if not one.asks]
+            if plain and request.asking:
+                return [self._promise(request, now)]
+            if plain:
+                provider = min(plain, key=lambda one: one.load(now))
+                return self._on(request, *self._call(self._attempt(request, provider, now), now))
+            request.willing = deque(one for one in request.willing if not one.over)
+            if request.willing and request.asking:
+                return [self._promise(request, now)]
+            if request.willing:
+                return self._on(request, *self._call(request.willing.popleft(), now))
+            if request.attempts:
+                return []  # somebody has not said yet whether it is willing
+            if some:
+                return self._on(request, *(ask for one in some for ask in self._ask(self._attempt(request, one, now))))
+        return [self._nobody_left(request, now)]
+
+    def _for(self, request: Request) -> list[Provider]:
+        return [one for one in self.providers.of(request.topic) if request.may_go_to(one)]
+
+    def _on(self, request: Request, *actions: Action) -> list[Action]:
+        """These are the next steps of a request; a node that waits for it is told."""
+        told = [Moved(request.conn, request.number)] if request.far and request.begun else []
+        return [*actions, *told]
+
+    def _promise(self, request: Request, now: float) -> Willing:
+        """Somebody would take it; so it is kept for a while, for the node to come back."""
+        request.promised, request.deadline = True, now + request.each
+        self._wake(request)
+        return Willing(request.conn, request.number, Code.OK)
+
+    def _gather(self, request: Request, now: float) -> list[Action]:
+        """Everybody who is willing gets it."""
+        actions: list[Action] = []
+        aside: list[Answer] = []
+        for provider in self._for(request):
+            if provider.free(now):
+                attempt = self._attempt(request, provider, now)
+                # A node asks its clients itself.
+                asks = provider.asks and not provider.far
+                actions += self._ask(attempt) if asks else self._call(attempt, now)
+            else:
+                text = f"{provider.name} is set aside after {provider.failures} failures"
+                aside.append(self._reply(request, provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", text.encode()))
+        if actions:
+            return [*actions, *aside]
+        return [*self._last(request, aside, now)] if aside else [self._nobody_left(request, now)]
+
+    def _ask(self, attempt: Attempt) -> list[Action]:
+        request, provider = attempt.request, attempt.provider
+        request.asked += 1
+        ask = Ask(provider.conn, provider.service, attempt.call, request.conn, request.topic, request.frame)
+        return [ask, *self._terms(attempt)]
+
+    def _call(self, attempt: Attempt, now: float) -> list[Action]:
+        request, provider = attempt.request, attempt.provider
+        if attempt.phase is Phase.WILLING:
+            self._give_time(attempt, now)
+        attempt.phase, attempt.began = Phase.AT_WORK, now
+        provider.begins(now)
+        call = Call(provider.conn, provider.service, attempt.call, request.conn, request.topic, request.frame)
+        return [call, *self._terms(attempt)]
+
+    def _terms(self, attempt: Attempt) -> list[Terms]:
+        if not attempt.provider.far:
+            return []
+        return [Terms(attempt.provider.conn, attempt.call, attempt.request.each)]
+
+    def _failed(self, attempt: Attempt, failure: Failure, now: float, *, good: bool | None) -> list[Action]:
+        """One who was at work gives no good answer, or one who was asked none at all."""
+        request, at_work = attempt.request, attempt.phase is Phase.AT_WORK
+        self._end(attempt, now, good=good)
+        if request.gather:
+            told = self._reply(request, attempt.provider, ERROR | PARTIAL, *failure)
+            return [told] if request.attempts else [*self._last(request, [told], now)]
+        if not at_work:
+            return self._go_on(request, now)
+        if request.spoken:
+            self._close(request, now)
+            return [self._reply(request, attempt.provider, ERROR, *failure)]
+        request.error = failure._replace(payload=failure.payload.decode(errors="replace").encode())
+        return self._go_on(request, now)
+
+    def _failed_there(
+        self, attempt: Attempt, partial: int, code: int, fields: bytes, payload: bytes, now: float
+    ) -> list[Action]:
+        """One of the clients of another node gives no good answer; that node goes on, or has done."""
+        request = attempt.request
+        told = self._reply(request, attempt.provider, ERROR | PARTIAL, code, fields, payload)
+        if partial:
+            self._give_time(attempt, now)
+            return [told]
+        self._end(attempt, now, good=True)
+        return [told] if request.attempts else [*self._last(request, [told], now)]
+
+    def _out_of_time(self, request: Request, now: float) -> list[Action]:
+        """The requester's own limit is over. That those at work took longer than this one allowed is no fault of theirs."""
+        if request.asking:
+            self._close(request, now)  # the node has chosen somebody else
+            return []
+        time = f"the {request.limit:g} s that the requester gave"
+        if request.gather:
+            names = [
+                self._reply(request, one.provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", late(one, time))
+                for one in request.attempts.values()
+            ]
+            return [*self._last(request, names, now)]
+        self._close(request, now)
+        failure = request.error or Failure(Code.SERVICE_GONE, b"", f"no answer within {time}".encode())
+        return [failed(request.conn, request.number, failure)]
+
+    def _last(self, request: Request, answers: list[Answer], now: float) -> list[Answer]:
+        """Make these the end of the request."""
+        self._close(request, now)
+        return [*answers[:-1], answers[-1]._replace(flags=answers[-1].flags & ~PARTIAL)]
+
+    def _nobody_left(self, request: Request, now: float) -> Answer | Willing:
+        self._close(request, now)
+        if request.asking:
+            return Willing(request.conn, request.number, Code.REFUSED)
+        if request.gather and request.spoken:
+            return Answer(request.conn, request.number, END, 0, b"", b"")
+        if request.error is not None:
+            return failed(request.conn, request.number, request.error)
+        aside = sum(not one.free(now) for one in self._for(request))
+        text = f"nobody is willing to answer {request.topic!r}: {request.asked} asked, {aside} set aside after failures"
+        return error(request.conn, request.number, Code.NO_RESPONDERS, text)
+
+    def _reply(
+        self, request: Request, provider: Provider, flags: int, code: int, fields: bytes, payload: bytes
+    ) -> Answer:
+        request.spoken = True
+        if request.gather and not flags & END:
+            values: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
+            # Another node has said already who of its clients it is.
+            fields = msgspec.msgpack.encode(
+                {".id": provider.name} | values if provider.far else values | {".id": provider.name}
+            )
+        return Answer(request.conn, request.number, flags | (FIELDS if fields else 0), code, fields, payload)

@@ -1,0 +1,106 @@
+"""Watches the free space of the disk with the data folder, and has the logs on it refuse new messages while there is too little. A driver."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from busway import ambient
+from busway.broker.admin.events import DISK
+from busway.broker.storage.disk_space import DiskSpace, shown
+from busway.errors import BusError
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+    from busway.broker.streams.stream import Stream
+
+log = logging.getLogger("busway.broker")
+
+_EVERY: Final = 1.0
+
+
+class DiskWatch:
+    """The watch of one hub; without a data folder it does nothing."""
+
+    def __init__(self, hub: "Hub", folder: Path | None) -> None:
+        self._hub = hub
+        self._folder = folder
+        self._space = DiskSpace(hub.settings.min_free_disk)
+        self._timer: asyncio.TimerHandle | None = None
+        self._unknown = False
+        """Whether the free space could not be read the last time."""
+
+    @property
+    def low(self) -> bool:
+        return self._space.low
+
+    def start(self) -> None:
+        if self._folder is not None:
+            self._look()
+            self._again()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def added(self, stream: "Stream") -> None:
+        """A stream that is new here."""
+        if self._space.low:
+            self._refuse([stream])
+
+    def figures(self) -> dict[str, Any] | None:
+        """The free space, the floor, whether messages are refused, and how often that began; None: there is no data folder."""
+        return None if self._folder is None else self._space.figures()
+
+    def _again(self) -> None:
+        self._timer = self._hub.loop.call_later(_EVERY, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._again()
+        self._look()
+
+    def _look(self) -> None:
+        assert self._folder is not None
+        try:
+            free, size = ambient.disk_space(self._folder)
+        except OSError as error:
+            if not self._unknown:
+                log.warning("the free space of %s can't be read: %s", self._folder, error.strerror or error)
+            self._unknown = True
+            return
+        self._unknown = False
+        space, before = self._space, self._space.refusal()
+        changed = space.look(free, size)
+        if space.refusal() != before:
+            self._refuse(list(self._hub.streaming.streams.values()))
+        if changed:
+            self._tell()
+            self._hub.flush()
+
+    def _refuse(self, streams: "list[Stream]") -> None:
+        why = self._space.refusal()
+        for stream in streams:
+            if stream.on_disk:
+                try:
+                    stream.log.refuse(why)
+                except BusError as error:  # it is being closed
+                    log.debug("stream %r: %s", stream.name, error)
+
+    def _tell(self) -> None:
+        space = self._space
+        figures = {"free": space.free, "floor": space.floor}
+        if space.low:
+            log.warning(
+                "the disk with the data folder %s has %s free, less than the %s that the broker keeps free (--min-free-disk): durable "
+                "publishes to its streams are refused until there is more; everything else goes on",
+                *(self._folder, shown(space.free), shown(space.floor)),
+            )
+            self._hub.events.tell(f"{DISK}/low", figures, f"{shown(space.free)} free")
+        else:
+            log.warning(
+                "the disk with the data folder %s has %s free again: durable publishes are accepted",
+                self._folder,
+                shown(space.free),
+            )
+            self._hub.events.tell(f"{DISK}/enough", figures, f"{shown(space.free)} free")

@@ -1,0 +1,325 @@
+"""The life of a database's connection: on a thread of its own, back when the database is, never in doubt.
+
+A transaction either is known to be committed, is known not to be (`StoreFailed` at once), or its COMMIT got no answer. The
+last kind is settled before anything else happens: when the database is back, owning it proves that the old connection has
+ended; then the same task is done again, and finds its records there or stores them. Until then its waiter waits, and
+all others get `StoreFailed`.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import Connection, select
+
+from busway.broker.streams.stores import Safety, schema
+from busway.broker.streams.stores.dialects import dialect_of
+from busway.broker.streams.stores.rows import Rows
+from busway.errors import BusError, Closed, DataFailed, StoreFailed
+
+log = logging.getLogger("busway.broker")
+
+T = TypeVar("T")
+
+_DELAYS: Final = 0.05, 5.0
+"""Seconds between two attempts to connect again: the first, which doubles, and the longest."""
+_TRIED: Final = "; it is tried again until it is back"
+
+
+class _UnknownError(Exception):
+    """A COMMIT without an answer; its task is parked."""
+
+
+class _Task(Generic[T]):
+    """Work for the thread. `safety` None: it only reads. `again`: the stream for which doing it twice changes nothing."""
+
+    def __init__(
+        self, work: Callable[[Connection], T], done: Callable[[T], object], safety: Safety | None, again: Rows | None
+    ) -> None:
+        self.work = work
+        self.done = done
+        self.safety = safety
+        self.again = again
+        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: T | Exception) -> None:
+        if self.answer.done():
+            return
+        if isinstance(outcome, Exception):
+            self.answer.set_exception(outcome)
+        else:
+            self.answer.set_result(outcome)
+
+
+class Database:
+    """A database that no other server uses, from open() to close(), with the streams it has."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self._dialect = dialect_of(url)
+        self._executor: ThreadPoolExecutor
+        self._returning: asyncio.Task[None] | None = None
+        self._usable = asyncio.Event()
+        self._closed = True
+        # On the thread; others only look.
+        self._connection: Connection | None = None
+        self._parked: _Task[Any] | None = None
+        self._streams: dict[str, Rows] = {}
+        self._why = f"the database {self._dialect.shown} is not open"
+
+    # On the loop.
+
+    async def open(self) -> None:
+        """Connect, claim the database and bring its tables up to date."""
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway database")
+        run = partial(asyncio.get_running_loop().run_in_executor, self._executor)
+        try:
+            await run(self._connect)
+        except BaseException:
+            await run(self._disconnect)
+            self._executor.shutdown(wait=False)
+            raise
+        self._closed = False
+        self._usable.set()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.gather(self._returning, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._disconnect)
+        self._executor.shutdown(wait=False)
+        self._usable.clear()
+        parked, self._parked = self._parked, None
+        self._abandon(parked)
+        self._why = f"the database {self._dialect.shown} is closed"
+
+    async def leave(self, rows: Rows) -> None:
+        """Forget this stream, after all that was begun with it."""
+        if not self._closed:
+            run = asyncio.get_running_loop().run_in_executor
+            self._abandon(await run(self._executor, self._forget, rows))
+
+    def _abandon(self, task: _Task[Any] | None) -> None:
+        if task is not None:
+            why = f"the store was closed before it was known whether this was stored ({self._why})"
+            task.settle(StoreFailed(why))
+
+    @property
+    def shown(self) -> str:
+        """Its address without the password."""
+        return self._dialect.shown
+
+    @property
+    def gone(self) -> str | None:
+        """Why it can't be used at the moment."""
+        return None if self._usable.is_set() else self._why
+
+    async def back(self) -> None:
+        """Wait until it can be used."""
+        await self._usable.wait()
+
+    async def names(self) -> list[str]:
+        """The streams that are there."""
+        return sorted(await self.read(lambda connection: list(connection.scalars(select(schema.stream.c.name)))))
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await self._run(_Task(work, lambda _: None, None, None))
+
+    async def write(
+        self, work: Callable[[Connection], T], done: Callable[[T], object], safety: Safety, again: Rows | None = None
+    ) -> T:
+        """Do this in a transaction; `done` is called on the thread once it is committed.
+
+        `again`: the stream it is about, if doing it twice changes nothing. Without, a COMMIT that gets no answer fails.
+        """
+        return await self._run(_Task(work, done, safety, again))
+
+    async def _run(self, task: _Task[T]) -> T:
+        if self._closed:
+            raise Closed(f"the database {self._dialect.shown} is closed")
+        if not self._usable.is_set():
+            raise StoreFailed(self._why)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, task)
+        future.add_done_callback(lambda future: self._finished(task, future))
+        # Only the answer is cancelled with its waiter: what is begun goes on.
+        return await task.answer
+
+    def _finished(self, task: _Task[T], future: "asyncio.Future[T]") -> None:
+        error = future.exception()
+        if not isinstance(error, _UnknownError):
+            task.settle(future.result() if error is None else _plain(error))
+        if self._connection is None and self._usable.is_set() and not self._closed:
+            self._usable.clear()
+            self._returning = asyncio.get_running_loop().create_task(self._come_back(), name="busway database")
+
+    async def _come_back(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay, longest = _DELAYS
+        while True:
+            try:
+                await loop.run_in_executor(self._executor, self._return)
+                break
+            except (DataFailed, StoreFailed) as error:
+                self._why = f"{error.reason.removesuffix(_TRIED)}{_TRIED}"
+                log.info("%s", self._why)
+            except _UnknownError:
+                log.info("%s", self._why)
+            except Exception:
+                log.exception("unexpected error while connecting to %s again", self._dialect.shown)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, longest)
+        self._usable.set()
+        log.warning("the database %s is back", self._dialect.shown)
+
+    def _settled(self, task: _Task[T], outcome: T | Exception) -> None:
+        # Whoever waited may go on at once, and must not be told that it is gone still.
+        if self._connection is not None and not self._closed:
+            self._usable.set()
+        task.settle(outcome)
+
+    def rows(self, name: str) -> Rows:
+        """What a store of this stream works with."""
+        return Rows(name, self._dialect)
+
+    # On the thread.
+
+    def add(self, rows: Rows) -> None:
+        self._streams[rows.name] = rows
+
+    def _forget(self, rows: Rows) -> _Task[Any] | None:
+        """The task that has to be abandoned with it, if there is one."""
+        if self._streams.get(rows.name) is rows:
+            del self._streams[rows.name]
+        task = self._parked
+        if task is None or task.again is not rows:
+            return None
+        self._parked = None
+        return task
+
+    def holder(self, name: str) -> Rows | None:
+        """Who has this stream open."""
+        return self._streams.get(name)
+
+    def _connect(self) -> None:
+        shown = self._dialect.shown
+        try:
+            connection = self._dialect.connect()
+        except self._dialect.errors as error:
+            raise DataFailed(f"the database {shown} can't be opened: {_words(error)}") from error
+        try:
+            self._dialect.begin(connection, "synced")
+            found = schema.migrate(connection, schema.STEPS)
+            states = [(rows, rows.reopen(connection)) for rows in tuple(self._streams.values())]
+            connection.commit()
+        except BaseException as error:
+            self._discard(connection)
+            if isinstance(error, DataFailed):
+                raise DataFailed(f"the database {shown} can't be used: {error.reason}") from error
+            if isinstance(error, self._dialect.errors):
+                raise DataFailed(f"the database {shown} can't be opened: {_words(error)}") from error
+            raise
+        if 0 < found < len(schema.STEPS):
+            log.warning("the tables of %s were brought from version %d to %d", shown, found, len(schema.STEPS))
+        for rows, state in states:
+            rows.loaded(state)
+        self._connection = connection
+
+    def _return(self) -> None:
+        """Connect again, and settle what is not known. Raises if that doesn't succeed."""
+        if self._connection is None:
+            self._connect()
+        task, self._parked = self._parked, None
+        if task is None:
+            return
+        outcome: Any
+        try:
+            outcome = self._do(task)
+        except _UnknownError:
+            raise
+        except Exception as error:
+            if self._connection is None:  # gone once more, before it could be stored
+                self._parked = task
+                raise
+            outcome = error
+        task.answer.get_loop().call_soon_threadsafe(self._settled, task, outcome)
+
+    def _do(self, task: _Task[T]) -> T:
+        connection = self._connection
+        if connection is None:
+            raise StoreFailed(self._why)
+        try:
+            self._dialect.begin(connection, task.safety)
+            result = task.work(connection)
+            if task.safety is None:
+                connection.rollback()
+                return result
+        except BaseException as error:
+            self._take_back(connection, error)
+            if isinstance(error, self._dialect.errors):
+                raise StoreFailed(self._why if self._connection is None else self._refusal(error)) from error
+            raise
+        try:
+            connection.commit()
+        except self._dialect.errors as error:
+            if self._dialect.settled(connection, error):
+                self._take_back(connection, error)
+                raise StoreFailed(self._refusal(error)) from error
+            self._lost(connection, error)
+            if task.again is not None:
+                self._parked = task
+                raise _UnknownError from error
+            raise StoreFailed(f"{self._why}; it is not known whether this was done") from error
+        task.done(result)
+        return result
+
+    def _take_back(self, connection: Connection, error: BaseException) -> None:
+        try:
+            connection.rollback()
+        except self._dialect.errors as second:
+            self._lost(connection, second)
+            return
+        if isinstance(error, self._dialect.errors) and not self._dialect.alive(connection, error):
+            self._lost(connection, error)
+
+    def _lost(self, connection: Connection, error: Exception) -> None:
+        self._connection = None
+        self._discard(connection)
+        shown = self._dialect.shown
+        self._why = f"the database {shown} is gone ({_words(error)}){_TRIED}"
+        log.error("%s", self._why)
+
+    def _discard(self, connection: Connection) -> None:
+        try:
+            connection.invalidate()
+            connection.close()
+        except self._dialect.errors as error:
+            log.info("a connection to %s did not close: %s", self._dialect.shown, _words(error))
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except self._dialect.errors as error:
+                log.info("a connection to %s did not close: %s", self._dialect.shown, _words(error))
+        self._streams.clear()
+        self._dialect.release()
+
+    def _refusal(self, error: Exception) -> str:
+        return f"the database {self._dialect.shown} refused it: {_words(error)}"
+
+
+def _words(error: BaseException) -> str:
+    """What a database says of an error, without SQLAlchemy's additions."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _plain(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else BusError(f"the thread of the database ended: {error!r}")
