@@ -66,7 +66,7 @@ async def test_one_of_each(shell):
 
 async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, caplog, monkeypatch):
     """It has copies of the node, so that was seen."""
-    monkeypatch.setattr("busway.cluster.copying.UNSEEN", 0.2)
+    monkeypatch.setattr("busway.cluster.replication.replica_driver.UNSEEN", 0.2)
     async with node(tmp_path, "west") as west:
         async with node(tmp_path, "east", west, mirror_of="west"), west.connect() as bus:
             await bus.publish("t", b"1", durable=True)
@@ -173,7 +173,7 @@ async def test_mirrors(shell, tmp_path):
 
 
 async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("busway.cluster.copying.UNSEEN", 0.5)
+    monkeypatch.setattr("busway.cluster.replication.replica_driver.UNSEEN", 0.5)
     async with (
         node(tmp_path, "west") as west,
         node(tmp_path, "east", west, mirror_of="wset") as east,
@@ -189,7 +189,9 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
 
 
 async def test_why_a_server_of_the_list_is_not_linked(shell, server):
-    place = busway.Cluster(name="shop", servers=[busway.cluster.servers.Listed(server.addresses[0], "south")])
+    place = busway.Cluster(
+        name="shop", servers=[busway.cluster.members.servers_file.Listed(server.addresses[0], "south")]
+    )
     async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
         await until(lambda: west.stats()["nodes_refused"] == 1)
         lines = await summary(shell, west)
@@ -235,11 +237,11 @@ async def test_an_authority_for_links_that_is_none(shell, certificates, tmp_path
 
 
 async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
-    monkeypatch.setattr("busway.cluster.copying.RETRY", 0.1)
+    monkeypatch.setattr("busway.cluster.replication.replica_driver.RETRY", 0.1)
     async with node(tmp_path, "west") as west:
         async with node(tmp_path, "east", west, mirror_of="127.0.0.1:" + west.addresses[0].rpartition(":")[2]) as east:
             await until(lambda: west._hub.nodes.mirrored)
-            monkeypatch.setattr("busway.cluster.copies.free", lambda folder: 1000)
+            monkeypatch.setattr("busway.cluster.replication.copies.free", lambda folder: 1000)
             async with west.connect() as bus:
                 await bus.publish("t", b"1", durable=True)
             await until(lambda: east._hub.nodes.mirroring.copying.troubles > 0)

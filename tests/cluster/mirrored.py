@@ -25,7 +25,7 @@ class Mirrored(Cluster):
 
     async def node(self, name, *, mirror_of=None, wait=60.0, data=True, takeover=0.8):
         servers = [
-            busway.cluster.servers.Listed(f"tcp://127.0.0.1:{port}", reconnect=FAST)
+            busway.cluster.members.servers_file.Listed(f"tcp://127.0.0.1:{port}", reconnect=FAST)
             for other, port in self.ports.items()
             if other != name
         ]

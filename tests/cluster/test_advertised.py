@@ -8,8 +8,8 @@ import pytest
 
 import busway
 from busway.broker import server as module
-from busway.cluster import advertised as told
-from busway.cluster.advertised import advertised
+from busway.cluster.members import advertise as told
+from busway.cluster.members.advertise import advertised
 from busway.cluster.node import MOST_ADDRESSES
 from busway.transport import interfaces
 

@@ -3,8 +3,8 @@
 import pytest
 
 import busway
-from busway.cluster.definitions import Definition, Definitions
-from busway.cluster.noting import Unsure
+from busway.cluster.definitions.definitions import Definition, Definitions
+from busway.cluster.replication.channel_progress import Unsure
 from tests.cluster.test_mesh import Cluster, cluster
 from tests.support.net import eventually
 

@@ -5,10 +5,10 @@ import logging
 
 import msgspec
 
-from busway.cluster.auditing import Auditing
-from busway.cluster.comparing import have
-from busway.cluster.mirror import Mirror
-from busway.cluster.mirror_words import Ask
+from busway.cluster.replication.compare import have
+from busway.cluster.replication.messages import Ask
+from busway.cluster.replication.replica import Mirror
+from busway.cluster.replication.scrub import Auditing
 from tests.cluster import mirrored
 from tests.cluster.mirrored import follows, mirroring, nodes, streams
 from tests.cluster.test_mirror_machine import Pair, add, content, filled
@@ -125,7 +125,7 @@ async def test_a_mirror_that_stops_in_the_middle_of_it(nodes, tmp_path, monkeypa
     a, b = await stored(nodes)
     await b.stop()
     tear(buckets(tmp_path, a)[0])
-    monkeypatch.setattr("busway.cluster.auditing._PORTION", 1)
+    monkeypatch.setattr("busway.cluster.replication.scrub._PORTION", 1)
     b = await nodes.node("b", mirror_of="nobody")
     auditing = mirroring(b).copying._auditing
     assert auditing._task is not None

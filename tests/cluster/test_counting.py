@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from busway.cluster.counting import Counting
+from busway.cluster.failover.quorum import Counting
 
 
 def test_a_node_that_stops_counts_no_more_until_it_comes_back() -> None:

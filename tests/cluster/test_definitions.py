@@ -8,10 +8,10 @@ import pytest
 
 import busway
 from busway.broker.storage.record_format import frame
-from busway.cluster import definition_file, definitions
-from busway.cluster.definition_file import DefinitionFile, Noted
-from busway.cluster.definitions import PORTION, REMEMBERED, REMOVED, Definition, Definitions, portions, read
-from busway.cluster.talk import DEFINED
+from busway.cluster.definitions import definitions, file as definition_file
+from busway.cluster.definitions.definitions import PORTION, REMEMBERED, REMOVED, Definition, Definitions, portions, read
+from busway.cluster.definitions.file import DefinitionFile, Noted
+from busway.cluster.protocol import DEFINED
 from busway.errors import LimitExceeded
 from tests.cluster.test_agreeing import channels, streams
 from tests.cluster.test_lacking import settle
@@ -115,7 +115,7 @@ async def test_channels_of_a_removed_stream_are_removed_once(cluster: Cluster):
 
 
 async def test_taking_many_over_lets_others_have_their_turn(cluster: Cluster, monkeypatch):
-    monkeypatch.setattr("busway.cluster.agreeing._TURN", -1.0)
+    monkeypatch.setattr("busway.cluster.definitions.agreement._TURN", -1.0)
     a, _b = await cluster.several(2)
     agreeing = a._hub.nodes.agreeing
     for portion in portions(removed(300, begin=time.time_ns())):

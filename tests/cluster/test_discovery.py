@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 import busway
-from busway.cluster.dialling import HINTS
-from busway.cluster.discovery import TYPE, Discovery, addresses_of
-from busway.cluster.membership import FORGET, Membership
+from busway.cluster.members.dialer import HINTS
+from busway.cluster.members.discovery import TYPE, Discovery, addresses_of
+from busway.cluster.members.membership import FORGET, Membership
 from busway.cluster.node import Node
 from tests.cluster.test_mesh import links
 from tests.support.net import until

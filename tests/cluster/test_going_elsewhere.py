@@ -217,7 +217,7 @@ import asyncio, sys, busway
 
 async def main():
     name, *known = sys.argv[1:]
-    servers = [busway.cluster.servers.Listed(one, reconnect=(0.05,)) for one in known]
+    servers = [busway.cluster.members.servers_file.Listed(one, reconnect=(0.05,)) for one in known]
     place = busway.Cluster(name="killed", servers=servers)
     async with busway.serve("tcp://127.0.0.1:0", name=name, cluster=place) as server:
         print(server.addresses[0], flush=True)
@@ -307,7 +307,8 @@ async def test_a_rolling_restart_ends_nobody(nodes):
         await servers[number].stop()
         others = [one for place, one in enumerate(servers) if place != number]
         place = busway.Cluster(
-            name="test", servers=[busway.cluster.servers.Listed(one.addresses[0], reconnect=FAST) for one in others]
+            name="test",
+            servers=[busway.cluster.members.servers_file.Listed(one.addresses[0], reconnect=FAST) for one in others],
         )
         again = busway.serve(address, name=f"node-{number}", cluster=place)
         servers[number] = await nodes.stack.enter_async_context(again)

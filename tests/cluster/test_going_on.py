@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 import busway
-from busway.cluster.marks import Marks
-from busway.cluster.witness import Witness, undisputed
+from busway.cluster.failover.quorum import Witness, undisputed
+from busway.cluster.failover.standby_file import Marks
 from tests.cluster.mirrored import Mirrored, nodes
 from tests.cluster.test_heir import Three, crash, hands_out, numbers, ready, stands_in, take, turns
 from tests.support.net import eventually

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from busway.cluster.config import Cluster
-from busway.cluster.hearing import Hearing
-from busway.cluster.takeover import SILENCE, Turn
+from busway.cluster.failover.lease import SILENCE, Turn
+from busway.cluster.replication.progress_state import Hearing
 from busway.errors import StoreFailed
 
 PATIENCE = 2.0

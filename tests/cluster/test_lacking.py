@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 import busway
-from busway.cluster.definitions import Definition, portions
-from busway.cluster.lacking import PAUSES, Lacking
-from busway.cluster.talk import DEFINED
+from busway.cluster.definitions.definitions import Definition, portions
+from busway.cluster.definitions.missing import PAUSES, Lacking
+from busway.cluster.protocol import DEFINED
 from busway.errors import DataFailed, StoreFailed
 from tests.cluster.test_agreeing import channels, streams
 from tests.cluster.test_mesh import Cluster, cluster
@@ -100,7 +100,7 @@ async def test_it_is_made_when_something_else_has_made_room(cluster: Cluster):
 
 
 async def test_a_disk_that_fails_for_a_while_is_tried_again(cluster: Cluster, monkeypatch, caplog):
-    monkeypatch.setattr("busway.cluster.lacking.PAUSES", (0.001,))
+    monkeypatch.setattr("busway.cluster.definitions.missing.PAUSES", (0.001,))
     a, b = await cluster.several(2)
     streaming = b._hub.streaming
     create, tries = streaming.create, []

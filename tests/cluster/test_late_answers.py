@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from busway.cluster.node import Node, Stranger
-from busway.cluster.parts import FarParts
-from busway.cluster.surveying import Surveying
-from busway.cluster.talk import FETCHED, LOCATED, PARTS, SURVEYED
-from busway.cluster.words import Fetched, Located, Part, Parts
+from busway.cluster.protocol import FETCHED, LOCATED, PARTS, SURVEYED
+from busway.cluster.streams.messages import Fetched, Located, Part, Parts
+from busway.cluster.streams.remote import FarParts
+from busway.cluster.streams.survey import Surveying
 from tests.cluster.mirrored import Mirrored, follows, nodes
 from tests.cluster.test_history import some, take
 

@@ -20,7 +20,7 @@ async def cluster():
 def start(cluster):
     async def start(*known, tls, links=None):
         """A node at a tls:// address, which knows these, and shows and asks for these certificates at its own address and at links."""
-        servers = [busway.cluster.servers.Listed(one.addresses[0], reconnect=(0.05,)) for one in known]
+        servers = [busway.cluster.members.servers_file.Listed(one.addresses[0], reconnect=(0.05,)) for one in known]
         place = busway.Cluster(name="test", servers=servers, tls=links)
         server = busway.serve("tls://127.0.0.1:0", cluster=place, tls=tls)
         return await cluster.stack.enter_async_context(server)

@@ -7,7 +7,7 @@ import pytest
 
 from busway.broker.channels.state.progress import rebuild
 from busway.cli import doctor
-from busway.cluster.copying import Copying
+from busway.cluster.replication.replica_driver import Copying
 from tests.cluster.mirrored import Mirrored, follows, mirroring, nodes, streams
 from tests.cluster.test_heir import Three as Nodes, crash, hands_out, numbers, ready, stands_in, take, turns
 from tests.cluster.test_history import some

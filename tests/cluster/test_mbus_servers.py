@@ -159,7 +159,7 @@ async def test_connect_and_reconnect_settings(stack, tmp_path):
     port = free_port()
     entry = {"connection": {"host": "127.0.0.1", "port": port, "reconnectSchedule": ["20ms"], "timeout": "5s"}}
     (tmp_path / "servers.json").write_text(json.dumps([entry]))
-    listed = busway.cluster.servers.read_file(tmp_path / "servers.json")
+    listed = busway.cluster.members.servers_file.read_file(tmp_path / "servers.json")
     assert (listed[0].reconnect, listed[0].timeout) == ((0.02,), 5.0)
     early = await stack.enter_async_context(busway.serve("tcp://127.0.0.1:0", servers=listed))
     bus = await stack.enter_async_context(early.connect())
@@ -188,7 +188,9 @@ async def test_the_list_by_priority(stack, tmp_path):
     by_line = await command(stack, "--tcp", "127.0.0.1:0", "--servers", text, "--servers-file", named)
     await until(lambda: by_line["guid"] in links(given))
     assert links(filed) == {by_file["guid"]}  # the file was not looked at
-    assert busway.cluster.servers.chosen([given.addresses[0]], text, named)[0].address == given.addresses[0]
+    assert (
+        busway.cluster.members.servers_file.chosen([given.addresses[0]], text, named)[0].address == given.addresses[0]
+    )
 
 
 async def test_the_format_of_servers_json(stack, tmp_path):

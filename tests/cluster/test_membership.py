@@ -2,8 +2,8 @@
 
 import pytest
 
-from busway.cluster.actions import Admit, Notice, Probe, Refuse
-from busway.cluster.membership import Membership
+from busway.cluster.members.actions import Admit, Notice, Probe, Refuse
+from busway.cluster.members.membership import Membership
 from busway.cluster.node import Node, Sighting
 from busway.errors import Code
 from tests.cluster.world import Machine, World

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from busway._core import Log, SimulatedFiles
-from busway.cluster.mending import Mending, shared
-from busway.cluster.mirror_words import Have
+from busway.cluster.replication.messages import Have
+from busway.cluster.replication.primary import Mending, shared
 from tests.cluster.mirrored import follows, mirroring, nodes, payloads, streams
 from tests.cluster.test_mirror_machine import LIMITS, Pair, add, content, copy_some, filled
 from tests.support.net import eventually, until

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import busway
-from busway.cluster.proof import prove
-from busway.cluster.talk import PROOF
+from busway.cluster.links.key_proof import prove
+from busway.cluster.protocol import PROOF
 from tests.support import wire
 from tests.support.net import eventually
 
@@ -25,7 +25,7 @@ class Cluster:
 
     async def start(self, *known, **more):
         """One more broker, which knows these."""
-        servers = [busway.cluster.servers.Listed(one.addresses[0], reconnect=FAST) for one in known]
+        servers = [busway.cluster.members.servers_file.Listed(one.addresses[0], reconnect=FAST) for one in known]
         place = busway.Cluster(
             name=more.pop("cluster", self.name), servers=servers, **{**self.more, **more.pop("place", {})}
         )

@@ -7,12 +7,11 @@ from itertools import count
 import pytest
 
 from busway._core import Log, SimulatedFiles
-from busway.cluster.comparing import agrees, have, judge, mark, mark_at
-from busway.cluster.mirror import Mirror, wanted
-from busway.cluster.mirror_words import Ask, Gone, Got, Have, Offer, Part, Tail, Trouble, Want, pack, read
 from busway.cluster.node import Stranger
-from busway.cluster.origin import WINDOW, Origin
-from busway.cluster.promise import Promise, furthest
+from busway.cluster.replication.compare import agrees, have, judge, mark, mark_at
+from busway.cluster.replication.messages import Ask, Gone, Got, Have, Offer, Part, Tail, Trouble, Want, pack, read
+from busway.cluster.replication.primary import WINDOW, Origin, Promise, furthest
+from busway.cluster.replication.replica import Mirror, wanted
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
 from tests.support.stored import row

@@ -6,7 +6,7 @@ import pytest
 
 import busway
 from busway._core import Log, SimulatedFiles
-from busway.cluster import copies as copies_
+from busway.cluster.replication import copies as copies_
 from tests.cluster.mirrored import follows, mirroring, nodes, payloads, streams
 from tests.support.net import eventually
 
@@ -125,7 +125,7 @@ async def test_without_its_mirror_a_stream_waits_and_goes_on(nodes, caplog):
 
 
 async def test_a_full_disk_of_the_mirror_stops_it_and_is_told(nodes, monkeypatch, caplog):
-    monkeypatch.setattr("busway.cluster.copying.RETRY", 0.1)
+    monkeypatch.setattr("busway.cluster.replication.replica_driver.RETRY", 0.1)
     a, b = await nodes.pair(wait=0.3)
     bus = await nodes.client(a)
     made = await bus.create_stream("orders", ["orders/**"], safety="mirrored")
@@ -161,7 +161,7 @@ async def test_a_full_disk_of_the_mirror_stops_it_and_is_told(nodes, monkeypatch
 
 
 async def test_a_write_that_fails_at_the_mirror_is_told_and_tried_again(nodes, monkeypatch, caplog):
-    monkeypatch.setattr("busway.cluster.copying.RETRY", 0.1)
+    monkeypatch.setattr("busway.cluster.replication.replica_driver.RETRY", 0.1)
     disk = SimulatedFiles()
 
     def opened(folder, **settings):

@@ -8,9 +8,9 @@ import pytest
 
 import busway
 from busway.client.durable import recovery
-from busway.cluster import placing
 from busway.cluster.node import Stranger
-from busway.cluster.words import Place, read
+from busway.cluster.streams import publish_lookup
+from busway.cluster.streams.messages import Place, read
 from busway.errors import Disconnected
 from busway.settings import Identity
 from tests.cluster.mirrored import Mirrored, nodes
@@ -25,7 +25,7 @@ __all__ = ["cluster", "nodes"]
 def patient(monkeypatch):
     """Who is there has all the time it needs, on a busy machine, too."""
     monkeypatch.setattr(recovery, "_LONGEST", 20.0)
-    monkeypatch.setattr(placing, "PATIENCE", 20.0)
+    monkeypatch.setattr(publish_lookup, "PATIENCE", 20.0)
 
 
 @contextmanager
@@ -214,7 +214,7 @@ async def test_an_answer_waits_until_what_is_stored_is_safe(cluster: Cluster):
         answers = begun(bus, 3)
         await until(lambda: stored(a) == [3])
         cut(bus, connection, b)
-        looks = a._hub.loop.time() + 5 * placing._LOOK
+        looks = a._hub.loop.time() + 5 * publish_lookup._LOOK
         await until(lambda: a._hub.loop.time() > looks)
         assert not any(answer.done() for answer in answers)
         stream.log.confirm(None)

@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 import busway
-from busway.cluster.actions import Dial, Missing, Notice
-from busway.cluster.membership import MISSED, Membership
+from busway.cluster.members.actions import Dial, Missing, Notice
+from busway.cluster.members.membership import MISSED, Membership
+from busway.cluster.members.servers_file import listed
 from busway.cluster.node import Node
-from busway.cluster.servers import listed
 from busway.errors import Code
 from tests.cluster.test_mesh import Cluster
 from tests.support.net import until

@@ -11,10 +11,10 @@ from busway import ambient
 from busway.broker.channels.journal import decode
 from busway.broker.channels.state.progress import ChannelConfig, Created, Done, rebuild
 from busway.broker.storage.record_format import scan
-from busway.cluster import returning
-from busway.cluster.mirror_words import Back, Took
-from busway.cluster.remembered import Remembered
-from busway.cluster.returning import Returning
+from busway.cluster.failover import handback
+from busway.cluster.failover.handback import Returning
+from busway.cluster.replication.known_mirrors import Remembered
+from busway.cluster.replication.messages import Back, Took
 from tests.support.net import eventually, gather
 
 MIRROR = "b" * 32
@@ -89,7 +89,7 @@ async def back(tmp_path):
 async def test_what_could_not_be_written_is_not_told_as_written(back, monkeypatch):
     """The mirror would forget it, and a node that is killed then would hand it out again."""
     await back.bus.create_channel("jobs", "work")
-    monkeypatch.setattr(returning, "RETRY", 0.01)
+    monkeypatch.setattr(handback, "RETRY", 0.01)
     epoch, journal = back.channels["work"].machine.epoch, back.journal
     with monkeypatch.context() as disk:
         fill(disk, journal)
@@ -110,7 +110,7 @@ async def test_what_could_not_be_written_is_not_told_as_written(back, monkeypatc
 async def test_nobody_waits_for_a_stream_that_was_removed_before_it_could_be_written(back, monkeypatch):
     await back.bus.create_channel("jobs", "work")
     fill(monkeypatch, back.journal)
-    monkeypatch.setattr(returning, "RETRY", 0.01)
+    monkeypatch.setattr(handback, "RETRY", 0.01)
     epoch = back.channels["work"].machine.epoch
     back.tell(1, Created("work", epoch, 0, ChannelConfig()), Done("work", epoch, 4))
     assert back.took == []

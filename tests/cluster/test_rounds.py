@@ -1,7 +1,7 @@
 """Who waits until every linked node knows: the machine alone."""
 
+from busway.cluster.links.barrier import FIRST, Rounds
 from busway.cluster.node import Node
-from busway.cluster.rounds import FIRST, Rounds
 
 NODE = Node("0" * 32, 1, "test")
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import busway
-from busway.cluster.mirror_words import Trouble
+from busway.cluster.replication.messages import Trouble
 from tests.cluster.test_mesh import Cluster, knows, links
 from tests.support.net import PATIENCE, eventually, settle, until, within
 

@@ -140,7 +140,7 @@ async def test_all_nodes_are_equal(nodes):
             await writer.publish("t", b"end")
             await taken(inbox)
         place = busway.Cluster(
-            name="test", servers=[busway.cluster.servers.Listed(rest[0].addresses[0], reconnect=FAST)]
+            name="test", servers=[busway.cluster.members.servers_file.Listed(rest[0].addresses[0], reconnect=FAST)]
         )
         servers[number] = await nodes.stack.enter_async_context(busway.serve(address, cluster=place))
         await nodes.whole(*servers)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from busway.cluster.servers import Listed, ServersError, address_of, chosen, listed, read_file, span
+from busway.cluster.members.servers_file import Listed, ServersError, address_of, chosen, listed, read_file, span
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,17 @@ import msgspec
 import pytest
 
 import busway
-from busway.cluster import definitions, keepsakes, mirror_words, turn_words, words
-from busway.cluster.actions import Admit, Dial, Notice
-from busway.cluster.discovery import addresses_of
-from busway.cluster.membership import Membership
+from busway.cluster.definitions import definitions
+from busway.cluster.failover import messages as failover_messages
+from busway.cluster.members.actions import Admit, Dial, Notice
+from busway.cluster.members.discovery import addresses_of
+from busway.cluster.members.membership import Membership
+from busway.cluster.members.servers_file import listed
+from busway.cluster.members.warnings import STRANGERS
 from busway.cluster.node import Node, Sighting, Stranger, plain, read_node, read_sightings
-from busway.cluster.servers import listed
-from busway.cluster.telling import STRANGERS
+from busway.cluster.replication import messages
+from busway.cluster.retained import replica
+from busway.cluster.streams import messages as streams_messages
 from busway.errors import Code
 from tests.cluster.test_mesh import Cluster
 from tests.support import wire
@@ -153,7 +157,7 @@ def test_whom_this_node_has_dialled_is_told_whatever_strangers_do():
 
 
 async def test_many_strangers_make_few_lines_and_all_are_counted(cluster, caplog, monkeypatch):
-    monkeypatch.setattr("busway.cluster.telling.EVERY", 3600.0)
+    monkeypatch.setattr("busway.cluster.members.warnings.EVERY", 3600.0)
     server = await cluster.start()
     bus = await cluster.client(server)
     async with bus.subscribe("$bus/cluster/refused", where={"guid": ""}) as summaries:
@@ -161,7 +165,7 @@ async def test_many_strangers_make_few_lines_and_all_are_counted(cluster, caplog
             (close,) = await answered(server, introduction(number, cluster="other"))
             assert close.kind == wire.CLOSE
         assert caplog.text.count("is refused") == STRANGERS
-        monkeypatch.setattr("busway.cluster.telling.EVERY", 0.0)  # the time is over
+        monkeypatch.setattr("busway.cluster.members.warnings.EVERY", 0.0)  # the time is over
         await answered(server, introduction(41, cluster="other"))
         told = await summaries.recv(timeout=60)
     assert told.text == f"{41 - STRANGERS} more that came in the last minute were refused"
@@ -257,11 +261,11 @@ DEEP = b"\x91" * 100_000 + b"\xc0"
 @pytest.mark.parametrize(
     ("read", "packed"),
     [
-        (turn_words.read, b"\x99" + b"\x90\x90\x90\xc2\xc2\x90\x90\x00" + DEEP),
-        (mirror_words.read, b"\x92\x0e" + DEEP),
-        (lambda packed: words.read(words.Located, packed), b"\x93\x00\xa0" + DEEP),
+        (failover_messages.read, b"\x99" + b"\x90\x90\x90\xc2\xc2\x90\x90\x00" + DEEP),
+        (messages.read, b"\x92\x0e" + DEEP),
+        (lambda packed: streams_messages.read(streams_messages.Located, packed), b"\x93\x00\xa0" + DEEP),
         (definitions.read, b"\x91\x94\xa1s\x01\xa1g" + DEEP),
-        (keepsakes.read, b"\x91\x92\x01" + DEEP),
+        (replica.read, b"\x91\x92\x01" + DEEP),
         (read_sightings, b"\x91\x81\xa1x" + DEEP),
     ],
 )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import busway
-from busway.cluster import surveying
+from busway.cluster.streams import survey
 from tests.cluster.test_channels import drained, three
 from tests.cluster.test_history import some
 from tests.cluster.test_mesh import cluster
@@ -178,7 +178,7 @@ async def test_nodes_that_are_gone_are_told(three):
 async def test_a_node_that_does_not_answer_is_told(three, monkeypatch):
     servers, clients = three
     await clients[0].create_channel("jobs", "work")
-    monkeypatch.setattr(surveying, "_PATIENCE", 0.1)
+    monkeypatch.setattr(survey, "_PATIENCE", 0.1)
     monkeypatch.setattr(servers[1]._hub.nodes._surveying, "_begin", lambda conn, number, work: work.close())
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
@@ -193,7 +193,7 @@ async def test_a_link_that_ends_meanwhile_is_told(three, monkeypatch):
         work.close()
         servers[1]._hub.sessions[conn].abort()
 
-    monkeypatch.setattr(surveying, "_PATIENCE", 600.0)
+    monkeypatch.setattr(survey, "_PATIENCE", 600.0)
     monkeypatch.setattr(servers[1]._hub.nodes._surveying, "_begin", begin)
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
@@ -216,7 +216,7 @@ async def test_garbage_ends_the_link(three, body):
     servers, _ = three
     hub = servers[0]._hub
     before = servers[1].stats()["faults"]
-    hub.engine.node(hub.nodes.members.linked[servers[1].guid], surveying.SURVEY, 1, body)
+    hub.engine.node(hub.nodes.members.linked[servers[1].guid], survey.SURVEY, 1, body)
     hub.flush()
 
     async def seen():

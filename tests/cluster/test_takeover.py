@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 
-from busway.cluster.takeover import Turn
+from busway.cluster.failover.lease import Turn
 
 
 def test_a_mirror_takes_over_when_most_miss_the_node() -> None:

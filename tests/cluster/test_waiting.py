@@ -1,6 +1,6 @@
 """What lies in a copy of which nobody hands out is told, once."""
 
-from busway.cluster.waiting import STARTED, Waiting
+from busway.cluster.failover.stalled import STARTED, Waiting
 
 
 class Heir:

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 import busway
-from busway.cluster.waking import Waking
+from busway.cluster.failover.sleep import Waking
 from tests.cluster.test_mirror_returns import is_mirrored, make_mirrored, processes
 
 __all__ = ["processes"]

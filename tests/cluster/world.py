@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from busway.cluster.actions import Action, Admit, Dial, Left, Notice, Probe, Refuse, Tell
-from busway.cluster.membership import Membership
+from busway.cluster.members.actions import Action, Admit, Dial, Left, Notice, Probe, Refuse, Tell
+from busway.cluster.members.membership import Membership
+from busway.cluster.members.servers_file import listed
 from busway.cluster.node import Node, pack_sightings, read_sightings
-from busway.cluster.servers import listed
 from busway.errors import Code
 
 SILENCE = 9.0

@@ -25,15 +25,15 @@ from busway.client.connection.registration import Part
 from busway.client.durable.publisher import Unstored
 from busway.client.reclaim import Regaining
 from busway.client.subscriptions.subscription import Subscription
-from busway.cluster.dialling import Dialling
-from busway.cluster.heir import Heir
-from busway.cluster.keepsakes import Keepsakes
-from busway.cluster.lending import Lending
-from busway.cluster.membership import Membership
+from busway.cluster.failover.standby import Heir
+from busway.cluster.members.dialer import Dialling
+from busway.cluster.members.membership import Membership
 from busway.cluster.mesh import Mesh
-from busway.cluster.mirror_words import Word
-from busway.cluster.origin import Origin, Sending
-from busway.cluster.parts import FarParts
+from busway.cluster.replication.messages import Word
+from busway.cluster.replication.primary import Origin, Sending
+from busway.cluster.retained.replica import Keepsakes
+from busway.cluster.streams.provider import Lending
+from busway.cluster.streams.remote import FarParts
 from busway.errors import BusError
 from busway.testing import Report, simulate
 from busway.testing.simulation import KINDS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import busway
-from busway.cluster.applying import spec_of
-from busway.cluster.definition_file import FILE, Noted, encode
-from busway.cluster.definitions import Definition, portions, read
+from busway.cluster.definitions.apply import spec_of
+from busway.cluster.definitions.definitions import Definition, portions, read
+from busway.cluster.definitions.file import FILE, Noted, encode
 from busway.errors import Code
 from busway.store_names import store_of
 from tests.cluster.test_mesh import Cluster

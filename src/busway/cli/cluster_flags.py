@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import busway
 from busway.cluster.config import DEFAULT
-from busway.cluster.servers import FILE, chosen
+from busway.cluster.members.servers_file import FILE, chosen
 from busway.transport.tls import client_context
 
 KEY: Final = "BUSWAY_CLUSTER_KEY"

@@ -15,7 +15,7 @@ import busway
 from busway.cli.cluster_flags import KEY, place
 from busway.cli.common import field_flags, flags, logs, terminal, values
 from busway.cluster.config import DEFAULT
-from busway.cluster.servers import FILE, listed
+from busway.cluster.members.servers_file import FILE, listed
 from busway.settings import DEFAULT_URL, Settings
 from busway.store_names import store_of
 

@@ -15,25 +15,25 @@ from busway.broker.channels.state.consumers import Who
 from busway.broker.peers import Placements, Portion
 from busway.broker.retained.store import Kept, Key, Version
 from busway.broker.streams.stream import Stream
-from busway.cluster.actions import Notice
-from busway.cluster.agreeing import Agreeing
-from busway.cluster.borrowing import Borrowing
+from busway.cluster.channels.host import Hosting
+from busway.cluster.channels.remote_consumer import Seats
 from busway.cluster.config import Cluster
-from busway.cluster.hosting import Hosting
-from busway.cluster.keeping import Keeping
-from busway.cluster.keepsakes import version
-from busway.cluster.lending import Lending
-from busway.cluster.linking import Linking
-from busway.cluster.mirroring import Mirroring
-from busway.cluster.parts import FarParts
-from busway.cluster.placing import Placing
-from busway.cluster.rounds import Rounds
-from busway.cluster.seats import Seats
-from busway.cluster.seeing import TRIP, Seeing
+from busway.cluster.definitions.agreement import Agreeing
+from busway.cluster.failover.ownership import Turns
+from busway.cluster.links.barrier import Rounds
+from busway.cluster.links.links import Linking
+from busway.cluster.members.actions import Notice
+from busway.cluster.replication.primary_driver import Mirroring
+from busway.cluster.retained.driver import Keeping
+from busway.cluster.retained.replica import version
 from busway.cluster.services import Services
-from busway.cluster.surveying import Surveying
-from busway.cluster.turns import Turns
-from busway.cluster.words import Place
+from busway.cluster.status import TRIP, Seeing
+from busway.cluster.streams.messages import Place
+from busway.cluster.streams.provider import Lending
+from busway.cluster.streams.publish_lookup import Placing
+from busway.cluster.streams.reader import Borrowing
+from busway.cluster.streams.remote import FarParts
+from busway.cluster.streams.survey import Surveying
 from busway.errors import Rejected
 
 if TYPE_CHECKING:

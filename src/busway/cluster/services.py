@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busway.cluster.node import Stranger
-from busway.cluster.talk import MOVED, TERMS, Talk
+from busway.cluster.protocol import MOVED, TERMS, Talk
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub

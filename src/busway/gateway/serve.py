@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from busway.broker.exposure import Exposure
 from busway.broker.server import Door, Server
 from busway.checks import check_type
-from busway.cluster import serving
+from busway.cluster import serve as cluster_serve
 from busway.cluster.config import Cluster
-from busway.cluster.servers import Listed
+from busway.cluster.members.servers_file import Listed
 from busway.extras import install_command
 from busway.fields import Fields
 from busway.gateway.json.config import Http
@@ -62,7 +62,7 @@ def serve(
     doors: list[Callable[[Server], Door]] = []
     if http is not None:
         doors.append(_json(http if isinstance(http, Http) else Http(address=http), Exposure(insecure=insecure)))
-    return serving.serve(
+    return cluster_serve.serve(
         *addresses,
         name=name,
         settings=settings,

@@ -18,7 +18,7 @@ from busway.broker.streams.manager import Changes
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.connection.wait import Waits
 from busway.cluster.config import Cluster
-from busway.cluster.servers import Listed
+from busway.cluster.members.servers_file import Listed
 from busway.durations import Duration
 from busway.fields import Fields
 from busway.gateway.json.config import Http

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from busway.cluster.comparing import Records, mark_at
 from busway.cluster.mesh import Mesh
+from busway.cluster.replication.compare import Records, mark_at
 from busway.testing.simulation.faults.plan import LOST, MIRROR
 from busway.testing.simulation.kit.world import Node
 from busway.testing.simulation.runs.scenario import Safety

@@ -1,0 +1,408 @@
+"""The links of one broker: carries out what its membership wants, with real connections and a real clock.
+
+A driver. Connections that are dialled and those that come are sessions like a client's; a HELLO with a node in it leads here. What is said over
+links is the matter of `mesh`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from busway import ambient
+from busway._core import PROTOCOL
+from busway.broker.admission import AGENT
+from busway.broker.session import Session
+from busway.cluster.config import Cluster
+from busway.cluster.failover.lease import SILENCE
+from busway.cluster.links.key_proof import NONCE, holds
+from busway.cluster.links.peer import Outgoing, Peer, new_nonce
+from busway.cluster.members.actions import Admit, Dial, Left, Notice, Probe, Refuse, Tell
+from busway.cluster.members.advertise import advertised
+from busway.cluster.members.discovery import Discovery
+from busway.cluster.members.membership import Membership
+from busway.cluster.members.servers_file import listed
+from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node, read_sightings
+from busway.cluster.protocol import MEMBERS, PROOF, Talk
+from busway.errors import BusError, Code
+from busway.transport import dial, parse
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.cluster")
+
+_PROBE: Final = 1
+"""The token of a PING that sees whether a link lives."""
+
+
+class Linking:
+    """All links of one hub."""
+
+    def __init__(self, hub: "Hub", cluster: Cluster) -> None:
+        self._hub = hub
+        self._cluster = cluster
+        self.talks: tuple[Talk, ...] = ()
+        self._hears: dict[int, Talk] = {}
+        self._peers: dict[int, Peer] = {}
+        self._dials: dict[int, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._members: Membership | None = None
+        self._discovery: Discovery | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def say(self, *talks: Talk) -> None:
+        """What is said over links besides messages, by matter."""
+        self.talks = talks
+        self._hears = {kind: talk for talk in talks for kind in talk.kinds}
+
+    def _notice(self, notice: Notice) -> None:
+        """Something happened that people want to know."""
+        raise NotImplementedError
+
+    def _leaves(self, guid: str) -> None:
+        """A node has said that it stops."""
+        raise NotImplementedError
+
+    # From start to stop.
+
+    def start(self, addresses: tuple[str, ...]) -> None:
+        """The broker listens there now: look for the others."""
+        hub = self._hub
+        me = Node(
+            hub.guid,
+            ambient.randbits(63) + 1,
+            self._cluster.name,
+            hub.name,
+            tuple(self._cluster.advertise) or advertised(addresses),
+            hub.since,
+            hub.settings.frame,
+        )
+        self._members = Membership(me, listed(self._cluster.servers), chance=ambient.chance)
+        self._members.start(hub.loop.time())
+        self._act()
+        if where := self._cluster.discover:
+            self._discovery = Discovery(me, self._found, () if where is True else where)
+            self._looking = hub.loop.create_task(self._discovery.start(), name="busway discovery")
+
+    async def stop(self) -> None:
+        """Dial nobody any more; the links end with the hub's other connections."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._dials.values())
+        for task in tasks:
+            task.cancel()
+        if self._looking is not None and self._discovery is not None:
+            await asyncio.gather(self._looking, return_exceptions=True)
+            await self._discovery.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def members(self) -> Membership:
+        if self._members is None:
+            raise RuntimeError("the mesh was not started")
+        return self._members
+
+    # Events of the hub.
+
+    def greeted(self, session: Session, version: int, node: Any) -> None:
+        """HELLO of another node."""
+        if self._members is None or self._stopped:
+            session.close(Code.GOING_AWAY, "this broker is not ready for links")
+            return
+        peer = Peer(session, None, new_nonce())
+        self._peers[session.conn] = peer
+        self._introduced(session.conn, peer, version, node)
+
+    def welcomed(self, conn: int, version: int, packed: bytes) -> None:
+        """The answer to a HELLO of this side."""
+        if (peer := self._peers.get(conn)) is None:
+            return
+        try:
+            said = msgspec.msgpack.decode(packed)
+            node = said.get("node") if isinstance(said, dict) else None
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            node = None
+        if node is None:
+            self._failed(conn, Code.HANDSHAKE, "it is a broker that is in no cluster")
+        else:
+            self._introduced(conn, peer, version, node)
+
+    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
+        """A NODE frame."""
+        peer = self._peers.get(conn)
+        if peer is None:
+            return
+        if kind == PROOF:
+            peer.early = body
+            self._check_proof(conn, peer)
+        elif peer.linked and (kind == MEMBERS or kind in self._hears):
+            try:
+                if kind == MEMBERS:
+                    self.members.heard(read_sightings(body), self._now)
+                else:
+                    self._hears[kind].heard(conn, kind, number, body)
+            except Stranger as error:
+                self._fault(peer, str(error))
+                return
+        else:
+            self._fault(peer, f"a NODE frame of the type {kind} is not expected now")
+            return
+        self._act()
+
+    def beat(self) -> None:
+        """A second has passed: see whether the links live. A host that is gone closes nothing."""
+        engine = self._hub.engine
+        for conn in engine.idle(1):
+            peer = self._peers.get(conn)
+            if peer is not None and peer.linked:
+                engine.ping(conn, 0)
+        for conn in engine.idle(SILENCE):
+            peer = self._peers.get(conn)
+            if peer is not None and peer.linked and not peer.session.paused:
+                self._failed(conn, Code.IDLE, f"nothing heard for {SILENCE} s")
+
+    def synced(self, conn: int) -> None:
+        """A link has told all that its clients want."""
+        if (peer := self._peers.get(conn)) is not None:
+            peer.synced = True
+
+    def pong(self, conn: int, token: int) -> None:
+        peer = self._peers.get(conn)
+        if peer is not None and peer.linked:
+            for talk in self.talks:
+                talk.pong(conn, token)
+        if peer is not None and token == _PROBE:
+            peer.trip = self._now - peer.asked
+            self.members.alive(conn, self._now)
+            self._act()
+
+    def closed(self, conn: int, code: int, text: str) -> None:
+        """The other side says CLOSE."""
+        text = plain(text)
+        there = self._peers.get(conn)
+        if code == Code.GOING_AWAY and there is not None and there.linked and there.node is not None:
+            self.members.stops(conn)
+        peer = self._gone(conn)
+        if peer is None:
+            return
+        if peer.attempt is not None and peer.node is None:
+            self.members.failed(peer.attempt, self._now, text, code)
+        self.members.lost(conn, self._now, text, code)
+        self._act()
+
+    def forget(self, conn: int) -> None:
+        """The connection has ended."""
+        peer = self._peers.get(conn)
+        self.closed(conn, Code.OK, (peer.session.fault if peer else "") or "the connection was lost")
+
+    # Inside.
+
+    @property
+    def _now(self) -> float:
+        return self._hub.loop.time()
+
+    def _introduced(self, conn: int, peer: Peer, version: int, node: Any) -> None:
+        if version < 1:
+            self._failed(conn, Code.VERSION, f"versions 1 to {PROTOCOL} are spoken here")
+            return
+        try:
+            peer.node = read_node(node)
+            nonce = node["nonce"]
+            if not isinstance(nonce, bytes) or len(nonce) != NONCE:
+                raise Stranger(f"a nonce has {NONCE} bytes")  # noqa: TRY301 - as what read_node raises
+        except (Stranger, KeyError, TypeError) as error:
+            self._hub.faults += 1
+            self._failed(conn, Code.HANDSHAKE, f"node: {error}")
+            return
+        peer.other = nonce
+        self.members.greeted(conn, peer.node, self._now, peer.attempt)
+        self._act()
+
+    def _failed(self, conn: int, code: int, text: str) -> None:
+        """Close a connection with which this side is through; and an attempt with it."""
+        peer = self._gone(conn)
+        if peer is None:
+            return
+        peer.session.close(code, text)
+        if peer.attempt is not None and peer.node is None:
+            self.members.failed(peer.attempt, self._now, text, code)
+        self.members.lost(conn, self._now, text, code)
+        self._act()
+
+    def _gone(self, conn: int) -> Peer | None:
+        """This connection counts no more."""
+        peer = self._peers.pop(conn, None)
+        if peer is not None and peer.linked:
+            for talk in self.talks:
+                talk.closed(conn, self._now)
+            self._hub.pulse.arm()
+        return peer
+
+    def _fault(self, peer: Peer, text: str) -> None:
+        self._hub.faults += 1
+        self._failed(peer.session.conn, Code.PROTOCOL, text)
+
+    def _check_proof(self, conn: int, peer: Peer) -> None:
+        """The other side has proved itself, if this side wants the link: that is open then."""
+        if peer.early is None or not peer.admitted or peer.linked or peer.node is None:
+            return
+        if not holds(peer.early, peer.proof(self._cluster.secret, self.members.me.guid, ours=False)):
+            self._failed(conn, Code.UNAUTHORIZED, self._other_key(peer, peer.early))
+            return
+        try:
+            self._hub.engine.link(conn)
+        except BusError:
+            return  # its CLOSE came together with its proof, and is dealt with next
+        peer.linked = True
+        peer.session.proved()
+        self._limit(conn, peer.node)
+        for talk in self.talks:
+            talk.opened(conn, peer.node)
+        self.members.proved(conn, self._now)
+
+    def _other_key(self, peer: Peer, proof: bytes) -> str:
+        """Why a proof is not right, for both sides to read."""
+        me = self.members.me
+        if not self._cluster.secret:
+            return f"{peer.node} has a key of the cluster, and {me} has none"
+        if holds(proof, peer.proof(b"", me.guid, ours=False)):
+            return f"{me} has a key of the cluster, and {peer.node} has none"
+        return "the key of the cluster is another one"
+
+    def _limit(self, conn: int, node: Node) -> None:
+        """What a node does not take from its clients it is not sent."""
+        self._hub.engine.limit_link(conn, node.frame)
+        ours = self._hub.settings.frame
+        if node.frame < ours:
+            log.warning(
+                "cluster %s: %s takes messages of %d bytes, this node of %d: longer ones are not sent to it",
+                self._cluster.name,
+                node,
+                node.frame,
+                ours,
+            )
+
+    def _act(self) -> None:
+        """Do what the membership wants, and look again when time has passed."""
+        members = self.members
+        while actions := members.take():
+            for action in actions:
+                match action:
+                    case Dial():
+                        self._dial(action)
+                    case Admit():
+                        self._admit(action.conn)
+                    case Refuse():
+                        self._refuse(action)
+                    case Probe(conn):
+                        self._peers[conn].asked = self._now
+                        self._hub.engine.ping(conn, _PROBE)
+                    case Tell(conn, sightings):
+                        self._hub.engine.node(conn, MEMBERS, 0, pack_sightings(sightings))
+                    case Left(guid):
+                        self._leaves(guid)
+                    case Notice():
+                        self._notice(action)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (due := members.due) is not None and not self._stopped:
+            self._timer = self._hub.loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.members.tick(self._now)
+        self._act()
+        self._hub.flush()
+
+    def _admit(self, conn: int) -> None:
+        peer = self._peers[conn]
+        if not self._welcome(conn, peer):
+            return
+        peer.admitted = True
+        self._hub.engine.node(conn, PROOF, 0, peer.proof(self._cluster.secret, self.members.me.guid, ours=True))
+        self._check_proof(conn, peer)
+
+    def _welcome(self, conn: int, peer: Peer) -> bool:
+        if peer.welcomed or peer.node is None:
+            return True
+        peer.welcomed = True
+        hub, node = self._hub, peer.node
+        hub.clients += 1
+        peer.session.admitted(hub.clients, node.incarnation, node.name, proof=True)
+        peer.session.node = True
+        if peer.attempt is not None:
+            return True
+        welcome = {
+            "name": hub.name,
+            "guid": hub.guid,
+            "client": hub.clients,
+            "agent": AGENT,
+            "heartbeat": hub.settings.heartbeat,
+            "node": self._introduction(peer.nonce),
+        }
+        packed = msgspec.msgpack.encode(welcome)
+        return hub.engine.admit_node(conn, node.incarnation, node.name, hub.clients, PROTOCOL, packed)
+
+    def _introduction(self, nonce: bytes) -> Mapping[str, Any]:
+        return {**msgspec.to_builtins(self.members.me), "nonce": nonce}
+
+    def _refuse(self, action: Refuse) -> None:
+        peer = self._gone(action.conn)
+        if peer is None:
+            return
+        if action.welcome:
+            self._welcome(action.conn, peer)
+        peer.session.close(action.code, action.text)
+
+    # Dialling.
+
+    def _found(self, address: str) -> None:
+        """Somebody says on the local network that a node of this cluster is there."""
+        if not self._stopped:
+            self.members.hint(address, self._now)
+            self._act()
+            self._hub.flush()
+
+    def _dial(self, action: Dial) -> None:
+        task = self._hub.loop.create_task(self._reach(action), name=f"busway dial {action.addresses[0]}")
+        self._dials[action.attempt] = task
+        task.add_done_callback(lambda _: self._dials.pop(action.attempt, None))
+
+    def _made(self, attempt: int, nonce: bytes, session: Outgoing) -> None:
+        """There is a connection; HELLO is on its way."""
+        self._peers[session.conn] = Peer(session, attempt, nonce)
+
+    async def _reach(self, action: Dial) -> None:
+        """One address after the other, until somebody is there."""
+        hub, whys = self._hub, []
+        for text in action.addresses:
+            address = parse(text)
+            nonce = new_nonce()
+            hello = {
+                "name": hub.name,
+                "session": self.members.me.incarnation,
+                "credentials": self._cluster.credentials,
+                "agent": AGENT,
+                "node": self._introduction(nonce),
+            }
+            made = partial(self._made, action.attempt, nonce)
+            factory = partial(Outgoing, hub, address.scheme, msgspec.msgpack.encode(hello), made)
+            try:
+                await dial(address, factory, tls=self._cluster.tls, timeout=action.timeout)
+            except BusError as error:
+                whys.append(error.reason)
+            else:
+                hub.flush()
+                return
+        if not self._stopped:
+            log.debug("nobody at %s: %s", ", ".join(action.addresses), whys)
+            self.members.failed(action.attempt, self._now, "; ".join(whys))
+            self._act()
+            hub.flush()

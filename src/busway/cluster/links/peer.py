@@ -1,0 +1,80 @@
+"""A connection with another node, as the links know it, and the end of one that this broker has dialled.
+
+A driver. Which of several connections to a node counts is the matter of `membership`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from busway import ambient
+from busway.broker.session import Session
+from busway.cluster.links.key_proof import NONCE, prove
+from busway.cluster.node import Node
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """A connection with another node."""
+
+    session: Session
+    attempt: int | None
+    nonce: bytes
+    """Ours."""
+    node: Node | None = None
+    other: bytes = b""
+    """The other side's nonce."""
+    early: bytes | None = None
+    """Its proof, if that came before this side was sure that it wants the link."""
+    welcomed: bool = False
+    admitted: bool = False
+    linked: bool = False
+    synced: bool = False
+    trip: float = 0.0
+    asked: float = 0.0
+
+    def proof(self, secret: bytes, me: str, *, ours: bool) -> bytes:
+        """What shows that one side knows the key: ours, or that of the other side as it has to be."""
+        if self.node is None:
+            raise RuntimeError("nobody is there yet")
+        mine = self.attempt is not None
+        nonces = (self.nonce, self.other) if mine else (self.other, self.nonce)
+        guids = (me, self.node.guid) if mine else (self.node.guid, me)
+        return prove(secret, dialler=nonces[0], acceptor=nonces[1], guids=guids, dialled=mine == ours)
+
+
+class Outgoing(Session):
+    """A connection that this broker has dialled."""
+
+    __slots__ = ("_hello", "_made")
+
+    _awaited = "WELCOME"
+
+    def __init__(self, hub: "Hub", scheme: str, hello: bytes, made: "Callable[[Outgoing], None]") -> None:
+        super().__init__(hub, scheme)
+        self._hello = hello
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None and not self.accepted and not self.fault:
+            wants = "a certificate that this node does not show" if self.scheme == "tls" else "TLS"
+            self.fault = f"it has closed the connection without a word: no broker, or one that wants {wants}?"
+        super().connection_lost(exc)
+
+    def not_understood(self, text: str) -> str:
+        return text if self.accepted else f"what is there does not speak as a broker, is it the right port? ({text})"
+
+    def _enter(self, write: Callable[[memoryview], object]) -> int:
+        return self._hub.engine.dial(write, self._hello)
+
+
+def new_nonce() -> bytes:
+    return ambient.randbits(8 * NONCE).to_bytes(NONCE)

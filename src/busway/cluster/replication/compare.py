@@ -1,0 +1,84 @@
+"""Whether a copy and its stream agree: what each of them has, and by what a record is known again.
+
+Functions over logs, which they only look into.
+"""
+
+from hashlib import blake2b
+from typing import Final, Literal, Protocol
+
+from busway.cluster.replication.messages import MOST_HOLES, Have
+
+_FLAGS: Final = 79
+_FIELDS: Final = 1
+"""The flag of a record that stays; the others are set each time it is written, and are not those of one that was read before."""
+
+
+class Records(Protocol):
+    """What the rules need of a `_core.Log`."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def damage(self) -> list[tuple[str, int, int, int | None, str]]: ...
+    def read_written(self, offset: int, most: int) -> tuple[int, int, bytes]: ...
+    def copy(self, block: bytes) -> bool: ...
+    def mend(self, block: bytes) -> int: ...
+    def mended(self) -> None: ...
+
+
+def mark(block: bytes) -> bytes:
+    """By what the first record of a block is known again."""
+    size = int.from_bytes(block[:4], "little") + 4
+    record = bytearray(block[8:size])
+    record[_FLAGS - 8] &= _FIELDS
+    return blake2b(record, digest_size=16).digest()
+
+
+def mark_at(log: Records, offset: int) -> bytes:
+    """The mark of the record with this offset; nothing if it is not there."""
+    first, _, block = log.read_written(offset, 1) if offset >= 0 else (0, 0, b"")
+    return mark(block) if block and first == offset else b""
+
+
+def has_any(log: Records, begin: int, end: int) -> bool:
+    """Whether there is a record from `begin` to before `end`."""
+    first, _, block = log.read_written(begin, 1)
+    return bool(block) and first < end
+
+
+def have(log: Records) -> Have:
+    """What there is of a copy or a stream. Too many holes are told as if nothing was there, so that a copy is made anew."""
+    first, written = min(log.first, log.written), log.written
+    holes = {(begin, end) for _, _, begin, end, _ in log.damage if end is not None and end > begin and end > first}
+    if len(holes) > MOST_HOLES:
+        return Have(written, written)
+    return Have(first, written, mark_at(log, written - 1), tuple(sorted(holes)))
+
+
+def ends_in_hole(copy: Have, mine: Have) -> bool:
+    """Whether the last record of a copy is one that the stream has lost, so that they can't be compared there."""
+    return any(begin < copy.next <= end for begin, end in mine.holes)
+
+
+def judge(here: Records, mine: Have, copy: Have) -> Literal["on", "anew", "check"]:
+    """Whether a copy may go on where it is. What the stream has no more need not agree."""
+    if copy.next > here.written:
+        return "check"
+    known = copy.next > max(here.first, copy.first) and not ends_in_hole(copy, mine)
+    if known and mark_at(here, copy.next - 1) != copy.mark:
+        return "anew"
+    gaps = [(begin, min(end, copy.next)) for begin, end in (*copy.holes, (here.first, copy.first))]
+    if any(has_any(here, max(begin, here.first), end) for begin, end in gaps if end > max(begin, here.first)):
+        return "anew"
+    return "on"
+
+
+def agrees(copy: Records, origin: Have) -> bool:
+    """Whether a copy that has more than its stream agrees with it up to the end of that."""
+    if origin.next <= max(origin.first, copy.first):
+        return True  # nothing of it is on both sides
+    return mark_at(copy, origin.next - 1) == origin.mark

@@ -1,0 +1,241 @@
+"""The copies that a mirror has of the streams of one node, on its disk: `mirrors/<guid of the node>/<stream>` in the data folder.
+
+Each has what the folder of a stream has. They can be read; nothing is published to them.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from busway import ambient
+from busway._core import Log
+from busway.broker.channels.journal import Journal
+from busway.broker.channels.state.progress import Created, Deleted, Stamp
+from busway.broker.storage.data_folder import sync
+from busway.broker.storage.permissions import make_folder
+from busway.broker.streams.folder import LOG, read, write
+from busway.broker.streams.stream import FOREVER, Stream, settings
+from busway.cluster.replication.messages import Noted
+from busway.errors import BusError, DataFailed
+from busway.settings import KiB, MiB
+from busway.streams import StreamConfig
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+
+log = logging.getLogger("busway.cluster")
+
+FOLDER: Final = "mirrors"
+_RESERVE: Final = 64 * MiB
+"""Bytes of the disk that are left to others."""
+_BUCKET: Final = 64 * MiB
+
+free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free  # noqa: E731, so that a test can fill the disk
+
+
+def limits(config: StreamConfig) -> dict[str, Any]:
+    """What the log of a copy is told: nothing leaves it but what its node says; but that goes by buckets of about the same size."""
+    part = max((config.max_bytes or 8 * _BUCKET) // 8, 64 * KiB)
+    free_of = {"max_age": 0, "max_bytes": 0, "max_count": 0, "max_delay": 0, "hold": FOREVER}
+    return {**settings(config), **free_of, "bucket_bytes": min(part, _BUCKET)}
+
+
+class Copy(Stream):
+    """A stream of another node, as far as it is here."""
+
+    def __init__(
+        self, hub: "Hub", guid: str, config: StreamConfig, native: Log, folder: Path, rung: "Callable[[Copy], object]"
+    ) -> None:
+        super().__init__(hub, hub.streaming.number(), config, native, folder)
+        self._told_of = rung
+        self.copied = guid
+        self.journal = Journal(folder, copy=True)
+        self.channels: set[str] = set()
+        self.fresh = False
+        """It has heard all that the channels of its node did."""
+        self._filling = False
+        self.noting: asyncio.Future[None] | None = None
+        """The last that they did, on its way to the disk."""
+
+    def _rung(self) -> None:
+        self.log.hear()
+        self._told_of(self)
+
+    def start(self) -> None:
+        self.channels = set(self.journal.open())
+        super().start()
+
+    def change(self, config: StreamConfig) -> None:
+        self.config = config
+        self.log.set(**limits(config))
+
+    async def close(self) -> None:
+        await super().close()
+        await self.journal.stop()
+
+    def note(self, noted: Noted) -> None:
+        """What its channels did; a failure is logged by the journal, which begins the next write with all of it."""
+        gone = [Deleted(name) for name in sorted(self.channels)] if noted.all else []
+        if noted.all:
+            self.channels, self.fresh, self._filling = set(), False, True
+        for entry in noted.entries:
+            if isinstance(entry, Deleted):
+                self.channels.discard(entry.channel)
+            elif isinstance(entry, Created):
+                self.channels.add(entry.channel)
+        stamp = [] if noted.stamp is None else [noted.stamp]
+        self.noting = self.journal.write([*gone, *noted.entries, *stamp])
+        self.noting.add_done_callback(_heard)
+        if self._filling and not noted.more:
+            self.fresh, self._filling = True, False
+
+
+class Copies:
+    """Those of one node; a `mirror.Shelf`."""
+
+    def __init__(self, hub: "Hub", root: Path, guid: str, rung: Callable[[Copy], object]) -> None:
+        self._hub = hub
+        self._root = root / FOLDER / guid
+        self._guid = guid
+        self._rung = rung
+        self._closing: set[asyncio.Task[None]] = set()
+        self.streams: dict[str, Copy] = {}
+
+    def open(self) -> None:
+        """Those that are on the disk. One that can't be opened is told, and copied anew when its node is here."""
+        try:
+            folders = sorted(one for one in self._root.iterdir() if one.is_dir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise DataFailed(f"the copies in {self._root} can't be read: {error.strerror}") from error
+        for folder in folders:
+            if folder.name.startswith("."):
+                if folder.name.endswith(".removed"):
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            try:
+                if (config := read(folder)) is not None:
+                    self._add(config, folder, 0)
+            except DataFailed as error:
+                log.error("the copy in %s can't be used: %s", folder, error.reason)  # noqa: TRY400, the disk's fault has no traceback of interest
+
+    def _add(self, config: StreamConfig, folder: Path, begin: int) -> Copy:
+        native = ambient.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
+        copy = Copy(self._hub, self._guid, config, native, folder, self._rung)
+        copy.start()
+        copy.tell_damage()
+        self.streams[config.name] = copy
+        self._tell_nodes(copy, there=True)
+        return copy
+
+    def _tell_nodes(self, copy: Copy, *, there: bool) -> None:
+        """Whoever wants to read what its node has stored can be sent here."""
+        if self._hub.nodes is not None:
+            self._hub.nodes.copied(self._guid, copy, there=there)
+
+    # As its machine wants it.
+
+    def names(self) -> Iterable[str]:
+        return list(self.streams)
+
+    def find(self, name: str) -> Log | None:
+        copy = self.streams.get(name)
+        return None if copy is None else copy.log
+
+    def make(self, config: StreamConfig, begin: int) -> Log:
+        self.remove(config.name, keep=True)
+        folder = self._root / config.name
+        try:
+            make_folder(folder)
+            write(folder, config)
+        except OSError as error:
+            raise DataFailed(f"no copy can be made in {folder}: {error.strerror}") from error
+        return self._add(config, folder, begin).log
+
+    def configure(self, config: StreamConfig) -> None:
+        copy = self.streams[config.name]
+        if copy.config == config:
+            return
+        try:
+            write(self._root / config.name, config)
+        except OSError as error:
+            raise DataFailed(f"{self._root / config.name} can't be written: {error.strerror}") from error
+        copy.change(config)
+        self._tell_nodes(copy, there=True)
+
+    def remove(self, name: str, *, keep: bool) -> None:
+        if (copy := self.streams.pop(name, None)) is not None:
+            self._tell_nodes(copy, there=False)
+            self._let_go(copy)
+        folder = self._root / name
+        if not folder.exists():
+            return
+        aside = self._root / f".{name}.{'aside' if keep else 'removed'}"
+        old = self._root / f".{name}.old.removed"
+        try:
+            shutil.rmtree(old, ignore_errors=True)
+            if aside.exists():
+                aside.rename(old)
+            folder.rename(aside)
+            ambient.drop_log(folder / LOG)
+            sync(self._root)
+        except OSError as error:
+            raise DataFailed(f"the copy in {folder} can't be put aside: {error.strerror}") from error
+        for gone in (old,) if keep else (old, aside):
+            self._hub.loop.run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
+        if keep:
+            log.warning("the old copy of stream %r of node %s is in %s now", name, self._guid[:8], aside)
+
+    def noted(self, name: str) -> Stamp | None:
+        copy = self.streams.get(name)
+        return None if copy is None else copy.journal.stamp
+
+    def note(self, name: str, noted: Noted) -> None:
+        self.streams[name].note(noted)
+
+    def check_room(self, size: int) -> None:
+        try:
+            left = free(self._root)
+        except OSError as error:
+            raise DataFailed(f"{self._root}: {error.strerror}") from error
+        if left < size + _RESERVE:
+            raise DataFailed(
+                f"the disk of the mirror is too full: {left / MiB:.1f} MiB are free, of which {_RESERVE / MiB:.0f} MiB are left to others"
+            )
+
+    # To the end.
+
+    def _let_go(self, copy: Copy) -> None:
+        copy.log.close()  # now, since its folder is about to be another one's
+        task = self._hub.loop.create_task(copy.close(), name=f"busway copy {copy.config.name}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def kill(self) -> None:
+        """Let go of the files, without writing."""
+        for copy in self.streams.values():
+            copy.journal.close()
+
+    async def close(self) -> None:
+        for copy in self.streams.values():
+            await copy.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+def found(root: Path) -> list[str]:
+    """The guids of the nodes of which there are copies."""
+    try:
+        return sorted(one.name for one in (root / FOLDER).iterdir() if one.is_dir())
+    except OSError:
+        return []
+
+
+def _heard(told: "asyncio.Future[None]") -> None:
+    if not told.cancelled() and (error := told.exception()) is not None and not isinstance(error, BusError):
+        log.error("unexpected error in the journal of a copy", exc_info=error)

@@ -1,0 +1,176 @@
+"""What people see of a cluster from one of its nodes: `$bus/cluster` for `busway cluster`, and events below that topic.
+
+A driver over the mesh, which tells it what happens.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from busway import ambient
+from busway.broker.admin.events import CLUSTER
+from busway.cluster.members.actions import Notice
+from busway.cluster.node import Node
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
+    from busway.cluster.mesh import Mesh
+
+TRIP: Final = 2
+"""The token of a PING that measures a round trip."""
+_PATIENCE: Final = 1.0
+"""Seconds that links have to answer; who did not has no round trip."""
+_MIRROR: Final = {
+    "mirror": "{node} is a mirror of this node",
+    "mirror_gone": "{node} is gone, which was a mirror of this node",
+    "mirror_trouble": "{node} can't copy the stream {stream!r}: {text}",
+    "mirror_copies": "{node} can copy the stream {stream!r} again",
+    "mirrored": "acknowledgements of the stream {stream!r} wait for its mirror",
+    "unmirrored": "acknowledgements of the stream {stream!r} don't wait for a mirror of this node",
+    "mirror_missing": "this node is to be a mirror of {text!r}, and no such node was seen yet",
+}
+"""What is told of mirrors, by the kind of event."""
+
+
+class Seeing:
+    """One node's view."""
+
+    def __init__(self, hub: "Hub", mesh: "Mesh", name: str) -> None:
+        self._hub = hub
+        self._mesh = mesh
+        self._name = name
+        self._since: dict[str, float] = {}
+        """When a node's link came up or was lost, in seconds since 1970."""
+        self._asked: dict[int, float] = {}
+        self._trips: dict[int, float] = {}
+        self._answered = asyncio.Event()
+
+    # What happens.
+
+    def notice(self, notice: Notice) -> None:
+        self._answered.set()  # those who wait for a link that is gone look again
+        if notice.kind in {"up", "down"}:
+            self._since[notice.guid] = ambient.time_ns() / 1e9
+        elif notice.kind == "forgotten":
+            self._since.pop(notice.guid, None)
+        more = {"address": notice.address} if notice.address else {}
+        self.tell(notice.kind, notice.text, node=notice.name, guid=notice.guid, **more)
+
+    def tell(self, kind: str, text: str, **fields: Any) -> None:
+        """An event, to those of this node's clients who asked for it."""
+        self._hub.events.tell(f"{CLUSTER}/{kind}", {"cluster": self._name, "kind": kind, **fields}, text)
+
+    def mirror(self, kind: str, about: dict[str, Any]) -> None:
+        """Something has happened between this node and its mirrors."""
+        stream, text = about.get("stream", ""), about.get("text", "")
+        more = {"stream": stream} if stream else {}
+        said = _MIRROR[kind].format(node=about.get("name") or about.get("guid", "")[:8], stream=stream, text=text)
+        self.tell(kind, said, node=about.get("name", ""), guid=about.get("guid", ""), **more)
+
+    def definition(self, kind: str, key: str, text: str, node: Node | None) -> None:
+        """A stream or channel is not at a node (None: this one) as it should be, or it is so at last."""
+        stream, _, channel = key.partition("/")
+        name, guid = (self._hub.name, self._hub.guid) if node is None else (node.name, node.guid)
+        more = {"stream": stream} | ({"channel": channel} if channel else {})
+        self.tell(kind, text, node=name, guid=guid, **more)
+
+    def pong(self, conn: int) -> None:
+        if (asked := self._asked.pop(conn, None)) is not None:
+            self._trips[conn] = ambient.perf_counter() - asked
+            self._answered.set()
+
+    # What is asked.
+
+    async def figures(self) -> dict[str, Any]:
+        """All that is known, with round trips of this moment."""
+        await self._measure()
+        members, hub = self._mesh.members, self._hub
+        linked = members.linked
+        stats = hub.engine.stats()
+        mirroring = self._mesh.mirroring.figures() | self._mesh.turns.figures()
+        stopped = members.stopped
+        behind = {one["guid"]: one["behind"] for one in mirroring["mirrors"]}
+        others = {node.guid: node for node in members.known}
+        for conn in linked.values():  # the incarnation that is linked
+            if (node := members.node_of(conn)) is not None:
+                others[node.guid] = node
+        return {
+            "cluster": self._name,
+            "guid": hub.guid,
+            "nodes": [
+                _node(members.me) | {"state": "this", "link": None},
+                *(
+                    _node(node)
+                    | {
+                        "state": "linked" if guid in linked else "stopped" if guid in stopped else "lost",
+                        "link": self._link(guid, linked.get(guid)) | {"mirror_behind": behind.get(guid)},
+                    }
+                    for guid, node in others.items()
+                ),
+            ],
+            "missing": [
+                {
+                    "name": one.name,
+                    "addresses": list(one.addresses),
+                    "state": "refused" if one.refused else "unreached",
+                    "why": one.why,
+                }
+                for one in members.missing
+            ],
+            "lacking": self._mesh.agreeing.figures(),
+            "mirroring": mirroring,
+            "interest": stats["interest"],
+            "kept": len(hub.keeping.box),
+            "refused": self._mesh.refused,
+            "conflicts": self._mesh.conflicts,
+        }
+
+    def stats(self) -> dict[str, int]:
+        """Counters beside those of the engine."""
+        members = self._mesh.members
+        return {
+            "nodes": 1 + len({*members.linked, *(node.guid for node in members.known)}),
+            "nodes_refused": self._mesh.refused,
+            "node_conflicts": self._mesh.conflicts,
+        }
+
+    def _link(self, guid: str, conn: int | None) -> dict[str, Any]:
+        """Figures of a link; what it hears is the interest that the other node has told."""
+        link: dict[str, Any] = {"up": conn is not None, "since": self._since.get(guid)}
+        if conn is None or (session := self._hub.sessions.get(conn)) is None:
+            return link | {"why": self._mesh.members.why(guid)}
+        figures = self._hub.engine.connection(conn)
+        return link | {
+            "peer": session.peer(),
+            "over": session.scheme,
+            "round_trip": self._trips.get(conn),
+            "subscriptions": figures["subscriptions"],
+            "services": figures["services"],
+            "messages_in": figures["messages_received"],
+            "messages_out": figures["messages_delivered"],
+            "bytes_in": figures["received_bytes"],
+            "bytes_out": figures["sent_bytes"],
+            "waiting": figures["outbox_bytes"],
+            "dropped": figures["messages_dropped"],
+        }
+
+    async def _measure(self) -> None:
+        conns = set(self._mesh.members.linked.values())
+        self._trips = {conn: trip for conn, trip in self._trips.items() if conn in conns}
+        now = ambient.perf_counter()
+        for conn in conns - self._asked.keys():  # another look may wait for the same answer
+            self._asked[conn] = now
+            self._hub.engine.ping(conn, TRIP)
+        self._hub.flush()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while conns & self._asked.keys() & set(self._mesh.members.linked.values()):
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            for conn in conns & self._asked.keys():
+                self._asked.pop(conn, None)
+                self._trips.pop(conn, None)
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {"name": node.name, "guid": node.guid, "addresses": list(node.addresses), "started": node.since / 1e9}
