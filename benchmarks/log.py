@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from busway._core import Log
-from busway.columns import COLUMNS, record_batch
+from busway.arrow import COLUMNS, record_batch
 
 PAYLOAD = bytes(range(128))
 BLOCK = 64 << 10

@@ -6,7 +6,7 @@ import pytest
 
 import busway
 import busway.sync
-from busway.durations import duration
+from busway.common.durations import duration
 from busway.gateway.json.config import Http
 from busway.settings import Buffer, Settings
 from tests.support.net import PATIENCE

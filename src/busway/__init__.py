@@ -11,7 +11,6 @@ from busway.client.typed_wrappers.channel import Delivered, TypedChannel
 from busway.client.typed_wrappers.wrappers import TypedRequest, TypedService, TypedSubscription
 from busway.cluster.config import Cluster
 from busway.dead_letters import DeadLetter, Redrive
-from busway.draining import run
 from busway.errors import (
     AckLate,
     BusError,
@@ -50,6 +49,7 @@ from busway.gateway.json.config import Http
 from busway.gateway.serve import serve
 from busway.message import Failed, Message, Replies
 from busway.positions import Placed, Position, Positions
+from busway.runtime import run
 from busway.settings import TLS, Buffer, Caller, Offline, Policy, Scope, Settings
 from busway.streams import ChannelInfo, ChannelPart, StoredTopic, StreamConfig, StreamInfo, StreamPart
 

@@ -756,4 +756,4 @@ def columns(
     end: int = ...,
     now: int = 0,
 ) -> tuple[int, list[tuple[Literal["unsigned", "nanoseconds", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
-    """Rows, and kind and buffers of each column that is wanted; see busway.columns. Records that expired by `now` are left out."""
+    """Rows, and kind and buffers of each column that is wanted; see busway.arrow. Records that expired by `now` are left out."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from busway.durations import LONGEST, seconds
+from busway.common.durations import LONGEST, seconds
 
 Delay: TypeAlias = float | str | timedelta
 """Seconds, text such as 5s, or a timedelta."""

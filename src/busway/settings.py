@@ -5,13 +5,40 @@ Frozen values. They check themselves when made, so the rest of the code never me
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from inspect import iscoroutinefunction
 from os import PathLike
 from types import NoneType
 from typing import Final, Literal, TypeAlias
 
-from busway.checks import check_callable, check_count, check_seconds, check_type
-from busway.session_secret import LEAST, MOST, session_of
+from busway.common import environment
+from busway.common.checks import check_callable, check_count, check_seconds, check_type
+
+LEAST: Final = 16
+"""Bytes of a secret, at least."""
+MOST: Final = 64
+"""Bytes of a secret, at most."""
+_DRAWN: Final = 32
+_NUMBER: Final = 8
+
+
+def draw_secret() -> bytes:
+    """A new secret that cannot be guessed."""
+    while True:
+        secret = environment.randbits(8 * _DRAWN).to_bytes(_DRAWN)
+        if session_of(secret):
+            return secret
+
+
+def session_of(secret: bytes) -> int:
+    """The public number of the session with this secret: the first 8 bytes of its SHA-256, most significant first."""
+    return int.from_bytes(sha256(secret).digest()[:_NUMBER])
+
+
+def is_secret(secret: object, session: int) -> bool:
+    """Whether this is the secret of the session with this number."""
+    return isinstance(secret, bytes) and LEAST <= len(secret) <= MOST and session_of(secret) == session
+
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB

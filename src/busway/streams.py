@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 import msgspec
 
 from busway.backoff import Delays
-from busway.durations import seconds
+from busway.common.durations import seconds
 from busway.topic import check_topic
 
 STORES: Final = ("memory", "disk", "db")

@@ -9,7 +9,7 @@ from busway.broker.channels.state.actions import Deliver, Read
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.dispatch import STRIDE
 from busway.broker.channels.state.progress import ChannelConfig, Created, Delivered, Done, rebuild
-from busway.runs import Runs
+from busway.common.intervals import Runs
 from tests.support.channel_bench import ANNA, Bench, given_to
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import busway
-from busway import ambient
 from busway.broker.storage.disk_space import DiskSpace
+from busway.common import environment
 from busway.errors import Code
 from tests.support.net import PATIENCE, eventually, until, within
 
@@ -34,7 +34,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr(ambient, "disk_space", disk.look)
+    monkeypatch.setattr(environment, "disk_space", disk.look)
     return disk
 
 

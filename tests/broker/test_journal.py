@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from busway import DataFailed, StoreFailed, ambient
+from busway import DataFailed, StoreFailed
 from busway.broker.channels import journal as journal_module
 from busway.broker.channels.journal import FILE, Journal, decode, encode
 from busway.broker.channels.state.progress import (
@@ -33,6 +33,7 @@ from busway.broker.channels.state.progress import (
 )
 from busway.broker.storage import record_format
 from busway.broker.storage.record_format import MAGIC, Damage, Found
+from busway.common import environment
 from tests.support.net import within
 
 CONFIG = ChannelConfig(lease=5.0, topic="orders/*")
@@ -236,7 +237,7 @@ class TestFile:
             now += took
             return now
 
-        monkeypatch.setattr(ambient, "monotonic", clock)
+        monkeypatch.setattr(environment, "monotonic", clock)
         took = 0.01  # by each look at the clock
         assert journal.write([Done("c", 1, 1)]).done()
         took = 0.0

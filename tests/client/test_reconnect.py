@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import busway
+from busway.positions import encode_since, since_again
 from busway.settings import Identity
-from busway.since import encode_since, since_again
 from busway.testing import FaultProxy
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until, within
 

@@ -167,7 +167,7 @@ async def test_a_write_that_fails_at_the_mirror_is_told_and_tried_again(nodes, m
     def opened(folder, **settings):
         return Log.open(disk if "mirrors" in str(folder) and "default" in str(folder) else folder, **settings)
 
-    monkeypatch.setattr("busway.ambient.open_log", opened)
+    monkeypatch.setattr("busway.common.environment.open_log", opened)
     a, b = await nodes.pair()
     bus = await nodes.client(a)
     await bus.publish("t", b"0", durable=True)

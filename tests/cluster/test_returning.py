@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 import busway
-from busway import ambient
 from busway.broker.channels.journal import decode
 from busway.broker.channels.state.progress import ChannelConfig, Created, Done, rebuild
 from busway.broker.storage.record_format import scan
@@ -15,6 +14,7 @@ from busway.cluster.failover import handback
 from busway.cluster.failover.handback import Returning
 from busway.cluster.replication.known_mirrors import Remembered
 from busway.cluster.replication.messages import Back, Took
+from busway.common import environment
 from tests.support.net import eventually, gather
 
 MIRROR = "b" * 32
@@ -26,7 +26,7 @@ class Node:
     def __init__(self, hub, bus, folder):
         self.hub, self.bus, self.folder = hub, bus, folder
         self.took = []
-        self.turn = ambient.time_ns() // 1000
+        self.turn = environment.time_ns() // 1000
         self.restart()
 
     def restart(self):
@@ -170,9 +170,9 @@ async def test_a_channel_that_was_made_anew_is_none_that_the_mirror_removed(back
     """It removed the old one when it stood in; here it was made anew before anything was heard of that."""
     await back.bus.create_channel("jobs", "old")
     await back.bus.create_channel("jobs", "work")
-    back.turn = ambient.time_ns() // 1000 + 1
+    back.turn = environment.time_ns() // 1000 + 1
     await back.bus.remove_channel("jobs", "work")
-    while ambient.time_ns() // 1000 <= back.turn:
+    while environment.time_ns() // 1000 <= back.turn:
         await asyncio.sleep(0)
     await back.bus.create_channel("jobs", "work")
     back.tell(1, gone=("old", "work"))

@@ -9,7 +9,7 @@ import pytest
 
 from busway import _core
 from busway._core import Log, block_records
-from busway.columns import COLUMNS, record_batch
+from busway.arrow import COLUMNS, record_batch
 from busway.fields import compile_where
 from tests.support.stored import row
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from busway._core import Log, Selection, block_records, matches
-from busway.columns import COLUMNS, plain_batch
+from busway.arrow import COLUMNS, plain_batch
 from tests.support.stored import row, wait_safe
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from busway.broker.channels.state.progress import (
     Sought,
     rebuild,
 )
-from busway.runs import Runs
+from busway.common.intervals import Runs
 
 LEASE, WORST = 10.0, 3
 NO_KEY = 4

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import busway
-from busway import ambient
 from busway.broker.channels.journal import Journal
 from busway.broker.clock import Pulse
 from busway.broker.retained.driver import Keeping
@@ -34,6 +33,7 @@ from busway.cluster.replication.primary import Origin, Sending
 from busway.cluster.retained.replica import Keepsakes
 from busway.cluster.streams.provider import Lending
 from busway.cluster.streams.remote import FarParts
+from busway.common import environment
 from busway.errors import BusError
 from busway.testing import Report, simulate
 from busway.testing.simulation import KINDS
@@ -346,12 +346,12 @@ def test_a_world_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         return str(folders[-1])
 
     monkeypatch.setattr(tempfile, "mkdtemp", remembered)
-    before = {name: getattr(ambient, name) for name in vars(ambient) if not name.startswith("_")}
+    before = {name: getattr(environment, name) for name in vars(environment) if not name.startswith("_")}
     simulate(0, nodes=3)
     open_before = handles() if Path("/proc/self/fd").is_dir() else 0
     for seed in range(1, 8):
         simulate(seed, nodes=1 + seed % 4, kinds=["broker killed", "client killed"], faults=4)
-    assert {name: getattr(ambient, name) for name in before} == before
+    assert {name: getattr(environment, name) for name in before} == before
     assert gc.isenabled()
     assert len(folders) == 8
     assert not any(folder.exists() for folder in folders)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import busway
 from busway.broker.streams.stream import Stream
-from busway.durations import seconds
+from busway.common.durations import seconds
 from busway.errors import StoreFailed
 from busway.positions import Position
 from tests.support.net import PATIENCE, until, within

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import busway
+from busway.broker.streams.stores.names import store_of
 from busway.cluster.definitions.apply import spec_of
 from busway.cluster.definitions.definitions import Definition, portions, read
 from busway.cluster.definitions.file import FILE, Noted, encode
 from busway.errors import Code
-from busway.store_names import store_of
 from tests.cluster.test_mesh import Cluster
 from tests.support.net import eventually, until
 

@@ -3,7 +3,7 @@
 from busway.broker.channels.state.actions import Action, Answer, Deliver, Note, Read
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.progress import ChannelConfig, Created, Entry, rebuild
-from busway.runs import Runs
+from busway.common.intervals import Runs
 
 ANNA, BOB, CARL = (1, 1), (2, 1), (3, 1)
 

@@ -13,8 +13,7 @@ from busway import _core, errors
 from busway.broker.channels import frames
 from busway.client.services.errors import described
 from busway.fields import compile_where, encode_fields
-from busway.positions import Position
-from busway.since import Since, encode_since
+from busway.positions import Position, Since, encode_since
 from tests.support import page, wire
 from tests.support.pair import LIMITS, Hub, Raw
 

@@ -1,4 +1,4 @@
-//! Stored records as columns for Python: the buffers that `busway.columns` makes Arrow arrays of.
+//! Stored records as columns for Python: the buffers that `busway.arrow` makes Arrow arrays of.
 
 use busway_core::log::columns::{Columns, Problem, Wanted};
 use pyo3::exceptions::PyValueError;
@@ -27,7 +27,7 @@ pub fn shown(py: Python<'_>, columns: Columns) -> PyResult<(usize, Vec<Shown<'_>
     Ok((rows, made.into_iter().map(shown).collect::<PyResult<_>>()?))
 }
 
-/// The columns that are wanted of some blocks; see `busway.columns`.
+/// The columns that are wanted of some blocks; see `busway.arrow`.
 #[pyfunction]
 #[pyo3(signature = (blocks, wanted, selection = None, begin = 0, end = u64::MAX, now = 0))]
 pub fn columns<'py>(

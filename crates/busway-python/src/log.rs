@@ -394,7 +394,7 @@ impl Log {
     }
 
     /// The same up to `end`, as plain columns of those that are asked for: the offset it begins with, the one to read on from, the
-    /// number of rows, and the columns in their order; see `busway.columns`.
+    /// number of rows, and the columns in their order; see `busway.arrow`.
     #[pyo3(signature = (offset, most, wanted, selection = None, end = u64::MAX, now = 0))]
     #[allow(clippy::too_many_arguments)]
     fn columns<'py>(

@@ -11,8 +11,7 @@ from busway._core import PROTOCOL, __version__
 from busway.broker.admin import events
 from busway.broker.flags import SHARED, WAIT
 from busway.errors import BusError, Code
-from busway.session_secret import is_secret
-from busway.settings import Caller, Settings
+from busway.settings import Caller, Settings, is_secret
 from busway.topic import is_reserved
 
 if TYPE_CHECKING:

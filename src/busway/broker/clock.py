@@ -9,7 +9,7 @@ import logging
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from busway import ambient
+from busway.common import environment
 from busway.errors import Code
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Pulse:
         self._beats = max(round(heartbeat / seconds), 1)
         self._beat = self._hub.loop.call_later(seconds, self._on_beat)
         if self._hub.nodes is not None:  # else they come back here, where it is known what they have sent
-            self._awake = ambient.boottime()
+            self._awake = environment.boottime()
             self.waited_for = self._awake + ASLEEP * heartbeat
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class Pulse:
         After a sleep a loop may read before it looks at its timers, so who reads looks first. Clients in this process have slept, too, and links see to
         themselves.
         """
-        if (now := ambient.boottime()) <= self.waited_for:
+        if (now := environment.boottime()) <= self.waited_for:
             return
         slept, self.waited_for = now - self._awake, inf  # until the next beat, which is due
         sessions = [one for one in self._hub.everyone if one.accepted and not one.node and one.scheme != "memory"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from busway import _core, ambient
+from busway import _core
 from busway._core import Engine
 from busway.broker import admission
 from busway.broker.admin import services
@@ -41,9 +41,10 @@ from busway.broker.streams import manager as streams_manager, replay
 from busway.broker.streams.manager import Streaming
 from busway.broker.streams.replay import Replaying
 from busway.broker.streams.stream import Stream
+from busway.common import environment
 from busway.errors import Code
 from busway.settings import MiB, Settings
-from busway.transport.flow import HIGH_WATER
+from busway.transport.buffers import HIGH_WATER
 
 if TYPE_CHECKING:
     from busway.broker.session import Session
@@ -257,7 +258,7 @@ class Hub:
             defaults=fields or None,
         )
         self.started = self.loop.time()
-        self.since = ambient.time_ns()
+        self.since = environment.time_ns()
         self.addresses: tuple[str, ...] = ()
         self.http: str | None = None
         """Where HTTP clients are served, once that port is open."""

@@ -10,7 +10,6 @@ from os import PathLike
 from types import NoneType, TracebackType
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
-from busway import ambient
 from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
 from busway.broker.hub import Hub, Nodes
@@ -19,13 +18,14 @@ from busway.broker.retained.pin_file import Pins
 from busway.broker.session import Session
 from busway.broker.storage.data_folder import DataFolder
 from busway.broker.streams.manager import Changes
-from busway.checks import check_timeout, check_type
+from busway.broker.streams.stores.names import check_stores
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
-from busway.durations import Duration
+from busway.common import environment
+from busway.common.checks import check_timeout, check_type
+from busway.common.durations import Duration
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Identity, Offline, Settings
-from busway.store_names import check_stores
 from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
 from busway.transport.interfaces import is_exposed
@@ -86,7 +86,7 @@ class Server:
         self._stores = check_stores(stores)
         self._pins: Pins | None = None
         # Known before the start, so that clients of this process can be made.
-        self.guid = (self._data and self._data.guid()) or f"{ambient.randbits(128):032x}"
+        self.guid = (self._data and self._data.guid()) or f"{environment.randbits(128):032x}"
         self.name = name or socket.gethostname()
         self.settings = settings or Settings()
         if len(self._fields) > self.settings.fields:

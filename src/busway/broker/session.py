@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from busway import ambient
+from busway.common import environment
 from busway.errors import Code
 from busway.transport import broker_buffer, tune
 from busway.transport.other_protocols import asks_http, http_answer
@@ -91,7 +91,7 @@ class Session(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         hub = self._hub
-        if ambient.boottime() > hub.pulse.waited_for:
+        if environment.boottime() > hub.pulse.waited_for:
             hub.pulse.look()
         if self.checked and self._is_answered(nbytes):
             return

@@ -2,7 +2,7 @@
 
 import sys
 
-from busway.extras import install_command
+from busway.common.extras import install_command
 
 __all__ = ["main"]
 

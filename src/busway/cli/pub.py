@@ -8,7 +8,7 @@ import typer
 from busway.cli.common import advice, field_flags, flags, terminal
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.payload import Source
-from busway.durations import seconds as read_seconds
+from busway.common.durations import seconds as read_seconds
 
 _MEMORY: Final = (
     "stream {!r} is in memory: its messages end with the broker; 'busway serve --data DIR' stores streams on disk"

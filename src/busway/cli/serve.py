@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 import busway
+from busway.broker.streams.stores.names import store_of
 from busway.cli.cluster_flags import KEY, place
 from busway.cli.common import field_flags, flags, logs, terminal, values
 from busway.cluster.config import DEFAULT
 from busway.cluster.members.servers_file import FILE, listed
 from busway.settings import DEFAULT_URL, Settings
-from busway.store_names import store_of
 
 _LIMITS = "Limits and times"
 _CLUSTER = "Cluster"

@@ -12,7 +12,7 @@ from busway.cli.channels import channel
 from busway.cli.common import flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.tables import ordered, pairs, rows
-from busway.durations import seconds
+from busway.common.durations import seconds
 from busway.streams import Safety, Store, StreamInfo
 
 _SAFETY = "What a durable publish waits for: the message is in memory, written, synced to the disk, or written here and by a mirror."

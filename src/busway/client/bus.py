@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, overload
 
 from busway._core import Publisher
-from busway.checks import check_callable, check_seconds, check_timeout
 from busway.client.channels.admin import Channels
 from busway.client.connection.core import Core, ErrorHook, State
 from busway.client.connection.dialer import JITTER, RECONNECT
@@ -28,7 +27,8 @@ from busway.client.services.requests import Asking
 from busway.client.streams.stream import Streams
 from busway.client.typed.protocol import outgoing
 from busway.client.verbs import Receiving
-from busway.durations import Duration, seconds
+from busway.common.checks import check_callable, check_seconds, check_timeout
+from busway.common.durations import Duration, seconds
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed

@@ -9,9 +9,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway._core import PROTOCOL, __version__
-from busway.checks import check_seconds, check_type
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.dialer import RECONNECT, Reaching, Schedule
@@ -22,7 +20,9 @@ from busway.client.connection.wait import FINAL, Waits, is_curable, patience
 from busway.client.reclaim import Regaining
 from busway.client.retained import Posts
 from busway.client.subscriptions.subscription import Subscription
-from busway.durations import Duration
+from busway.common import environment
+from busway.common.checks import check_seconds, check_type
+from busway.common.durations import Duration
 from busway.errors import (
     BusError,
     Closed,
@@ -95,14 +95,14 @@ class Life:
         self.server: dict[str, Any] = {}
         self._core = core
         self._posts = posts
-        self.directory = Directory(urls, ambient.chance, learn=learn)
+        self.directory = Directory(urls, environment.chance, learn=learn)
         self._name = name
         self._timeout = timeout
         self._wait = patience(wait)
-        self._retries = Schedule(reconnect or RECONNECT, jitter, ambient.chance)
+        self._retries = Schedule(reconnect or RECONNECT, jitter, environment.chance)
         """For the first connection of a client that waits for its server, which need not reconnect."""
         self._closed = asyncio.Event()
-        self._schedule = Schedule(reconnect, jitter, ambient.chance)
+        self._schedule = Schedule(reconnect, jitter, environment.chance)
         self._tls = tls
         self._credentials = credentials
         self._left = False

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.sender import CONFIRM, PUBLISH, Sender
 from busway.client.durable.publisher import Lasting
 from busway.client.subscriptions.subscription import Subscription
 from busway.client.typed.protocol import outgoing
-from busway.durations import seconds
+from busway.common import environment
+from busway.common.durations import seconds
 from busway.errors import BusError, Disconnected, LimitExceeded, Timeout
 from busway.fields import Fields, Where, compile_where
 from busway.message import Message
@@ -77,7 +77,7 @@ class Posts:
         if connection.paused:
             await connection.room()
             core.usable()
-        now = ambient.time_ns()
+        now = environment.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=flags, fields=fields, time=now)
         key = _key(topic, fields)
         post = _Post(key, topic, payload, fields, flags, number, now, core.loop.create_future())

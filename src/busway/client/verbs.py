@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
-from busway.checks import check_callable
 from busway.client.connection.core import Core
 from busway.client.services.ask_callback import Willing
 from busway.client.services.service import Responder, Service
@@ -11,10 +10,11 @@ from busway.client.subscriptions.inbox import Handler
 from busway.client.subscriptions.subscription import Subscription
 from busway.client.typed.protocol import Declares, Received, UndeclaredClass, kind_for
 from busway.client.typed_wrappers.wrappers import TypedService, TypedSubscription
-from busway.durations import Duration
+from busway.common.checks import check_callable
+from busway.common.durations import Duration
 from busway.fields import Extra, Where, compile_where
+from busway.positions import Since, encode_since
 from busway.settings import MiB, Policy, Scope, Wait
-from busway.since import Since, encode_since
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

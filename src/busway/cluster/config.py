@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Final
 
-from busway.checks import check_seconds, check_timeout, check_type
 from busway.cluster.failover.lease import PATIENCE, SILENCE
 from busway.cluster.members.discovery import available
 from busway.cluster.members.servers_file import Listed, listed
 from busway.cluster.node import MOST_ADDRESSES
+from busway.common.checks import check_seconds, check_timeout, check_type
 from busway.settings import TLS
 from busway.transport.address import parse
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from busway.broker.exposure import Exposure
 from busway.broker.server import Door, Server
-from busway.checks import check_type
 from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.members.servers_file import Listed, listed
 from busway.cluster.mesh import Mesh
 from busway.cluster.node import check_plain
 from busway.cluster.replication.replica import wanted
+from busway.common.checks import check_type
 from busway.fields import Fields
 from busway.settings import TLS, Settings
 

@@ -6,10 +6,10 @@ A driver over the mesh, which tells it what happens.
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from busway import ambient
 from busway.broker.admin.events import CLUSTER
 from busway.cluster.members.actions import Notice
 from busway.cluster.node import Node
+from busway.common import environment
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -49,7 +49,7 @@ class Seeing:
     def notice(self, notice: Notice) -> None:
         self._answered.set()  # those who wait for a link that is gone look again
         if notice.kind in {"up", "down"}:
-            self._since[notice.guid] = ambient.time_ns() / 1e9
+            self._since[notice.guid] = environment.time_ns() / 1e9
         elif notice.kind == "forgotten":
             self._since.pop(notice.guid, None)
         more = {"address": notice.address} if notice.address else {}
@@ -75,7 +75,7 @@ class Seeing:
 
     def pong(self, conn: int) -> None:
         if (asked := self._asked.pop(conn, None)) is not None:
-            self._trips[conn] = ambient.perf_counter() - asked
+            self._trips[conn] = environment.perf_counter() - asked
             self._answered.set()
 
     # What is asked.
@@ -156,7 +156,7 @@ class Seeing:
     async def _measure(self) -> None:
         conns = set(self._mesh.members.linked.values())
         self._trips = {conn: trip for conn, trip in self._trips.items() if conn in conns}
-        now = ambient.perf_counter()
+        now = environment.perf_counter()
         for conn in conns - self._asked.keys():  # another look may wait for the same answer
             self._asked[conn] = now
             self._hub.engine.ping(conn, TRIP)

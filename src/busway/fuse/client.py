@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from busway._core import Selection
-from busway.checks import check_timeout
-from busway.durations import Duration
+from busway.common.checks import check_timeout
+from busway.common.durations import Duration
 from busway.errors import BusError
 from busway.fuse import format as form
 from busway.fuse.format import Meta

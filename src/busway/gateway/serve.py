@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from busway.broker.exposure import Exposure
 from busway.broker.server import Door, Server
-from busway.checks import check_type
 from busway.cluster import serve as cluster_serve
 from busway.cluster.config import Cluster
 from busway.cluster.members.servers_file import Listed
-from busway.extras import install_command
+from busway.common.checks import check_type
+from busway.common.extras import install_command
 from busway.fields import Fields
 from busway.gateway.json.config import Http
 from busway.settings import TLS, Settings

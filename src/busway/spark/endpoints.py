@@ -10,11 +10,11 @@ from typing import Final, Protocol, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from busway import folders
+from busway import log_reader
 from busway._core import Log, Selection
-from busway.columns import plain_batch
+from busway.arrow import plain_batch
 from busway.errors import BusError, Disconnected
-from busway.since import moment
+from busway.positions import moment
 from busway.spark.columns import covered
 from busway.spark.connect import connected, patiently
 from busway.spark.options import Options
@@ -63,11 +63,11 @@ class Folder:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self.name = path
-        self.broker = folders.owner(self._path)
+        self.broker = log_reader.owner(self._path)
         self._logs: dict[str, Log] = {}
 
     def held(self) -> list[Held]:
-        self._logs = {stream: folders.view(self._path, stream) for stream in folders.streams(self._path)}
+        self._logs = {stream: log_reader.view(self._path, stream) for stream in log_reader.streams(self._path)}
         return [Held(self.broker, stream, log.first, log.safe, log.usage[0]) for stream, log in self._logs.items()]
 
     def find_time(self, stream: str, time: datetime) -> int:
@@ -106,7 +106,7 @@ class Folder:
         """A look at a stream that is new enough to have this offset."""
         log = self._logs.get(stream)
         if log is None or log.safe < end:
-            log = self._logs[stream] = folders.view(self._path, stream)
+            log = self._logs[stream] = log_reader.view(self._path, stream)
         return log
 
 

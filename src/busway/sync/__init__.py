@@ -19,7 +19,7 @@ from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect
 from busway.client.connection.wait import Waits
 from busway.cluster.config import Cluster
 from busway.cluster.members.servers_file import Listed
-from busway.durations import Duration
+from busway.common.durations import Duration
 from busway.fields import Fields
 from busway.gateway.json.config import Http
 from busway.gateway.serve import serve as _serve

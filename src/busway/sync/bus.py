@@ -18,12 +18,11 @@ from busway.client.durable.feed import Feed as AsyncFeed, Run
 from busway.client.durable.publisher import Lasting
 from busway.client.typed.protocol import Declares, Received, UndeclaredClass
 from busway.client.verbs import ServeOptions
-from busway.durations import Duration
+from busway.common.durations import Duration
 from busway.fields import Extra, Fields, Where
 from busway.message import Message
-from busway.positions import Placed, Position
+from busway.positions import Placed, Position, Since
 from busway.settings import MiB, Offline, Policy, Scope, Wait
-from busway.since import Since
 from busway.sync.channel import Channels
 from busway.sync.portal import Portal
 from busway.sync.requests import Asking

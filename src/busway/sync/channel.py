@@ -18,8 +18,8 @@ from busway.client.channels.dead_letters import LAST, Progress, Since
 from busway.client.channels.positions import Start
 from busway.client.connection.delegates import ShowsChannel
 from busway.client.typed_wrappers.channel import handling, reading
+from busway.common.durations import Duration
 from busway.dead_letters import DeadLetter, Redrive
-from busway.durations import Duration
 from busway.errors import Closed, PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo

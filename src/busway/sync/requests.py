@@ -10,7 +10,7 @@ from busway.client.durable.publisher import Lasting
 from busway.client.services.gather import Gathering as AsyncGathering
 from busway.client.services.requests import Plain, RequestOptions
 from busway.client.typed.protocol import Declares, Received
-from busway.durations import Duration
+from busway.common.durations import Duration
 from busway.fields import Fields, Where
 from busway.message import Message, Replies
 from busway.settings import Scope

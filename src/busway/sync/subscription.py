@@ -14,16 +14,16 @@ from time import sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from busway import columns as arrow_columns
-from busway.checks import check_count, check_seconds
+from busway import arrow as arrow_columns
+from busway.arrow import PLACED
 from busway.client.connection.delegates import Figures, ShowsFigures, ShowsMessage, before
 from busway.client.connection.events import Event, EventStream
 from busway.client.services.gather import Gathering as AsyncGathering
 from busway.client.services.service import Request as AsyncRequest
 from busway.client.typed.protocol import Received
 from busway.client.typed_wrappers.wrappers import TypedRequest as AsyncTypedRequest
-from busway.columns import PLACED
-from busway.durations import Duration
+from busway.common.checks import check_count, check_seconds
+from busway.common.durations import Duration
 from busway.errors import Closed, Timeout
 from busway.message import Failed, Replies
 from busway.positions import Positions

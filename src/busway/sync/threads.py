@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from busway.checks import check_callable
+from busway.common.checks import check_callable
 
 _OVER: Final = object()
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from busway.checks import check_timeout
 from busway.client.channels.positions import Start
 from busway.client.connection.delegates import ShowsChannel
 from busway.client.typed.protocol import Received
 from busway.client.typed_wrappers.channel import Given, fitting, plain
-from busway.durations import Duration
+from busway.common.checks import check_timeout
+from busway.common.durations import Duration
 from busway.errors import Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo

@@ -1,8 +1,8 @@
 """How bytes travel: memory, Unix sockets, TCP and TLS, the same driver over other sockets."""
 
 from busway.transport.address import Address, parse
+from busway.transport.buffers import broker_buffer, client_buffer, is_direct, tune, write_now
 from busway.transport.driver import Listener, dial, listen
-from busway.transport.flow import broker_buffer, client_buffer, is_direct, tune, write_now
 
 __all__ = [
     "Address",

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from busway.checks import check_type
+from busway.common.checks import check_type
 from busway.settings import DEFAULT_PORT
-from busway.transport.carriers import carriers
+from busway.transport.schemes import carriers
 
 SCHEMES: Final = ("memory", "unix", "tcp", "tls")
 

@@ -16,8 +16,8 @@ from typing import Final
 from busway.errors import ConnectFailed, ListenFailed
 from busway.settings import TLS
 from busway.transport.address import Address
-from busway.transport.carriers import Factory, carriers
 from busway.transport.memory import MemoryListener, dial_memory
+from busway.transport.schemes import Factory, carriers
 from busway.transport.tls import client_context, explain, server_context
 
 _BACKLOG: Final = 1024

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from busway.errors import ConnectFailed, ListenFailed
 from busway.settings import KiB
-from busway.transport.flow import HIGH_WATER
+from busway.transport.buffers import HIGH_WATER
 
 _TURN: Final = 1024 * KiB
 """Bytes delivered before the other callbacks of the loop get their turn."""

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from busway import ambient
 from busway._core import Selection
 from busway.broker.flags import FIELDS, SINCE
 from busway.broker.retained.store import body_of
+from busway.common import environment
 from busway.errors import Code, Forbidden
 from busway.fields import encode_fields
 
@@ -36,7 +36,7 @@ class Events:
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._wanted: dict[int, dict[int, Selection]] = {}
-        self._session = ambient.randbits(64) or 1
+        self._session = environment.randbits(64) or 1
         self._client = 0
         self._number = 0
         self.dropped = 0
@@ -70,7 +70,7 @@ class Events:
             hub.clients += 1
             self._client = hub.clients
         self._number += 1
-        packed, payload, now = encode_fields(fields), text.encode(), ambient.time_ns()
+        packed, payload, now = encode_fields(fields), text.encode(), environment.time_ns()
         body = body_of(now, self._number, packed, payload)
         message = self._client, self._session, hub.name, FIELDS if packed else 0, topic, body
         for conn, wanted in self._wanted.items():

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from busway import ambient
 from busway._core import PROTOCOL, Engine, Message
 from busway.broker.admin import channels, streams
 from busway.broker.admin.events import CLUSTER
 from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
 from busway.broker.retained.store import Kept
+from busway.common import environment
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB
 
@@ -121,7 +121,7 @@ def overview(hub: "Hub") -> dict[str, Any]:
         "guid": hub.guid,
         "version": AGENT.partition("/")[2],
         "protocol": PROTOCOL,
-        "time": ambient.time_ns() / 1e9,
+        "time": environment.time_ns() / 1e9,
         "uptime": hub.loop.time() - hub.started,
         "addresses": hub.addresses,
         "cluster": "" if hub.nodes is None else hub.nodes.name,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway._core import Message, Selection, select_records
 from busway.broker.admin.survey import with_parts
 from busway.broker.streams.stream import Stream
+from busway.common import environment
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
@@ -178,7 +178,7 @@ async def find(hub: "Hub", message: Message) -> dict[str, Any]:
         stream = hub.streaming.get(question.name)
     if question.topic is not None:
         return {"offset": await stream.find(question.topic, question.sequence)}
-    moment = ambient.time_ns() - question.ago if question.ago is not None else question.time or 0
+    moment = environment.time_ns() - question.ago if question.ago is not None else question.time or 0
     moment = min(max(moment, -_END >> 1), _END >> 1)
     if far is not None:
         return {"offset": await far.locate(question.broker or "", question.name, max(moment, 0))}
@@ -222,7 +222,7 @@ async def read(hub: "Hub", message: Message) -> bytes:
         raise
     lost += min(first, end) - start
     if not everything or behind > end:
-        now = 0 if question.expired else ambient.time_ns()
+        now = 0 if question.expired else environment.time_ns()
         block = select_records(block, None if everything else selection, start, end, now)
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
 
@@ -238,7 +238,7 @@ async def _read_far(hub: "Hub", far: "Nodes", question: ReadQuestion, selection:
     where = question.broker or "", question.stream
     gone, first, behind, records, _ = await far.read(*where, question.begin, most, question.pattern, question.rules)
     lost = max(min(first, end) - max(gone, question.begin), 0)
-    block = select_records(records, selection, question.begin, end, ambient.time_ns())
+    block = select_records(records, selection, question.begin, end, environment.time_ns())
     return _HEAD.pack(question.begin + lost, min(max(behind, question.begin), end)) + block
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from busway import ambient
 from busway._core import Block, Selection
 from busway.broker.channels.frames import dead_topic
 from busway.broker.channels.journal import heard
@@ -32,6 +31,7 @@ from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import USUAL_SETTINGS, ChannelState, Entry, Span, States
 from busway.broker.streams.stream import Stream
+from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Handing:
             return False
         _, following, block = found
         self._todo.popleft()
-        spans = block.find(begin, self._selection, self.dead_topic or _NO_TOPIC, ambient.time_ns())
+        spans = block.find(begin, self._selection, self.dead_topic or _NO_TOPIC, environment.time_ns())
         if spans:
             self._turns = 0
         order_by = self.machine.config.order_by

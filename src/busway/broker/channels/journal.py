@@ -16,12 +16,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway.broker.channels.journal_identity import Lineage
 from busway.broker.channels.state.progress import Entry, Stamp, States, apply
 from busway.broker.storage import data_folder, record_format
 from busway.broker.storage.record_file import RecordFile
 from busway.broker.storage.record_format import Damage
+from busway.common import environment
 from busway.errors import StoreFailed
 from busway.settings import MiB
 
@@ -171,18 +171,18 @@ class Journal(RecordFile):
     def _may_write_here(self) -> bool:
         """Whether a write needs nothing but a copy, and the last ones were quick."""
         plain = self.safety == "written" and not self._stale and self._fd >= 0 and self._end < self._next_look
-        return plain and ambient.monotonic() >= self._slow_until
+        return plain and environment.monotonic() >= self._slow_until
 
     def _write_here(self) -> None:
         batch, self._queue = self._queue, []
         waiting, self._waiting = self._waiting, []
-        begin = ambient.monotonic()
+        begin = environment.monotonic()
         error: Exception | None
         try:
             error = self.append(batch)
         except Exception as unexpected:  # noqa: BLE001, told and logged as one of the thread is
             self._log_unexpected(error := unexpected)
-        if (end := ambient.monotonic()) - begin > _QUICK:
+        if (end := environment.monotonic()) - begin > _QUICK:
             self._slow_until = end + _RESTING
         self._tell(waiting, error)
 

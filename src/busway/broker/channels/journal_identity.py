@@ -6,8 +6,8 @@ next one begins is remembered: whoever has heard more of it knows something that
 
 from typing import Final, Literal, TypeAlias
 
-from busway import ambient
 from busway.broker.channels.state.progress import Stamp
+from busway.common import environment
 
 _LIVES: Final = 32
 """The lives of which the ends are remembered."""
@@ -44,7 +44,7 @@ class Lineage:
                 self._ends = dict.fromkeys(self._ends, 0)
         else:
             # Without a name it is new, or an earlier version's, or its beginning is lost. Who has heard of another one in its place tells which.
-            self._name, self._ends = f"{ambient.randbits(64):016x}", {}
+            self._name, self._ends = f"{environment.randbits(64):016x}", {}
         self._life += 1
         self._count = 1  # its beginning: so who has heard of a life has heard more than nothing
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from busway import ambient
 from busway._core import block_records
 from busway.broker.channels import frames
 from busway.broker.channels.acks import Settling
@@ -23,6 +22,7 @@ from busway.broker.channels.sinks import Clients, Outlet
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import ChannelConfig, ChannelState, Created, Deleted, States
 from busway.broker.streams.stream import Stream, native
+from busway.common import environment
 from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected, StoreFailed
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Delivering:
         if (handing := channels.get(channel)) is not None:  # somebody else has made it meanwhile
             await self.configure(handing, settings)
             return handing
-        state = ChannelState(channel, config, ambient.time_ns() // 1000, floor)
+        state = ChannelState(channel, config, environment.time_ns() // 1000, floor)
         told = self.noted[found.number].write([Created(channel, state.epoch, floor, config)])
         handing = self.open(found, state)
         self._tell_nodes(handing, start)
@@ -251,7 +251,7 @@ class Delivering:
             raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
         if kind not in {"time", "ago"}:
             raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
-        when = moment if kind == "time" else ambient.time_ns() - moment
+        when = moment if kind == "time" else environment.time_ns() - moment
         return await stream.find_time(min(max(when, 0), _LATEST))
 
     def _elsewhere(self, stream: Stream, kind: str, guid: str) -> int:
@@ -569,9 +569,9 @@ def elsewhere(start: tuple[str, Any]) -> tuple[str, Any]:
     """The same place in the parts of a stream that other nodes have, whenever it is looked for."""
     kind, value = start
     if kind == "new":
-        return "time", ambient.time_ns()
+        return "time", environment.time_ns()
     if kind == "ago" and isinstance(value, int):
-        return "time", ambient.time_ns() - value
+        return "time", environment.time_ns() - value
     if kind == "position":
         return "near", value
     if kind == "message" and isinstance(value, list | tuple) and len(value) > 2:

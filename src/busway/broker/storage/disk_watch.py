@@ -5,9 +5,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from busway import ambient
 from busway.broker.admin.events import DISK
 from busway.broker.storage.disk_space import DiskSpace, shown
+from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class DiskWatch:
     def _look(self) -> None:
         assert self._folder is not None
         try:
-            free, size = ambient.disk_space(self._folder)
+            free, size = environment.disk_space(self._folder)
         except OSError as error:
             if not self._unknown:
                 log.warning("the free space of %s can't be read: %s", self._folder, error.strerror or error)

@@ -12,12 +12,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from busway import ambient
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.streams.stores import Record
 from busway.broker.streams.stream import BILLION, Block, Stream, native, patience
+from busway.common import environment
+from busway.common.extras import install_command
 from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
-from busway.extras import install_command
 from busway.settings import MiB
 from busway.streams import StreamConfig
 
@@ -144,7 +144,7 @@ class DatabaseStream(Stream):
 
             store = DatabaseStore(database, config.name, safety=native(config.safety))
             await store.open()
-            sent = await store.publishers(ambient.time_ns() - int(config.once * BILLION))
+            sent = await store.publishers(environment.time_ns() - int(config.once * BILLION))
             front = Log.front(
                 name=config.name,
                 next=store.next or begin,

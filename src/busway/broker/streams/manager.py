@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from busway import ambient
 from busway._core import matches
 from busway.broker.storage.permissions import make_folder
 from busway.broker.streams.database import FILE, Databases, DatabaseStream, Ruined
@@ -31,10 +30,11 @@ from busway.broker.streams.folder import (
     read,
     write,
 )
+from busway.broker.streams.stores.names import unknown_store
 from busway.broker.streams.stream import BILLION, Stream, settings
 from busway.broker.streams.tombstones import Ends
+from busway.common import environment
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
-from busway.store_names import unknown_store
 from busway.streams import DEFAULT, DEFAULT_AGE, STORES, Store, StreamConfig
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Streaming:
             self._lend(stream)
             self._hub.replaying.widened(stream, before)
             self._tell_nodes(stream)
-            stream.trim(ambient.time_ns())
+            stream.trim(environment.time_ns())
             # What was sealed just now can go when that is written.
             self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
             self._hub.pulse.arm()
@@ -373,7 +373,7 @@ class Streaming:
                 self._hub, number, config, folder, self._databases, address, self._ends.begin(config)
             )
         place = folder / LOG if folder else None
-        native = ambient.open_log(place, name=config.name, begin=self._ends.begin(config), **settings(config))
+        native = environment.open_log(place, name=config.name, begin=self._ends.begin(config), **settings(config))
         stream = Stream(self._hub, number, config, native, folder)
         stream.tell_damage()
         return stream
@@ -395,12 +395,12 @@ class Streaming:
         """When expire() is to be called next, by the loop's clock."""
         ahead = self._trimmed + _TRIM
         if self._due:
-            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - ambient.time_ns(), 0) / BILLION)
+            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - environment.time_ns(), 0) / BILLION)
         return ahead
 
     def expire(self, now: float) -> None:
         """Release what is due, remove what is old."""
-        clock = ambient.time_ns()
+        clock = environment.time_ns()
         by_number = {stream.number: stream for stream in self.streams.values()}
         while self._due and self._due[0][0] <= clock:
             _, number, offset = heapq.heappop(self._due)
@@ -416,7 +416,7 @@ class Streaming:
             found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
             log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
-            self.later(stream.number, ambient.time_ns() + _AGAIN, offset)
+            self.later(stream.number, environment.time_ns() + _AGAIN, offset)
             return
         if found is None:
             return
@@ -424,7 +424,7 @@ class Streaming:
             if stream.first <= offset:  # or it went with old messages, which was told
                 log.error("stream %r: the message at offset %d was due, and is damaged", stream.config.name, offset)
         elif not self._hub.engine.release(stream.number, found[2]):
-            self.later(stream.number, ambient.time_ns() + _AGAIN, offset)
+            self.later(stream.number, environment.time_ns() + _AGAIN, offset)
 
     def _release_fetched(self, stream: Stream, offset: int) -> None:
         if self.streams.get(stream.config.name) is stream:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway._core import Selection
 from busway.broker.peers import Far, Reader
 from busway.broker.streams.stream import Stream, takes
+from busway.common import environment
 from busway.errors import BusError, Code, InvalidRule, OutOfRange
 from busway.streams import StreamConfig
 
@@ -286,7 +286,7 @@ class _Since:
                 raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidRule(f"since: {error}") from error
-        self._begun = ambient.time_ns()
+        self._begun = environment.time_ns()
 
     def far(self, far: Far, *, late: bool) -> tuple[str, int]:
         """The same for a stream of another node, whoever has it: a kind of place, and its value."""
@@ -308,7 +308,7 @@ class _Since:
             return stream.first
         if self._kind == "new":
             return stream.safe
-        moment = self._value if self._kind == "time" else ambient.time_ns() - self._value
+        moment = self._value if self._kind == "time" else environment.time_ns() - self._value
         return stream.begin_at(min(max(moment, 0), _MOST), found)
 
 

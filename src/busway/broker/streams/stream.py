@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway._core import Log, Selection, matches
 from busway.broker.channels.journal import FILE as JOURNAL, Journal
+from busway.common import environment
 from busway.errors import BusError
 from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
 
@@ -316,7 +316,7 @@ class Stream:
                 log.info("stream %r holds nothing beyond its limits any more", self.config.name)
             self._held_since = None
         elif self._held_since is None:
-            self._held_since = ambient.time_ns() / 1e9
+            self._held_since = environment.time_ns() / 1e9
             log.warning(
                 "stream %r is beyond its limits: %d messages stay until its channel %r has done them",
                 self.config.name,

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from busway import ambient
 from busway.broker.storage.data_folder import replace, sealed, unsealed
 from busway.broker.storage.permissions import make_folder
+from busway.common import environment
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
 
@@ -54,7 +54,7 @@ class Ends:
     def begin(self, config: StreamConfig) -> int:
         """The first offset of a stream that is made now."""
         if self._lost:
-            return ambient.time_ns() // _MICROSECOND
+            return environment.time_ns() // _MICROSECOND
         begin = self._ends.get(config.name, 0)
         if config.store == "memory":
             # It ends with the broker, maybe at once: what it may give until then is never given again.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from busway.arrow import arrow, record_batch
 from busway.client.streams.stream import COLUMNS
-from busway.columns import arrow, record_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

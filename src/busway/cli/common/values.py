@@ -6,8 +6,7 @@ from fractions import Fraction
 
 from busway.cli.common.field_flags import shown
 from busway.message import Message
-from busway.positions import Position
-from busway.since import encode_since
+from busway.positions import Position, encode_since
 from busway.streams import check_name
 from busway.topic import check_pattern, check_topic
 

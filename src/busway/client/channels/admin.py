@@ -8,7 +8,6 @@ import msgspec
 
 from busway._core import check_pattern, check_topic
 from busway.backoff import Backoff, Delay, backoff_of
-from busway.checks import check_callable, check_type
 from busway.client.channels.channel import MAX_PROCESSING, Channel
 from busway.client.channels.dead_letters import LAST, DeadLetters, Progress, Since
 from busway.client.channels.positions import Start, info_of, start_of
@@ -18,8 +17,9 @@ from busway.client.streams.reader import ask
 from busway.client.subscriptions.inbox import Handler
 from busway.client.typed.protocol import Kind, kind_for
 from busway.client.typed_wrappers.channel import Delivered, TypedChannel, handling, reading
+from busway.common.checks import check_callable, check_type
+from busway.common.durations import Duration, seconds
 from busway.dead_letters import DeadLetter, Redrive
-from busway.durations import Duration, seconds
 from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
 from busway.streams import ChannelInfo, check_name

@@ -19,7 +19,6 @@ from weakref import ref
 import msgspec
 
 from busway._core import Message, handed
-from busway.checks import check_count, check_timeout, check_type
 from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
 from busway.client.channels.duplicates import Ghosts, Sifted
 from busway.client.channels.failures import Misfit, described, misfit
@@ -30,7 +29,8 @@ from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.log_lines import GONE
 from busway.client.subscriptions.inbox import Handler, Taking
-from busway.durations import Duration, seconds
+from busway.common.checks import check_count, check_timeout, check_type
+from busway.common.durations import Duration, seconds
 from busway.errors import (
     BusError,
     Closed,

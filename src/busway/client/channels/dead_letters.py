@@ -14,14 +14,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from busway._core import check_pattern, matches
-from busway.checks import check_count, check_type
 from busway.client.channels.positions import info_of
 from busway.client.connection.core import Core
 from busway.client.connection.sender import Sender
 from busway.client.streams.reader import ask
 from busway.client.streams.stream import Stream, read_streams
+from busway.common.checks import check_count, check_type
+from busway.common.durations import seconds
 from busway.dead_letters import DeadLetter, Redrive
-from busway.durations import seconds
 from busway.errors import OutOfRange, StoreFailed
 from busway.streams import DEFAULT, ChannelInfo, StreamInfo, check_name
 

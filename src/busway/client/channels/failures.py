@@ -5,7 +5,7 @@ import traceback
 from functools import cache
 from typing import Any, Final
 
-from busway.checks import check_type
+from busway.common.checks import check_type
 from busway.errors import PayloadError, Reject
 
 _REASON: Final = 1024

@@ -18,8 +18,8 @@ import msgspec
 from busway._core import Message
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
+from busway.common.intervals import Runs
 from busway.errors import AckLate, BusError, Code
-from busway.runs import Runs
 
 Places: TypeAlias = Iterable[tuple[tuple[str, str], list[tuple[int, int]]]]
 """Offsets, as (first, how many), by broker and stream."""

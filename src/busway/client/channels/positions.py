@@ -6,10 +6,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Message
-from busway.durations import seconds
+from busway.common.durations import seconds
 from busway.errors import RemoteProtocolError
-from busway.positions import Position
-from busway.since import moment
+from busway.positions import Position, moment
 from busway.streams import ChannelInfo
 
 Start: TypeAlias = str | float | datetime | Position | Message

@@ -13,15 +13,16 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-from busway import _core, ambient
+from busway import _core
 from busway._core import Session
-from busway.checks import check_type
 from busway.client.connection.connection import Connection
 from busway.client.connection.events import Announcer, Event
 from busway.client.connection.flow_control import Holding
 from busway.client.connection.log_lines import LogLines
 from busway.client.connection.offline_buffer import Waiting
 from busway.client.connection.pending import Pending
+from busway.common import environment
+from busway.common.checks import check_type
 from busway.errors import (
     BusError,
     Closed,
@@ -34,8 +35,7 @@ from busway.errors import (
 )
 from busway.fields import Fields, encode_fields
 from busway.positions import Position
-from busway.session_secret import draw_secret, session_of
-from busway.settings import Identity
+from busway.settings import Identity, draw_secret, session_of
 
 if TYPE_CHECKING:
     from busway.client.connection.registration import Part
@@ -86,7 +86,7 @@ class Core:
         """The user closes this client, so the end of the connection is no loss."""
         self.error: BusError | None = None
         self.events = Announcer()
-        self.lines = LogLines(lambda: ambient.perf_counter())  # noqa: PLW0108, simulations replace it
+        self.lines = LogLines(lambda: environment.perf_counter())  # noqa: PLW0108, simulations replace it
         self.waiting = Waiting()
         self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
         self.subscriptions: WeakValueDictionary[int, Taking] = WeakValueDictionary()
@@ -217,14 +217,14 @@ class Core:
         self._tokens += 1
         token = self._tokens
         future = self._pongs[token] = self.loop.create_future()
-        started = ambient.perf_counter()  # the loop's clock may be as coarse as a turn
+        started = environment.perf_counter()  # the loop's clock may be as coarse as a turn
         self.session.ping(token)
         connection.flush()
         try:
             await future
         finally:
             self._pongs.pop(token, None)
-        return ambient.perf_counter() - started
+        return environment.perf_counter() - started
 
     def taken(self) -> None:
         """Messages were taken out of an inbox: tell the broker if that made room."""

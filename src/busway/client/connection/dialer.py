@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import NoneType
 from typing import Final, Self
 
-from busway.checks import check_seconds, check_type
 from busway.client.connection.connection import Connection
-from busway.durations import Duration
+from busway.common.checks import check_seconds, check_type
+from busway.common.durations import Duration
 
 STAGGER: Final = 0.25
 """Seconds that a server has for itself before the next one is dialled, too; less if there are many for the time there is."""

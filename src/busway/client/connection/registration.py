@@ -10,9 +10,9 @@ from copy import copy
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from busway.checks import check_timeout
 from busway.client.connection.core import Core
-from busway.durations import Duration
+from busway.common.checks import check_timeout
+from busway.common.durations import Duration
 from busway.errors import BusError, Disconnected, LocalProtocolError, Rejected, Timeout
 
 WAIT: Final = 0x40

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Any, Final
 
-from busway.checks import check_seconds, check_timeout
 from busway.client.connection.core import Core
 from busway.client.typed.protocol import outgoing
-from busway.durations import Duration
+from busway.common.checks import check_seconds, check_timeout
+from busway.common.durations import Duration
 from busway.errors import Code, Forbidden
 from busway.settings import Buffer, Offline, Scope, check_offline, check_scope
 from busway.topic import check_topic, is_reserved

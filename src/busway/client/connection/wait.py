@@ -5,7 +5,7 @@ import ssl
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from busway.durations import seconds
+from busway.common.durations import seconds
 from busway.errors import BusError, Code, RemoteProtocolError
 
 Waits: TypeAlias = bool | float | str | timedelta

@@ -16,7 +16,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from busway import ambient
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
@@ -24,10 +23,10 @@ from busway.client.connection.sender import PUBLISH
 from busway.client.durable.in_flight import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
 from busway.client.durable.recovery import MOST, ask
 from busway.client.typed.protocol import outgoing
-from busway.durations import seconds
+from busway.common import environment
+from busway.common.durations import seconds
 from busway.errors import BusError, Timeout, from_code
-from busway.positions import Placed, Position, position_at
-from busway.since import moment
+from busway.positions import Placed, Position, moment, position_at
 
 log = logging.getLogger("busway.client")
 
@@ -145,7 +144,7 @@ class Unstored:
         connection = core.connection
         if connection is None or self._full(connection):
             return False
-        now = ambient.time_ns()
+        now = environment.time_ns()
         payload = row[1]
         number = core.session.send(PUBLISH, row[0], payload, flags=DURABLE, fields=row[2], time=now)
         telling = tellings.last
@@ -167,7 +166,7 @@ class Unstored:
         """
         part = messages[start : start + _CHUNK]
         connection = await self._ready(sum(len(one.payload) for one in part) + _EACH * len(part))
-        now, send, first, count = ambient.time_ns(), self._core.session.send, 0, 0
+        now, send, first, count = environment.time_ns(), self._core.session.send, 0, 0
         for topic, payload, fields, sent in part:
             try:
                 number = send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=sent or now)
@@ -212,7 +211,7 @@ class Unstored:
         times: tuple[int, int],
     ) -> Placing:
         core = self._core
-        now = ambient.time_ns()
+        now = environment.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         self._ones[number] = placing = Placing(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
@@ -261,7 +260,7 @@ class Unstored:
         """Send as many as can be sent now; their answer, and where to go on."""
         core = self._core
         connection = await self._ready(_size(payloads) if start == 0 else 0)
-        now = ambient.time_ns()
+        now = environment.time_ns()
         end, first = core.session.publish_many(topic, payloads, start, fields, DURABLE, times)
         if end == start:
             connection.flush()
@@ -473,7 +472,7 @@ def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes |
 
 def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:
     """When a message expires and when it is due, in nanoseconds since 1970; 0: never, at once."""
-    now = ambient.time_ns()
+    now = environment.time_ns()
     if delay is not None and deliver_at is not None:
         raise ValueError("give delay or deliver_at, not both")
     due = 0

@@ -11,10 +11,10 @@ from typing import Any, Final, Generic, Self, TypeVar
 from weakref import ref
 
 from busway._core import Message
-from busway.checks import check_timeout
 from busway.client.connection.core import END, PARTIAL, Core
 from busway.client.connection.sender import GATHER, REQUEST, limits, scope_flags
-from busway.durations import Duration
+from busway.common.checks import check_timeout
+from busway.common.durations import Duration
 from busway.errors import BusError, LimitExceeded, LocalProtocolError, PayloadError, ServiceError, Timeout, from_reply
 from busway.message import Failed, Replies
 from busway.settings import Scope

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
 from busway._core import Message
-from busway.checks import check_timeout
 from busway.client.connection.core import Core
 from busway.client.connection.sender import PUSH, REQUEST, Sender, limits, scope_flags
 from busway.client.services.gather import Gathering
 from busway.client.typed.protocol import Declares, Received, outgoing, receive_reply, reply_codec
-from busway.durations import Duration
+from busway.common.checks import check_timeout
+from busway.common.durations import Duration
 from busway.fields import Fields
 from busway.message import Replies
 from busway.settings import Scope, check_scope

@@ -14,7 +14,6 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from busway._core import Message
-from busway.checks import check_callable, check_count, check_type
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import END, PARTIAL, Core
 from busway.client.connection.delegates import ShowsMessage
@@ -23,7 +22,8 @@ from busway.client.connection.sender import scope_flags
 from busway.client.services.ask_callback import Asks, Willing
 from busway.client.services.errors import described, explained
 from busway.client.typed.protocol import outgoing
-from busway.durations import Duration
+from busway.common.checks import check_callable, check_count, check_type
+from busway.common.durations import Duration
 from busway.errors import (
     BusError,
     Closed,

@@ -11,16 +11,15 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.log_lines import GONE
 from busway.client.connection.sender import REQUEST, Sender, limits
-from busway.durations import seconds
+from busway.common import environment
+from busway.common.durations import seconds
 from busway.errors import RemoteProtocolError
 from busway.fields import Compiled
-from busway.positions import Position, Positions
-from busway.since import moment
+from busway.positions import Position, Positions, moment
 from busway.streams import StreamInfo
 
 log = logging.getLogger("busway.client")
@@ -61,7 +60,7 @@ class Wanted:
     @property
     def now(self) -> int:
         """By which expired messages are left out."""
-        return 0 if self.expired else ambient.time_ns()
+        return 0 if self.expired else environment.time_ns()
 
     @property
     def place(self) -> tuple[str, str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from busway import columns as arrow_columns
+from busway import arrow as arrow_columns
 from busway._core import Message, block_messages, check_pattern
-from busway.checks import check_count, check_type
 from busway.client.connection.core import Core
 from busway.client.connection.sender import Sender
 from busway.client.streams.reader import HEAD, Blocks, Place, Wanted, ask, offset_of
+from busway.common.checks import check_count, check_type
 from busway.errors import Code, InvalidRule, Rejected, RemoteProtocolError, StoreFailed
 from busway.fields import Compiled, Where, compile_where
 from busway.streams import SETTINGS, Safety, Store, StoredTopic, StreamConfig, StreamInfo

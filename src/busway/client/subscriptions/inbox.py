@@ -14,10 +14,10 @@ from operator import length_hint
 from typing import Final, Self, TypeAlias
 
 from busway._core import Inbox, Message
-from busway.checks import check_count
 from busway.client.connection.core import Core
 from busway.client.connection.registration import Part, finish
-from busway.durations import Duration
+from busway.common.checks import check_count
+from busway.common.durations import Duration
 from busway.errors import BusError, Closed
 from busway.positions import Position
 from busway.settings import Policy

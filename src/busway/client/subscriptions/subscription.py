@@ -7,21 +7,21 @@ from inspect import iscoroutinefunction
 from operator import length_hint
 from typing import TYPE_CHECKING, Final
 
-from busway import ambient, columns as arrow_columns
+from busway import arrow as arrow_columns
 from busway._core import Message, furthest
-from busway.checks import check_count, check_seconds, check_type
+from busway.arrow import PLACED
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.log_lines import GONE
 from busway.client.connection.registration import WAIT
 from busway.client.subscriptions.inbox import Handler, Taking
-from busway.columns import PLACED
-from busway.durations import Duration
+from busway.common import environment
+from busway.common.checks import check_count, check_seconds, check_type
+from busway.common.durations import Duration
 from busway.errors import InvalidRule
 from busway.fields import Compiled
-from busway.positions import Position, Positions
+from busway.positions import Position, Positions, since_again
 from busway.settings import POLICIES, MiB, Policy, Scope, Wait, check_scope, check_wait
-from busway.since import since_again
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ class Subscription(Taking):
         self._scope = scope
         self._known = wait is not None
         self._since = since
-        self._opened = ambient.time_ns()
+        self._opened = environment.time_ns()
         self._begun: dict[tuple[str, str], int] = {}
         self._next: dict[tuple[str, str], int] = {}
         self._last: list[Message] = []

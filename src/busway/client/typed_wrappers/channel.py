@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from busway.checks import check_timeout
 from busway.client.channels.failures import Misfit
 from busway.client.connection.delegates import ShowsChannel
 from busway.client.subscriptions.inbox import Handler
 from busway.client.typed.protocol import Kind, Received
 from busway.client.typed_wrappers.wrappers import Wrapper
-from busway.durations import Duration
+from busway.common.checks import check_timeout
+from busway.common.durations import Duration
 from busway.errors import PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from busway.client.connection.delegates import ShowsFigures, before
 from busway.client.services.errors import explained
 from busway.client.typed.protocol import Kind, Received
-from busway.durations import Duration
+from busway.common.durations import Duration
 from busway.errors import PayloadError
 from busway.message import Message
 from busway.positions import Positions

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from busway import ambient
 from busway._core import Block, encode_records
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import Span
 from busway.cluster.node import Node, Stranger
 from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, Talk
+from busway.common import environment
 from busway.settings import MiB
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Hosting(Talk):
     # As an outlet.
 
     def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:  # noqa: ARG002
-        now = ambient.time_ns()
+        now = environment.time_ns()
         rows, given, left = [], list[Span](), list[Span]()
         for start, count in spans:
             for offset in range(start, start + count):

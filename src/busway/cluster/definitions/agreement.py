@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from busway import ambient
 from busway.broker.streams.stream import Stream
 from busway.cluster.definitions.apply import Applying, spec_of
 from busway.cluster.definitions.definitions import MOST, MOST_KNOWN, Definition, Definitions, noun, portions, read
@@ -22,6 +21,7 @@ from busway.cluster.definitions.refusal import Refusing
 from busway.cluster.node import Node, Stranger
 from busway.cluster.protocol import DEFINED, DONE, SELF, Talk
 from busway.cluster.replication.channel_progress import Unsure
+from busway.common import environment
 from busway.errors import BusError, Code, LimitExceeded
 from busway.settings import KiB
 from busway.streams import DEFAULT
@@ -69,7 +69,7 @@ class Agreeing(Talk):
         self._hub = hub
         self._file = None if hub.folder is None else DefinitionFile(hub.folder, self._noted)
         noted = [] if self._file is None else self._file.load()
-        self._definitions = Definitions(hub.guid, (each.one for each in noted), ambient.time_ns())
+        self._definitions = Definitions(hub.guid, (each.one for each in noted), environment.time_ns())
         self._lacking = Lacking()
         self._applying = Applying(hub)
         self._refusing = Refusing(hub)
@@ -231,10 +231,10 @@ class Agreeing(Talk):
     def _taken(self, key: str) -> None:
         """It is so from this moment on: what a client does next with it is later."""
         if self._job is not None and self._job.one.key == key:
-            self._definitions.take(self._job.one, ambient.time_ns())
+            self._definitions.take(self._job.one, environment.time_ns())
 
     def _define(self, made: list[tuple[str, dict[str, Any] | None]]) -> None:
-        clock = ambient.time_ns()
+        clock = environment.time_ns()
         ones = [self._definitions.make(key, spec, clock) for key, spec in made]
         for one in ones:
             self._lacking.made(one.key)
@@ -337,7 +337,7 @@ class Agreeing(Talk):
             error = f"unexpected error: {failure}"
         finally:
             self._job = None
-        definitions.take(one, ambient.time_ns())
+        definitions.take(one, environment.time_ns())
         known = definitions.get(one.key)
         if known is not None and known != one:  # a client has made something else of it meanwhile, and later
             self._todo.appendleft(_Job(known))

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from busway import ambient
 from busway._core import Log
+from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Refusing:
 
     def _begin(self, name: str, topics: Sequence[str]) -> None:
         number = self._hub.streaming.number()
-        log = ambient.open_front(name=name, next=0, stored=0, sequences={}, sent=[], waiting=[])
+        log = environment.open_front(name=name, next=0, stored=0, sequences={}, sent=[], waiting=[])
         self._fronts[name] = _Front(number, log, topics)
         if (handle := log.fileno()) is not None:
             self._hub.loop.add_reader(handle, partial(self._rung, name))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from busway import ambient
 from busway.cluster.config import Cluster
 from busway.cluster.failover.handback import Returning
 from busway.cluster.failover.lease import Turn
@@ -21,6 +20,7 @@ from busway.cluster.node import MOST_NODES, Node
 from busway.cluster.protocol import SELF, TURN, Talk
 from busway.cluster.replication.messages import Back, Took
 from busway.cluster.replication.primary_driver import Mirroring
+from busway.common import environment
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -413,7 +413,7 @@ class Turns(Talk):
         # Whoever of a node and its mirror hands out, the other one may not know it.
         concerned = {*self._heir.guids, *self._mirroring.known.heirs}
         links = [conn for conn, guid in self._links.items() if guid in concerned]
-        if not self._waking.look(now, ambient.boottime(), links):
+        if not self._waking.look(now, environment.boottime(), links):
             return
         for turn in (self._own, *self._others.values()):
             if turn is not None:

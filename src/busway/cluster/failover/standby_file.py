@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from busway import ambient
 from busway.broker.storage.data_folder import replace, sealed, unsealed
 from busway.cluster.replication.copies import FOLDER, found
+from busway.common import environment
 
 log = logging.getLogger("busway.cluster")
 
@@ -68,7 +68,7 @@ class Marks:
         """This one hands out now. What was not given back since an earlier time counts on."""
         mark = self.get(guid)
         count = {*nodes, *(mark.nodes if mark.last else ())}
-        turn = max(ambient.time_ns() // 1000, mark.turn + 1)
+        turn = max(environment.time_ns() // 1000, mark.turn + 1)
         self._put(guid, Mark(channels | mark.channels, last=True, nodes=sorted(count), gone=mark.gone, turn=turn))
 
     def counts(self, nodes: Iterable[str]) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from busway import ambient
 from busway._core import PROTOCOL
 from busway.broker.admission import AGENT
 from busway.broker.session import Session
@@ -27,6 +26,7 @@ from busway.cluster.members.membership import Membership
 from busway.cluster.members.servers_file import listed
 from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node, read_sightings
 from busway.cluster.protocol import MEMBERS, PROOF, Talk
+from busway.common import environment
 from busway.errors import BusError, Code
 from busway.transport import dial, parse
 
@@ -75,14 +75,14 @@ class Linking:
         hub = self._hub
         me = Node(
             hub.guid,
-            ambient.randbits(63) + 1,
+            environment.randbits(63) + 1,
             self._cluster.name,
             hub.name,
             tuple(self._cluster.advertise) or advertised(addresses),
             hub.since,
             hub.settings.frame,
         )
-        self._members = Membership(me, listed(self._cluster.servers), chance=ambient.chance)
+        self._members = Membership(me, listed(self._cluster.servers), chance=environment.chance)
         self._members.start(hub.loop.time())
         self._act()
         if where := self._cluster.discover:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from busway import ambient
 from busway.broker.session import Session
 from busway.cluster.links.key_proof import NONCE, prove
 from busway.cluster.node import Node
+from busway.common import environment
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -77,4 +77,4 @@ class Outgoing(Session):
 
 
 def new_nonce() -> bytes:
-    return ambient.randbits(8 * NONCE).to_bytes(NONCE)
+    return environment.randbits(8 * NONCE).to_bytes(NONCE)

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from busway.cluster.node import MOST_ADDRESSES, Node
-from busway.extras import install_command
+from busway.common.extras import install_command
 from busway.transport import parse
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from busway.checks import check_type
+from busway.common.checks import check_type
 from busway.settings import DEFAULT_PORT
 from busway.transport.address import Address, parse
 

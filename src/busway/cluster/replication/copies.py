@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from busway import ambient
 from busway._core import Log
 from busway.broker.channels.journal import Journal
 from busway.broker.channels.state.progress import Created, Deleted, Stamp
@@ -20,6 +19,7 @@ from busway.broker.storage.permissions import make_folder
 from busway.broker.streams.folder import LOG, read, write
 from busway.broker.streams.stream import FOREVER, Stream, settings
 from busway.cluster.replication.messages import Noted
+from busway.common import environment
 from busway.errors import BusError, DataFailed
 from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
@@ -125,7 +125,7 @@ class Copies:
                 log.error("the copy in %s can't be used: %s", folder, error.reason)  # noqa: TRY400, the disk's fault has no traceback of interest
 
     def _add(self, config: StreamConfig, folder: Path, begin: int) -> Copy:
-        native = ambient.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
+        native = environment.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
         copy = Copy(self._hub, self._guid, config, native, folder, self._rung)
         copy.start()
         copy.tell_damage()
@@ -182,7 +182,7 @@ class Copies:
             if aside.exists():
                 aside.rename(old)
             folder.rename(aside)
-            ambient.drop_log(folder / LOG)
+            environment.drop_log(folder / LOG)
             sync(self._root)
         except OSError as error:
             raise DataFailed(f"the copy in {folder} can't be put aside: {error.strerror}") from error

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from busway import ambient
 from busway._core import Block, Selection, encode_records
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node, Stranger
 from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, Talk
 from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Part, Parts, Words, read
+from busway.common import environment
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB, MiB
 
@@ -250,7 +250,7 @@ class _Again:
 def _chosen(records: bytes, begin: int, selection: Selection) -> bytes:
     """The block without what is not asked for, if that is most of it."""
     block = Block(records)
-    spans = block.find(begin, selection, "", ambient.time_ns())
+    spans = block.find(begin, selection, "", environment.time_ns())
     if 2 * sum(count for _, count in spans) >= len(block):
         return records
     rows = (block.get(offset) for start, count in spans for offset in range(start, start + count))

@@ -13,17 +13,17 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from busway.checks import check_seconds
 from busway.client.bus import Bus
 from busway.client.subscriptions.subscription import Subscription
+from busway.common.checks import check_seconds
 from busway.errors import BusError, Closed, Disconnected, Forbidden, LimitExceeded, StoreFailed, Timeout
 from busway.gateway.auth.grants import Verb
 from busway.gateway.cloudevents.event import BATCH, EventError, decode, to_batch, to_json
 from busway.gateway.cloudevents.mapping import from_message, to_message
 from busway.gateway.json.statuses import BAD, SLOWLY, TOO_LARGE, Refused
 from busway.message import Message
+from busway.positions import Since, encode_since
 from busway.settings import MiB
-from busway.since import Since, encode_since
 from busway.topic import check_pattern
 
 log = logging.getLogger("busway.gateway")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Final
 
-from busway.checks import check_count, check_seconds
+from busway.common.checks import check_count, check_seconds
 from busway.fuse.format import HEAD, stride
 from busway.settings import KiB, MiB
 

@@ -6,7 +6,7 @@ from os import PathLike
 from types import NoneType
 from typing import Final
 
-from busway.checks import check_count, check_seconds, check_type
+from busway.common.checks import check_count, check_seconds, check_type
 from busway.gateway.http.origins import check_host
 from busway.settings import KiB, MiB
 

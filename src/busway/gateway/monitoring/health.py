@@ -12,8 +12,8 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from busway.broker.server import Server
-from busway.checks import check_seconds
-from busway.durations import Duration
+from busway.common.checks import check_seconds
+from busway.common.durations import Duration
 from busway.errors import BusError
 from busway.gateway.monitoring.metrics import exposition, families, gauge
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window, functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from busway.checks import check_count
+from busway.common.checks import check_count
 from busway.spark.lake import block_audit
 
 KINDS: Final = {

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from busway.session_secret import draw_secret
+from busway.settings import draw_secret
 
 _VERSION: Final = 2
 

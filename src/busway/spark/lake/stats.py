@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row, Window, functions as f
 
-from busway.checks import check_count
+from busway.common.checks import check_count
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WORDS: Final = "s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from busway.common.extras import install_command
 from busway.errors import BusError
-from busway.extras import install_command
 from busway.spark.runtime import java
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from busway.client.bus import RECONNECT
 from busway.client.durable.feed import Run, RunFailed
 from busway.errors import BusError, Code, Timeout
-from busway.session_secret import session_of
-from busway.settings import Identity
+from busway.settings import Identity, session_of
 from busway.spark.connect import connected
 from busway.spark.options import OptionError, Options, writing
 from busway.spark.sink import ledger

@@ -12,12 +12,12 @@ from weakref import WeakSet
 
 import msgspec
 
-from busway import ambient
 from busway._core import Block
 from busway.broker.channels.dead_letters.stream import DeadStream
 from busway.broker.channels.driver import Handing
 from busway.broker.channels.state.actions import Dead
 from busway.broker.streams.stream import BILLION
+from busway.common import environment
 from busway.errors import BusError, Code
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Burying:
     def _recorded(self, handing: Handing, offset: int) -> dict[str, Any]:
         """Why and when the deliveries failed, as fields."""
         failure, first, last = handing.machine.deliveries(offset)
-        now, wall = handing.now, ambient.time_ns()
+        now, wall = handing.now, environment.time_ns()
         times = {"dead_first": first, "dead_last": last}
         found = {f"dead_{name}": value for name, value in msgspec.structs.asdict(failure).items() if value}
         found |= {name: wall - int((now - when) * BILLION) for name, when in times.items() if when}

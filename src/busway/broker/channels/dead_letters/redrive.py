@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from busway import ambient
 from busway._core import Block
 from busway.broker.channels.driver import Handing
 from busway.broker.channels.order_keys import key_of
+from busway.common import environment
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
@@ -110,6 +110,6 @@ async def _there(handing: Handing, letters: list[Letter]) -> dict[int, tuple[str
         if row is None:
             continue
         time, expires = row[9], row[10]
-        if letter.time in {0, time} and not 0 < expires <= ambient.time_ns():
+        if letter.time in {0, time} and not 0 < expires <= environment.time_ns():
             found[offset] = row[3], row[5]
     return found

@@ -40,8 +40,8 @@ from busway.broker.channels.state.progress import (
     Span,
 )
 from busway.broker.channels.state.suspension import Turning
+from busway.common.intervals import Runs
 from busway.errors import Code, LimitExceeded
-from busway.runs import Runs
 
 REDRIVEN: Final = 100_000
 """The most separate runs of messages that were sent back, and that a channel may hold to send some back."""

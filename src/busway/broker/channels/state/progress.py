@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from busway.backoff import USUAL, Delays, check_delays
-from busway.runs import Runs
+from busway.common.intervals import Runs
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Span: TypeAlias = tuple[Offset, Offset]

@@ -20,8 +20,8 @@ from sqlalchemy.pool import NullPool
 from busway.broker.storage import data_folder
 from busway.broker.storage.permissions import FILE_MODE, make_folder
 from busway.broker.streams.stores import Safety, schema
+from busway.common.extras import install_command
 from busway.errors import DataFailed
-from busway.extras import install_command
 
 log = logging.getLogger("busway.broker")
 

@@ -19,7 +19,7 @@ from busway.testing.simulation.kit.process import Process, current
 from busway.testing.simulation.kit.trace import Trace
 from busway.testing.simulation.kit.transport import End
 from busway.transport.address import Address
-from busway.transport.carriers import Factory
+from busway.transport.schemes import Factory
 
 _FIRST_PORT: Final = 40_000
 _PACKET: Final = 1448

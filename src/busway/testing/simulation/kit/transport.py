@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from busway.testing.simulation.kit.process import Process
-from busway.transport.flow import HIGH_WATER
+from busway.transport.buffers import HIGH_WATER
 
 if TYPE_CHECKING:
     from busway.testing.simulation.kit.network import Network

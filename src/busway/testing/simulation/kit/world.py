@@ -18,9 +18,9 @@ from random import Random
 from typing import Any, Final, Self
 
 import busway
-from busway import ambient
 from busway._core import hold_clock
 from busway.client.connection.core import abandon
+from busway.common import environment
 from busway.errors import BusError
 from busway.settings import Settings
 from busway.testing.simulation.kit.disk import Disk
@@ -28,7 +28,7 @@ from busway.testing.simulation.kit.loop import VirtualLoop
 from busway.testing.simulation.kit.network import Network
 from busway.testing.simulation.kit.process import CURRENT, Process, current
 from busway.testing.simulation.kit.trace import Trace
-from busway.transport.carriers import carriers
+from busway.transport.schemes import carriers
 
 SCHEME: Final = "sim"
 PORT: Final = 7420
@@ -156,9 +156,9 @@ class World:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _replace(self, name: str, mine: object) -> None:
-        old = getattr(ambient, name)
-        self._before.append(lambda: setattr(ambient, name, old))
-        setattr(ambient, name, mine)
+        old = getattr(environment, name)
+        self._before.append(lambda: setattr(environment, name, old))
+        setattr(environment, name, mine)
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
         """Run this until it is done."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from busway import _core
-from busway.checks import check_type
-from busway.extras import install_command
+from busway.common.checks import check_type
+from busway.common.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from busway.checks import check_seconds
-from busway.durations import Duration
+from busway.common.checks import check_seconds
+from busway.common.durations import Duration
 
 log = logging.getLogger("busway.client")
 

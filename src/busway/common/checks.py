@@ -3,7 +3,7 @@
 import math
 from typing import Literal, overload
 
-from busway.durations import duration
+from busway.common.durations import duration
 
 _MOST = 2**63 - 1
 
