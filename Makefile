@@ -87,14 +87,14 @@ fuzz: $(EVERYTHING) ## fuzz codec, topics, patterns, fields, rules and the store
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 crash: $(EVERYTHING) ## kill a busy broker ROUNDS (200) times and see what it has forgotten
-	$(BIN)/python -m tests.crash $(ROUNDS)
+	$(BIN)/python -m tests.chaos.single $(ROUNDS)
 
 crash-spark: $(EVERYTHING) ## kill a streaming query ROUNDS (20) times and count what its sink has stored
-	$(BIN)/python -m tests.spark.crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
+	$(BIN)/python -m tests.chaos.spark $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS))
 
 crash-mesh: $(EVERYTHING) ## kill nodes of a mesh and cut them off for PARTITION (30) seconds, ROUNDS (20) times, and see what was promised
 	@SYSTEM=$(SYSTEM) scripts/system-packages.sh namespaces
-	$(BIN)/python -m tests.mesh_crash $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS)) --partition $(PARTITION) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos.cluster $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS)) --partition $(PARTITION) $(if $(SEED),--seed $(SEED))
 
 simulate: $(EVERYTHING) ## run N (1000) simulated worlds from the seed FIRST (0) on, of NODES (1 or 3-7) brokers, and see which promise breaks
 	$(BIN)/python -m busway.testing.simulation $(N) --first $(FIRST) $(if $(NODES),--nodes $(NODES))

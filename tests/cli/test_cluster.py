@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import busway
-from tests.cluster.mirrored import hurry
+from tests.support.mirrored import hurry
 from tests.support.net import until
 
 

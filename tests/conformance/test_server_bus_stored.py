@@ -1,6 +1,6 @@
 """Stored messages as the document of the Server BUS has them, phase 4: each test quotes the line or the case that it keeps.
 
-Mirrors, and brokers that ask each other for what they have stored, are in tests/cluster/test_server_bus_returns.py.
+Mirrors, and brokers that ask each other for what they have stored, are in tests/cluster/failover/test_server_bus_returns.py.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from busway import sync
-from tests.spark import cluster_job
+from tests.support.spark import cluster_job
 from tests.support.spark_cluster import Cluster, end
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_a_cluster_gives_the_same_even_if_a_worker_is_killed(spark, filled, tmp_
     cluster_job.write(spark, bus.url, "counts/local")
 
     with Cluster(tmp_path) as cluster, (tmp_path / "driver.log").open("wb") as log:
-        command = [sys.executable, "-m", "tests.spark.cluster_job", cluster.url, data, bus.url, tmp_path]
+        command = [sys.executable, "-m", "tests.support.spark.cluster_job", cluster.url, data, bus.url, tmp_path]
         job = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log)
         try:
             # Each worker has one core: two tasks that wait are on both of them.

@@ -1,0 +1,169 @@
+"""What a type checker makes of typed protocols: mypy in strict mode over a small program."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "typed_orders.py"
+
+PROGRAM = """
+import busway
+import busway.sync
+
+class Answer(busway.Protocol):
+    text: str
+
+class Ask(busway.Protocol[Answer], prefix="ask"):
+    name: str
+    tries: int = 1
+
+async def main(bus: busway.Bus, blocking: busway.sync.Bus) -> None:
+    reveal_type(await bus.request("", Ask(name="x")))
+    reveal_type(await bus.request("sum", [1, 2]))
+    reveal_type(await bus.publish("x", b"", confirm=True))
+    async with bus.subscribe(Ask, "**") as typed, bus.subscribe("**") as plain:
+        topic, value = await typed.recv()
+        reveal_type(topic)
+        reveal_type(value)
+        async for received in typed:
+            reveal_type(received.value)
+        reveal_type(await plain.recv())
+    async with bus.serve(Ask, "") as service:
+        reveal_type((await service.recv()).value)
+    reveal_type(blocking.request("", Ask(name="x")))
+    with blocking.subscribe(Ask, "**") as both:
+        reveal_type(both.recv().value)
+    bus.serve(Ask, "", lambda ask: Answer(text=ask.name))
+    Ask(nme="x")
+    bus.serve(Ask, "", lambda ask: Answer(text=ask.nme))
+    Ask(name="x").name = "y"
+"""
+
+EXPECTED = [
+    'note: Revealed type is "program.Answer"',
+    'note: Revealed type is "busway._core.Message"',
+    'note: Revealed type is "int"',
+    'note: Revealed type is "str"',
+    'note: Revealed type is "program.Ask"',
+    'note: Revealed type is "program.Ask"',
+    'note: Revealed type is "busway._core.Message"',
+    'note: Revealed type is "program.Ask"',
+    'note: Revealed type is "program.Answer"',
+    'note: Revealed type is "program.Ask"',
+    'error: Unexpected keyword argument "nme" for "Ask"',
+    'error: "Ask" has no attribute "nme"',
+    'error: Property "name" defined in "Ask" is read-only',
+]
+
+
+ORDERS = """
+from dataclasses import dataclass
+
+import busway
+import busway.sync
+from typed_orders import Balance, GetBalance, OrderPlaced
+
+@busway.protocol(prefix="double")
+@dataclass
+class Double(busway.WithReply[int]):
+    number: int
+
+@busway.protocol(prefix="other")
+@dataclass
+class Other:
+    number: int
+
+async def wrong(request: GetBalance) -> int:
+    return request.account
+
+def double(request: Double) -> int:
+    return 2 * request.number
+
+def text(request: Double) -> str:
+    return str(request.number)
+
+async def main(bus: busway.Bus, blocking: busway.sync.Bus) -> None:
+    reveal_type(await bus.request("", GetBalance(account=1), timeout=2))
+    reveal_type(await bus.request("", Double(number=1)))
+    reveal_type(await bus.request("", Other(number=1), reply=Balance))
+    reveal_type(await bus.request("sum", [1, 2], reply=list[int]))
+    reveal_type((await bus.request_all("", GetBalance(account=1)))[0].value)
+    reveal_type([one.value async for one in bus.request_many("", Double(number=1))])
+    reveal_type(blocking.request("", GetBalance(account=1)))
+    async with bus.channel(OrderPlaced, "orders", "billing") as channel:
+        delivered = await channel.recv(timeout=1)
+        topic, value = delivered
+        reveal_type(delivered.value)
+        reveal_type(value)
+        reveal_type(await delivered.ack())
+        reveal_type([one.value for one in await channel.take(10)])
+        async for received in channel:
+            reveal_type(received.value)
+    with blocking.channel(Double, "s", "c") as jobs:
+        reveal_type(jobs.recv().value)
+        reveal_type(jobs.recv().ack())
+    reveal_type(bus.serve(GetBalance, ""))
+    reveal_type(bus.serve(Double, "", double))
+    reveal_type(bus.serve(Other, "", lambda other: other.number))
+    bus.serve(GetBalance, "", wrong)
+    bus.serve(Double, "", text)
+    blocking.serve(Double, "", text)
+    bus.channel(OrderPlaced, "orders", "billing", handler=double)
+"""
+
+SERVICE = "busway.client.typed_wrappers.wrappers.TypedService[{}]"
+REVEALED = [
+    "typed_orders.Balance",
+    "int",
+    "typed_orders.Balance",
+    "list[int]",
+    "typed_orders.Balance",
+    "list[int]",
+    "typed_orders.Balance",
+    "typed_orders.OrderPlaced",
+    "typed_orders.OrderPlaced",
+    "None",
+    "list[typed_orders.OrderPlaced]",
+    "typed_orders.OrderPlaced",
+    "orders.Double",
+    "None",
+    SERVICE.format("typed_orders.GetBalance"),
+    SERVICE.format("orders.Double"),
+    SERVICE.format("orders.Other"),
+]
+REFUSED = [
+    'error: Argument 3 to "serve" of "Receiving" has incompatible type "Callable[[GetBalance], Coroutine[Any, Any, int]]"; ',
+    'error: Argument 3 to "serve" of "Receiving" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
+    'error: Argument 3 to "serve" of "Bus" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
+    'error: Argument "handler" to "channel" of "Channels" has incompatible type "Callable[[Double], int]"; ',
+]
+
+
+def checked(folder: Path, name: str, program: str) -> list[str]:
+    """What mypy says of a program, in strict mode."""
+    (folder / name).write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", folder / "cache"]
+    result = subprocess.run([*command, name], cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+    assert not result.stderr, result.stderr
+    lines = result.stdout.replace("builtins.", "").splitlines()
+    assert all(line.startswith(name) for line in lines), result.stdout
+    return [line.split(": ", 1)[1] for line in lines]
+
+
+def test_types_are_known(tmp_path: Path) -> None:
+    lines = checked(tmp_path, "program.py", PROGRAM)
+    assert len(lines) == len(EXPECTED), lines
+    for line, expected in zip(lines, EXPECTED, strict=True):
+        assert line.startswith(expected), lines
+
+
+def test_a_typed_channel_a_pydantic_service_and_its_caller(tmp_path: Path) -> None:
+    """No value is of the type Any, and a handler that returns something else than the declared reply is an error."""
+    shutil.copy(EXAMPLE, tmp_path)
+    lines = checked(tmp_path, "orders.py", ORDERS)
+    expected = [f'note: Revealed type is "{revealed}"' for revealed in REVEALED] + REFUSED
+    assert not [line for line in lines if "Revealed" in line and "Any" in line]
+    assert len(lines) == len(expected), lines
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start), line
