@@ -3,7 +3,7 @@
 import pytest
 
 import busway
-from tests.client.test_reconnect import next_event
+from tests.support.connection_events import next_event
 from tests.support.net import Net
 
 

@@ -12,16 +12,8 @@ import busway
 from busway.positions import encode_since, since_again
 from busway.settings import Identity
 from busway.testing import FaultProxy
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until, within
-
-
-async def next_event(events: busway.EventStream, kind: str) -> busway.Event:
-    """The next event of this kind; others before it are passed over."""
-    async with asyncio.timeout(PATIENCE):
-        async for event in events:
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the events ended without {kind}")
 
 
 async def kinds_until(events: busway.EventStream, last: str) -> list[str]:

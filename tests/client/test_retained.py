@@ -10,7 +10,7 @@ import pytest
 
 import busway
 from busway.testing import FaultProxy, stall
-from tests.client.test_reconnect import next_event
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, Net, gather, payloads, settle, within
 
 

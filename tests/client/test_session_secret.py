@@ -10,8 +10,8 @@ import pytest
 import busway
 from busway.errors import Code
 from busway.settings import Identity
-from tests.cluster.test_mesh import Cluster
 from tests.support import wire
+from tests.support.cluster import Cluster
 from tests.support.net import Net, until
 
 FORGED = pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
@@ -11,75 +10,8 @@ import busway
 from busway.cluster.links.key_proof import prove
 from busway.cluster.protocol import PROOF
 from tests.support import wire
+from tests.support.cluster import FAST, has, knows, links, until
 from tests.support.net import eventually
-
-FAST = (0.02, 0.05, 0.1)
-
-
-class Cluster:
-    """Brokers of one cluster that come and go."""
-
-    def __init__(self, stack, name="test", **more):
-        self.stack, self.name, self.more = stack, name, more
-        self.servers = []
-
-    async def start(self, *known, **more):
-        """One more broker, which knows these."""
-        servers = [busway.cluster.members.servers_file.Listed(one.addresses[0], reconnect=FAST) for one in known]
-        place = busway.Cluster(
-            name=more.pop("cluster", self.name), servers=servers, **{**self.more, **more.pop("place", {})}
-        )
-        server = busway.serve("tcp://127.0.0.1:0", name=f"node-{len(self.servers)}", cluster=place, **more)
-        await self.stack.enter_async_context(server)
-        self.servers.append(server)
-        return server
-
-    async def several(self, count):
-        for _number in range(count):
-            await self.start(*self.servers[:1])
-        await self.whole()
-        return self.servers
-
-    async def whole(self, *servers):
-        """Each is linked to each."""
-        servers = servers or self.servers
-
-        async def linked():
-            return all(links(one) == {other.guid for other in servers if other is not one} for one in servers)
-
-        await eventually(linked)
-
-    async def client(self, server, **more):
-        return await self.stack.enter_async_context(busway.connect(server.addresses[0], **more))
-
-
-def links(server):
-    return set(server._hub.nodes.members.linked)
-
-
-@pytest.fixture
-async def cluster():
-    async with AsyncExitStack() as stack:
-        yield Cluster(stack)
-
-
-async def knows(publisher, topic, count):
-    """So many connections get what this publisher sends to a topic."""
-
-    async def reaches():
-        return await publisher.publish(topic, b"?", confirm=True) == count
-
-    await eventually(reaches)
-
-
-async def until(subscription, last=b"end"):
-    """What comes up to the last one, without that and the questions of `knows`."""
-    got = []
-    async with asyncio.timeout(60):
-        while (message := await subscription.recv()).payload != last:
-            if message.payload != b"?":
-                got.append(message)
-    return got
 
 
 async def test_nodes_that_know_one_are_linked_to_all(cluster):
@@ -280,15 +212,6 @@ async def test_a_peer_that_sends_garbage_harms_nobody(cluster):
         await reader.read()
         writer.close()
     await cluster.whole()
-
-
-async def has(client, topic, *payloads):
-    """What is kept on a topic, as this client's node sees it."""
-
-    async def there():
-        return sorted(message.payload for message in await client.kept(topic)) == sorted(payloads)
-
-    await eventually(there)
 
 
 async def test_posts_and_pins_are_known_everywhere_and_end_everywhere(cluster):

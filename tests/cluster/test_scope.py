@@ -6,8 +6,7 @@ import pytest
 
 import busway
 import busway.sync
-from tests.cluster.test_mesh import FAST, cluster, until  # noqa: F401 - a fixture
-from tests.cluster.test_services import says
+from tests.support.cluster import FAST, says, until
 from tests.support.net import eventually
 
 SCOPES = ("global", "local", "remote")
@@ -25,7 +24,7 @@ class Sum(busway.Protocol[Total], prefix="sum"):
     numbers: list[int]
 
 
-async def test_a_message_goes_as_far_as_it_says_and_comes_from_where_it_is_wanted(cluster):  # noqa: F811
+async def test_a_message_goes_as_far_as_it_says_and_comes_from_where_it_is_wanted(cluster):
     a, b = await cluster.several(2)
     enter = cluster.stack.enter_async_context
     near, far = await cluster.client(a), await cluster.client(b)
@@ -50,7 +49,7 @@ async def test_a_message_goes_as_far_as_it_says_and_comes_from_where_it_is_wante
     assert [inboxes[key].pending for key in ends] == [0, 0]
 
 
-async def test_a_push_with_a_scope(cluster):  # noqa: F811
+async def test_a_push_with_a_scope(cluster):
     a, b = await cluster.several(2)
     near, far, feed = await cluster.client(a), await cluster.client(b), await cluster.client(a)
     async with near.subscribe("jobs") as here, far.subscribe("jobs", wait="cluster") as there:
@@ -65,7 +64,7 @@ async def test_a_push_with_a_scope(cluster):  # noqa: F811
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_a_request_with_a_scope(cluster, shared):  # noqa: F811
+async def test_a_request_with_a_scope(cluster, shared):
     a, b = await cluster.several(2)
     near, far, asker = (
         await cluster.client(a, name="near"),
@@ -86,7 +85,7 @@ async def test_a_request_with_a_scope(cluster, shared):  # noqa: F811
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_a_service_with_a_scope(cluster, shared):  # noqa: F811
+async def test_a_service_with_a_scope(cluster, shared):
     a, b = await cluster.several(2)
     provider, near, far = await cluster.client(a), await cluster.client(a), await cluster.client(b)
     async with provider.serve("where", says("a"), shared=shared, scope="local", wait="cluster"):
@@ -101,7 +100,7 @@ async def test_a_service_with_a_scope(cluster, shared):  # noqa: F811
             await near.request("where", timeout=60)
 
 
-async def test_posts_of_another_node_are_remote(cluster):  # noqa: F811
+async def test_posts_of_another_node_are_remote(cluster):
     a, b = await cluster.several(2)
     near, far, reader = await cluster.client(a), await cluster.client(b), await cluster.client(a)
     await near.post("state/near", b"near")
@@ -119,7 +118,7 @@ async def test_posts_of_another_node_are_remote(cluster):  # noqa: F811
             assert got == wanted
 
 
-async def test_that_posts_of_a_dead_node_are_gone_is_told_to_those_who_saw_them(cluster):  # noqa: F811
+async def test_that_posts_of_a_dead_node_are_gone_is_told_to_those_who_saw_them(cluster):
     settings = busway.Settings(grace=0.2)
     a = await cluster.start(settings=settings)
     b = await cluster.start(a, settings=settings)
@@ -144,7 +143,7 @@ async def test_that_posts_of_a_dead_node_are_gone_is_told_to_those_who_saw_them(
         assert (await local.recv(timeout=60)).text == "end", "it had nothing to lose"
 
 
-async def test_what_waited_for_a_connection_keeps_its_scope(cluster, tmp_path):  # noqa: F811
+async def test_what_waited_for_a_connection_keeps_its_scope(cluster, tmp_path):
     a = await cluster.start()
     b = await cluster.start(a)
     await cluster.whole()
@@ -170,7 +169,7 @@ async def test_what_waited_for_a_connection_keeps_its_scope(cluster, tmp_path): 
         assert [one.text for one in await until(there)] == ["global", "remote"]
 
 
-async def test_typed_messages_and_requests_with_a_scope(cluster):  # noqa: F811
+async def test_typed_messages_and_requests_with_a_scope(cluster):
     a, b = await cluster.several(2)
     near, far, feed = await cluster.client(a), await cluster.client(b), await cluster.client(a)
     async with (
@@ -187,7 +186,7 @@ async def test_typed_messages_and_requests_with_a_scope(cluster):  # noqa: F811
             await feed.request("", Sum([1, 2]), scope="local")
 
 
-async def test_the_blocking_face(cluster):  # noqa: F811
+async def test_the_blocking_face(cluster):
     a, b = await cluster.several(2)
 
     def work():
@@ -208,7 +207,7 @@ async def test_the_blocking_face(cluster):  # noqa: F811
     await asyncio.to_thread(work)
 
 
-async def test_every_node_knows_a_subscription_that_waits(cluster):  # noqa: F811
+async def test_every_node_knows_a_subscription_that_waits(cluster):
     servers = await cluster.several(4)
     feeds = [await cluster.client(server) for server in servers]
     client = await cluster.client(servers[0])
@@ -221,7 +220,7 @@ async def test_every_node_knows_a_subscription_that_waits(cluster):  # noqa: F81
                 assert (await feed.request(f"s/{number}", timeout=60)).text == "yes"
 
 
-async def test_many_that_wait_at_once_share_a_round(cluster):  # noqa: F811
+async def test_many_that_wait_at_once_share_a_round(cluster):
     a, b = await cluster.several(2)
     client = await cluster.client(a)
     pings = []
@@ -240,7 +239,7 @@ async def test_many_that_wait_at_once_share_a_round(cluster):  # noqa: F811
         assert await feed.publish(f"t/{number}", b"x", confirm=True) == 1
 
 
-async def test_a_backlog_and_a_wait(cluster):  # noqa: F811
+async def test_a_backlog_and_a_wait(cluster):
     """Messages may come before every node knows; none is missed."""
     a, _b = await cluster.several(2)
     client = await cluster.client(a)
@@ -251,7 +250,7 @@ async def test_a_backlog_and_a_wait(cluster):  # noqa: F811
         assert [(await orders.recv(timeout=60)).text for _ in range(2)] == ["stored", "live"]
 
 
-async def test_a_node_that_dies_is_not_waited_for(cluster):  # noqa: F811
+async def test_a_node_that_dies_is_not_waited_for(cluster):
     a, b, _c = await cluster.several(3)
     client = await cluster.client(a)
     links = [session for session in b._hub.sessions.values() if session.node]

@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 import busway
-from tests.cluster.test_mesh import FAST, Cluster, knows, links, until as taken
+from tests.support.cluster import FAST, Cluster, knows, links, until as taken
 from tests.support.net import eventually, until, within
 
 QUICK = {"reconnect": (0, 0.02, 0.05), "timeout": 10}

@@ -5,31 +5,15 @@ import asyncio
 import pytest
 
 import busway
-from tests.cluster.test_mesh import cluster, knows, until  # noqa: F401 - a fixture
+from tests.support.cluster import knows, says, served, until
 from tests.support.net import eventually
 
 
-async def served(server, topic, count):
-    """A node knows of so many who share in a service: its own clients, and other nodes."""
-
-    async def there():
-        return len(server._hub.sharing.asking.providers.of(topic)) == count
-
-    await eventually(there)
-
-
-async def serve(cluster, server, topic, handler, name="", **more):  # noqa: F811
+async def serve(cluster, server, topic, handler, name="", **more):
     """A client of its own that serves."""
     client = await cluster.client(server, name=name, drain=0.1)
     await cluster.stack.enter_async_context(client.serve(topic, handler, shared=True, **more))
     return client
-
-
-def says(text):
-    async def answer(message):
-        return text
-
-    return answer
 
 
 async def hangs(message):
@@ -40,7 +24,7 @@ async def fails(message):
     raise busway.HandlerError("not today")
 
 
-async def test_local_providers_first_then_those_of_other_nodes(cluster):  # noqa: F811
+async def test_local_providers_first_then_those_of_other_nodes(cluster):
     a, b, _c = await cluster.several(3)
     asker = await cluster.client(a)
     await serve(cluster, b, "where", says("far"))
@@ -52,7 +36,7 @@ async def test_local_providers_first_then_those_of_other_nodes(cluster):  # noqa
     assert (await asker.request("where", timeout=60)).text == "far"
 
 
-async def test_the_willing_one_is_found_on_whatever_node_it_is(cluster):  # noqa: F811
+async def test_the_willing_one_is_found_on_whatever_node_it_is(cluster):
     servers = await cluster.several(3)
     asked = []
 
@@ -79,7 +63,7 @@ async def test_the_willing_one_is_found_on_whatever_node_it_is(cluster):  # noqa
         await asker.request("where", "node-9", timeout=60)
 
 
-async def test_it_fails_over_among_the_providers_of_a_node_and_then_to_the_next_node(cluster):  # noqa: F811
+async def test_it_fails_over_among_the_providers_of_a_node_and_then_to_the_next_node(cluster):
     a, b, c = await cluster.several(3)
     asker = await cluster.client(a)
     await serve(cluster, a, "sum", fails)
@@ -92,7 +76,7 @@ async def test_it_fails_over_among_the_providers_of_a_node_and_then_to_the_next_
         assert (await asker.request("sum", timeout=60, each=0.5)).text == "at last"
 
 
-async def test_a_node_has_as_long_as_its_providers_take_one_after_the_other(cluster):  # noqa: F811
+async def test_a_node_has_as_long_as_its_providers_take_one_after_the_other(cluster):
     a, b = await cluster.several(2)
     asker = await cluster.client(a)
     for _ in range(9):
@@ -103,7 +87,7 @@ async def test_a_node_has_as_long_as_its_providers_take_one_after_the_other(clus
     assert (await asker.request("sum", timeout=60, each=0.5)).text == "at last"
 
 
-async def test_a_provider_that_dies_is_followed_by_one_of_another_node(cluster):  # noqa: F811
+async def test_a_provider_that_dies_is_followed_by_one_of_another_node(cluster):
     a, b, c = await cluster.several(3)
     asker = await cluster.client(a)
     begun = asyncio.Event()
@@ -124,7 +108,7 @@ async def test_a_provider_that_dies_is_followed_by_one_of_another_node(cluster):
     assert (await task).text == "c"
 
 
-async def test_a_node_that_dies_amid_a_request(cluster):  # noqa: F811
+async def test_a_node_that_dies_amid_a_request(cluster):
     a, b, c = await cluster.several(3)
     asker = await cluster.client(a)
     begun = asyncio.Event()
@@ -160,7 +144,7 @@ async def test_a_node_that_dies_amid_a_request(cluster):  # noqa: F811
     assert isinstance(replies.failed[0].error, busway.ServiceGone)
 
 
-async def test_all_providers_of_all_nodes_are_gathered_and_named(cluster):  # noqa: F811
+async def test_all_providers_of_all_nodes_are_gathered_and_named(cluster):
     servers = await cluster.several(3)
     for server in servers:
         for which in "xy":
@@ -179,7 +163,7 @@ async def test_all_providers_of_all_nodes_are_gathered_and_named(cluster):  # no
     assert [reply.last for reply in got[:-1]] == [False] * (len(got) - 1)
 
 
-async def test_the_last_reply_of_many_is_marked_also_when_it_comes_from_afar(cluster):  # noqa: F811
+async def test_the_last_reply_of_many_is_marked_also_when_it_comes_from_afar(cluster):
     a, b = await cluster.several(2)
     asker = await cluster.client(a)
     go = asyncio.Event()
@@ -198,7 +182,7 @@ async def test_the_last_reply_of_many_is_marked_also_when_it_comes_from_afar(clu
     assert got == [("first", False), ("last", True)]
 
 
-async def test_parts_of_a_reply_come_from_afar(cluster):  # noqa: F811
+async def test_parts_of_a_reply_come_from_afar(cluster):
     a, b = await cluster.several(2)
 
     async def counts(message):
@@ -213,7 +197,7 @@ async def test_parts_of_a_reply_come_from_afar(cluster):  # noqa: F811
     assert [(one.text, one.sender) for one in replies] == [("0", "b"), ("1", "b"), ("2", "b")]
 
 
-async def test_a_cancelled_request_is_called_off_on_the_other_node(cluster):  # noqa: F811
+async def test_a_cancelled_request_is_called_off_on_the_other_node(cluster):
     a, b = await cluster.several(2)
     asker = await cluster.client(a)
     await serve(cluster, b, "slow", hangs)
@@ -231,7 +215,7 @@ async def test_a_cancelled_request_is_called_off_on_the_other_node(cluster):  # 
     await eventually(busy(0))
 
 
-async def test_listeners_on_other_nodes_get_copies_of_requests_once(cluster):  # noqa: F811
+async def test_listeners_on_other_nodes_get_copies_of_requests_once(cluster):
     a, b, c = await cluster.several(3)
     enter = cluster.stack.enter_async_context
     listeners = [
@@ -249,7 +233,7 @@ async def test_listeners_on_other_nodes_get_copies_of_requests_once(cluster):  #
         assert [(one.text, one.kind, one.sender) for one in got] == [(str(n), "request", "ann") for n in range(3)]
 
 
-async def test_two_that_began_at_once_are_told_and_each_serves_its_own(cluster, caplog):  # noqa: F811
+async def test_two_that_began_at_once_are_told_and_each_serves_its_own(cluster, caplog):
     a = await cluster.start()
     b = await cluster.start()
     near, far = await cluster.client(a), await cluster.client(b)
@@ -270,7 +254,7 @@ async def test_two_that_began_at_once_are_told_and_each_serves_its_own(cluster, 
         await enter((await cluster.client(c)).serve("sum", says("c")))
 
 
-async def test_nobody_anywhere_is_told_at_once(cluster):  # noqa: F811
+async def test_nobody_anywhere_is_told_at_once(cluster):
     a, b = await cluster.several(2)
     asker = await cluster.client(a)
     with pytest.raises(busway.NoResponders):

@@ -7,7 +7,7 @@ import pytest
 
 import busway
 from busway.cluster.replication.messages import Trouble
-from tests.cluster.test_mesh import Cluster, knows, links
+from tests.support.cluster import Cluster, knows, links
 from tests.support.net import PATIENCE, eventually, settle, until, within
 
 OUTBOX = 1 << 20

@@ -7,22 +7,21 @@ commands of other programs. A command ending in `&` runs on while the others do;
 ready, so that a reader waits for it.
 """
 
-import ast
 import asyncio
 import contextlib
 import inspect
-import io
 import os
 import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import pytest
 
 import busway
 from tests.support.commands import Nursery
+from tests.support.doc_blocks import DEFAULT, blocks, run_block
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "protocol.md")]
@@ -33,37 +32,7 @@ FILES = {"files.md"}
 TYPED = {"tutorial.md"}
 """Pages that tests/docs/test_tutorial.py types into terminals."""
 RUN = [page for page in PAGES if page.name not in SPARK | FILES | TYPED]
-FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DEFAULT = "tcp://127.0.0.1:7420"
 BUSWAY = (sys.executable, "-m", "busway")
-
-
-class Block(NamedTuple):
-    language: str
-    text: str
-    line: int
-    follows: bool  # nothing but white space stands between this block and the one before
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text()
-    found: list[Block] = []
-    end = 0
-    for fence in FENCE.finditer(text):
-        line = text.count("\n", 0, fence.start()) + 2
-        found.append(Block(fence[1], fence[2], line, bool(found) and not text[end : fence.start()].strip()))
-        end = fence.end()
-    return found
-
-
-@pytest.fixture
-async def address(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    async with busway.serve("tcp://127.0.0.1:0", name="docs") as server:
-        monkeypatch.setenv("BUSWAY_URL", server.addresses[0])
-        for name, value in (("COUNT", "2k"), ("REQUESTS", "200"), ("REPEAT", "1")):  # a look, not a measurement
-            monkeypatch.setenv(f"BUSWAY_BENCH_{name}", value)
-        yield server.addresses[0]
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
@@ -85,21 +54,6 @@ async def test_python_blocks_run(page, address):
         for thing in namespace.values():
             if isinstance(thing, busway.Server):
                 await thing.stop()
-
-
-async def run_block(block: Block, page: Path, namespace: dict[str, Any], address: str) -> str:
-    source = "\n" * (block.line - 1) + block.text.replace(DEFAULT, address)
-    code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        if code.co_flags & inspect.CO_COROUTINE:
-            async with asyncio.timeout(60):
-                await eval(code, namespace)
-        elif "busway.run(" in block.text or "sync" in block.text:  # makes its own loop, or blocks: not on ours
-            await asyncio.to_thread(eval, code, namespace)
-        else:
-            eval(code, namespace)
-    return output.getvalue()
 
 
 def console_blocks() -> list[Any]:

@@ -6,7 +6,7 @@ import pytest
 
 import busway
 from busway._core import block_records
-from tests.cluster.test_mesh import FAST, Cluster
+from tests.support.cluster import FAST, Cluster
 from tests.support.net import eventually
 
 
@@ -88,3 +88,11 @@ async def follows(a, b):
         )
 
     await eventually(equal)
+
+
+async def copied(a, b, count):
+    async def has():
+        copies = b._hub.nodes.mirroring.copies
+        return (a.guid, "default") in copies and copies[a.guid, "default"].safe >= count
+
+    await eventually(has)

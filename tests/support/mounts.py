@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.support.commands import plain
 
 PATIENCE = 60.0
+BUSWAY = [sys.executable, "-m", "busway"]
 
 
 def until(true: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
@@ -143,3 +144,15 @@ def mounted(verb: str, *words: object, folder: Path | None = None, **environment
         stack.callback(made.clean)
         made.wait_until_there()
         yield made
+
+
+@contextlib.contextmanager
+def serving(address: str) -> Iterator[subprocess.Popen[str]]:
+    """`busway serve` at this address, a Unix socket; leaving kills it."""
+    command = [*BUSWAY, "serve", "--unix", address.removeprefix("unix:")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert "serves" in process.stderr.readline()
+            yield process
+        finally:
+            process.kill()

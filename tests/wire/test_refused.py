@@ -11,7 +11,7 @@ from busway import _core, errors
 from tests.support import page, wire
 from tests.support.net import Net, payloads, within
 from tests.support.pair import Hub, Raw
-from tests.wire.test_vectors import VECTORS, session
+from tests.support.vectors import VECTORS, session
 
 # The map of HELLO is read by the Python side of the broker, so these need a server rather than the bare engine.
 BY_THE_BROKER = {

@@ -15,10 +15,10 @@ from busway.client.services.errors import described
 from busway.fields import compile_where, encode_fields
 from busway.positions import Position, Since, encode_since
 from tests.support import page, wire
-from tests.support.pair import LIMITS, Hub, Raw
+from tests.support.pair import Hub, Raw
+from tests.support.vectors import VECTORS, session
 
 ALICE, BOB = 0x36DB1ADC807AC50E, 0x816B9E7C25D559C5
-VECTORS = page.vectors()
 
 
 def test_every_frame_kind_has_vectors_in_its_directions() -> None:
@@ -107,17 +107,6 @@ def test_the_exchange_with_every_single_cut() -> None:
 
 
 # ---------------------------------------------------------------- what the session writes
-
-
-def session(number: int, taken: int = 0) -> _core.Session:
-    """An open session whose counter has given `taken` numbers already."""
-    made = _core.Session(number)
-    made.attach(lambda: None)
-    made.open(**{key: LIMITS[key] for key in ("frame", "topic", "fields", "topics")})
-    for _ in range(taken):
-        made.unsubscribe(1)
-    made.take()
-    return made
 
 
 def map_of(name: str) -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import busway
-from tests.broker.storage.test_disk_errors import Limited
 from tests.support.channels import shown, store
+from tests.support.limited_files import Limited
 from tests.support.net import PATIENCE
 
 STREAM = "s"

@@ -3,11 +3,9 @@
 import pytest
 
 import busway
-from tests.cluster.streams.test_since import some
-from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.cluster import Cluster
+from tests.support.cluster_streams import some
 from tests.support.net import eventually
-
-__all__ = ["cluster"]
 
 EACH = 20
 

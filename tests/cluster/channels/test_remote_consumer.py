@@ -6,36 +6,14 @@ from contextlib import suppress
 import pytest
 
 import busway
-from tests.cluster.streams.test_since import some
-from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.cluster import Cluster
+from tests.support.cluster_channels import drained
+from tests.support.cluster_streams import some
 from tests.support.net import eventually, until
-
-__all__ = ["cluster"]
-
-
-@pytest.fixture
-async def three(cluster: Cluster):
-    servers = await cluster.several(3)
-    clients = [await cluster.client(server) for server in servers]
-    await clients[0].create_stream("jobs", topics=["jobs/**"])
-    return servers, clients
 
 
 def place(message):
     return message.broker, message.offset
-
-
-async def drained(*servers):
-    """Every part of the channel is done with everything."""
-
-    async def done():
-        lags = []
-        for server in servers:
-            number = server._hub.streaming.streams["jobs"].number
-            lags += [one["lag"] for one in server._hub.delivering.figures(number)]
-        return not any(lags)
-
-    await eventually(done)
 
 
 async def test_a_consumer_gets_the_messages_of_all_nodes(three):

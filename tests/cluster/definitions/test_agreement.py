@@ -5,19 +5,9 @@ import pytest
 import busway
 from busway.cluster.definitions.definitions import Definition, Definitions
 from busway.cluster.replication.channel_progress import Unsure
-from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.cluster import Cluster
+from tests.support.definitions import channels, streams
 from tests.support.net import eventually
-
-__all__ = ["cluster"]
-
-
-def streams(server):
-    return {name: stream.config for name, stream in server._hub.streaming.streams.items() if name != "default"}
-
-
-def channels(server, stream):
-    number = server._hub.streaming.streams[stream].number
-    return {one["name"] for one in server._hub.delivering.figures(number)}
 
 
 async def test_a_stream_is_on_all_nodes_when_it_was_made(cluster: Cluster):

@@ -13,11 +13,8 @@ from busway.cluster.definitions.definitions import PORTION, REMEMBERED, REMOVED,
 from busway.cluster.definitions.file import DefinitionFile, Noted
 from busway.cluster.protocol import DEFINED
 from busway.errors import LimitExceeded
-from tests.cluster.definitions.test_agreement import channels, streams
-from tests.cluster.definitions.test_missing import settle
-from tests.cluster.test_mesh import Cluster, cluster
-
-__all__ = ["cluster"]
+from tests.support.cluster import Cluster
+from tests.support.definitions import channels, settle, streams
 
 ME = "0" * 32
 

@@ -9,25 +9,11 @@ from busway.cluster.definitions.definitions import Definition, portions
 from busway.cluster.definitions.missing import PAUSES, Lacking
 from busway.cluster.protocol import DEFINED
 from busway.errors import DataFailed, StoreFailed
-from tests.cluster.definitions.test_agreement import channels, streams
-from tests.cluster.test_mesh import Cluster, cluster
-from tests.support.net import eventually
-
-__all__ = ["cluster"]
+from tests.support.cluster import Cluster
+from tests.support.definitions import channels, lacking, settle, streams
 
 FEW = busway.Settings(streams=2)
 """The default one and one more."""
-
-
-def lacking(server):
-    return {(one["stream"], one["channel"]) for one in server._hub.nodes.agreeing.figures()}
-
-
-async def settle(condition):
-    async def holds():
-        return condition()
-
-    await eventually(holds)
 
 
 async def test_one_that_is_beyond_a_limit_is_told_and_is_there_when_that_is_raised(cluster: Cluster, tmp_path, caplog):

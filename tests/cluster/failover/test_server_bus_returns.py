@@ -5,13 +5,10 @@ import asyncio
 import pytest
 
 import busway
-from tests.cluster.replication.test_answers import copied
-from tests.cluster.streams.test_since import numbers, some, take
-from tests.cluster.test_mesh import Cluster, cluster
-from tests.support.mirrored import Mirrored, follows, nodes
+from tests.support.cluster import Cluster
+from tests.support.cluster_streams import numbers, some, take
+from tests.support.mirrored import Mirrored, copied, follows
 from tests.support.net import eventually
-
-__all__ = ["cluster", "nodes"]
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import pytest
 
 import busway
 from busway.cluster.failover.sleep import Waking
-from tests.cluster.replication.test_mirror_returns import is_mirrored, make_mirrored, processes
-
-__all__ = ["processes"]
+from tests.support.mirror_processes import is_mirrored, make_mirrored
 
 
 class Links:

@@ -9,11 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 import busway
-from tests.cluster.replication.test_mirror_returns import is_mirrored, make_mirrored, processes
-from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.cluster import Cluster
+from tests.support.mirror_processes import is_mirrored, make_mirrored
 from tests.support.net import until, within
-
-__all__ = ["cluster", "processes"]
 
 QUICK = ("--heartbeat", "1s")
 COUNT = 50

@@ -7,11 +7,9 @@ import pytest
 import busway
 from busway.cluster.failover.quorum import Witness, undisputed
 from busway.cluster.failover.standby_file import Marks
-from tests.cluster.failover.test_standby import Three, crash, hands_out, numbers, ready, stands_in, take, turns
-from tests.support.mirrored import Mirrored, nodes
+from tests.support.mirrored import Mirrored
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
+from tests.support.standby import Three, crash, hands_out, numbers, ready, stands_in, take, turns
 
 
 @pytest.fixture

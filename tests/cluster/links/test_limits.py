@@ -5,15 +5,14 @@ import asyncio
 import pytest
 
 import busway
-from tests.cluster.test_mesh import cluster, has, until  # noqa: F401 - a fixture
-from tests.cluster.test_services import served
+from tests.support.cluster import has, served, until
 from tests.support.net import eventually
 
 LONG = b"x" * (1 << 20)
 
 
 @pytest.fixture
-async def pair(cluster, caplog):  # noqa: F811
+async def pair(cluster, caplog):
     """Clients of a node that takes long messages and of one that takes short ones only; at the end the link is the same."""
     a = await cluster.start()
     b = await cluster.start(a, settings=busway.Settings(frame=65_536, topic=100, fields=4096))
@@ -80,7 +79,7 @@ async def test_a_long_pin_is_not_known_there_and_takes_the_place_of_a_short_one(
     await has(far, "config", b"again")
 
 
-async def test_a_node_that_comes_later_is_spared_long_pins(cluster):  # noqa: F811
+async def test_a_node_that_comes_later_is_spared_long_pins(cluster):
     a = await cluster.start()
     near = await cluster.client(a)
     for number in range(3):

@@ -3,12 +3,10 @@
 import logging
 
 import busway
-from tests.cluster.failover.test_standby import crash, stands_in
-from tests.cluster.test_mesh import Cluster, cluster
-from tests.support.mirrored import Mirrored, nodes
+from tests.support.cluster import Cluster
+from tests.support.mirrored import Mirrored
 from tests.support.net import until
-
-__all__ = ["cluster", "nodes"]
+from tests.support.standby import crash, stands_in
 
 
 def warnings(caplog):

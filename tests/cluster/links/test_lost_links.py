@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 from busway.testing import FaultProxy
-from tests.client.test_reconnect import next_event
-from tests.cluster.test_mesh import cluster, links  # noqa: F401 - a fixture
+from tests.support.cluster import links
+from tests.support.connection_events import next_event
 from tests.support.net import eventually, settle
 
 
-async def test_who_was_cut_off_is_told_on_both_sides(cluster):  # noqa: F811
+async def test_who_was_cut_off_is_told_on_both_sides(cluster):
     nowhere = {"advertise": ["tcp://127.0.0.1:9"]}  # so that there is one way only
     one = await cluster.start(place=nowhere)
     async with FaultProxy(one.addresses[0]) as proxy:
@@ -39,7 +39,7 @@ async def test_who_was_cut_off_is_told_on_both_sides(cluster):  # noqa: F811
             assert (await live.recv(timeout=60)).topic == "live/end"
 
 
-async def test_who_stops_leaves_nobody_behind_who_could_have_published(cluster):  # noqa: F811
+async def test_who_stops_leaves_nobody_behind_who_could_have_published(cluster):
     one, two = await cluster.several(2)
     bus = await cluster.client(one)
     events = bus.events()

@@ -11,7 +11,7 @@ from busway.cluster.members.membership import MISSED, Membership
 from busway.cluster.members.servers_file import listed
 from busway.cluster.node import Node
 from busway.errors import Code
-from tests.cluster.test_mesh import Cluster
+from tests.support.cluster import Cluster, why
 from tests.support.net import until
 
 ME, OTHER = (Node(guid * 32, 1, "test", name) for guid, name in (("1", "me"), ("2", "other")))
@@ -101,12 +101,6 @@ def test_a_stranger_that_says_it_is_that_node_gives_no_reason():
     members.greeted(8, OTHER, 1.2)
     members.lost(8, 1.3, "a lie", Code.UNAUTHORIZED)
     assert members.missing[0].why == "the connection was lost"
-
-
-def why(server, address):
-    """What a node has to say of a server of its list: its state, and why."""
-    found = (one for one in server._hub.nodes.members.missing if one.addresses == (address,))
-    return next((("refused" if one.refused else "unreached", one.why) for one in found), None)
 
 
 async def test_servers_of_the_list_that_refuse(cluster):

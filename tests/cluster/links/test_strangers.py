@@ -21,8 +21,8 @@ from busway.cluster.replication import messages
 from busway.cluster.retained import replica
 from busway.cluster.streams import messages as streams_messages
 from busway.errors import Code
-from tests.cluster.test_mesh import Cluster
 from tests.support import wire
+from tests.support.cluster import Cluster
 from tests.support.net import until
 
 FORGED = "x\nbusway: error: forged line\x1b[2J"

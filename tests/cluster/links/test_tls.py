@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import busway
-from tests.cluster.links.test_reasons import why
-from tests.cluster.test_mesh import Cluster
+from tests.support.cluster import Cluster, why
 from tests.support.net import until
 
 

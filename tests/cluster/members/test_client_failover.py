@@ -10,7 +10,7 @@ import pytest
 import busway
 from busway.broker.session import Session
 from busway.cluster.mesh import Mesh
-from tests.cluster.test_mesh import FAST, Cluster, knows, links
+from tests.support.cluster import FAST, Cluster, knows, links
 from tests.support.net import PATIENCE, Certificates, eventually, until, within
 from tests.support.relay import Relay
 

@@ -12,7 +12,7 @@ from busway.cluster.members.dialer import HINTS
 from busway.cluster.members.discovery import TYPE, Discovery, addresses_of
 from busway.cluster.members.membership import FORGET, Membership
 from busway.cluster.node import Node
-from tests.cluster.test_mesh import links
+from tests.support.cluster import links
 from tests.support.net import until
 
 ME = Node("0" * 32, 1, "shop", "me", ("tcp://127.0.0.1:7420",), 1)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import busway
-from tests.cluster.test_mesh import Cluster, knows, links, until as taken
+from tests.support.cluster import Cluster, knows, links, until as taken
 from tests.support.net import eventually, until, within
 
 

@@ -2,19 +2,9 @@
 
 import asyncio
 
-from tests.cluster.streams.test_since import numbers, some, take
-from tests.support.mirrored import Mirrored, follows, nodes
+from tests.support.cluster_streams import numbers, some, take
+from tests.support.mirrored import Mirrored, copied, follows
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
-
-
-async def copied(a, b, count):
-    async def has():
-        copies = b._hub.nodes.mirroring.copies
-        return (a.guid, "default") in copies and copies[a.guid, "default"].safe >= count
-
-    await eventually(has)
 
 
 async def test_the_history_of_a_node_that_is_gone_is_read_from_its_mirror(nodes: Mirrored):

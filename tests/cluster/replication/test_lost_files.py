@@ -8,12 +8,10 @@ import pytest
 from busway.broker.channels.state.progress import rebuild
 from busway.cli import doctor
 from busway.cluster.replication.replica_driver import Copying
-from tests.cluster.failover.test_standby import Three as Nodes, crash, hands_out, numbers, ready, stands_in, take, turns
-from tests.cluster.streams.test_since import some
-from tests.support.mirrored import Mirrored, follows, mirroring, nodes, streams
+from tests.support.cluster_streams import some
+from tests.support.mirrored import Mirrored, follows, mirroring, streams
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
+from tests.support.standby import Three as Nodes, crash, hands_out, numbers, ready, stands_in, take, turns
 
 
 class Three(Nodes):

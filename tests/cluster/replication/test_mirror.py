@@ -4,10 +4,8 @@ import logging
 import shutil
 
 from busway._core import Log
-from tests.support.mirrored import content, follows, mirroring, nodes, payloads, streams
+from tests.support.mirrored import content, follows, mirroring, payloads, streams
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
 
 
 async def test_a_mirror_has_the_same_records_of_all_streams(nodes):

@@ -1,22 +1,16 @@
 """A node with a mirror that comes back, and nodes that are killed, as servers and as processes: nothing that was acknowledged is lost."""
 
 import asyncio
-import json
 import shutil
 import signal
-import sys
-from contextlib import AsyncExitStack
 from itertools import count
-
-import pytest
 
 import busway
 from busway._core import Log, block_records
-from tests.cluster.test_mesh import FAST
-from tests.support.mirrored import content, follows, mirroring, nodes, payloads, streams
+from tests.support.cluster import FAST
+from tests.support.mirror_processes import is_mirrored, make_mirrored
+from tests.support.mirrored import content, follows, mirroring, payloads, streams
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
 
 
 async def test_what_is_sent_again_is_not_acknowledged_before_the_mirror_has_it(nodes):
@@ -98,64 +92,6 @@ async def test_a_node_whose_mirror_does_not_come_goes_on(nodes, caplog):
 
 
 # Processes that are killed.
-
-
-class Process:
-    """`busway serve` in a process of its own."""
-
-    def __init__(self, folder, name, *flags):
-        self.data = folder / name
-        self._arguments = ["--name", name, "--data", str(self.data), "--cluster", "test", *flags]
-        self.port = 0
-
-    async def start(self):
-        arguments = ["-m", "busway", "serve", "--json", "--quiet", "--tcp", f"127.0.0.1:{self.port}", *self._arguments]
-        self._process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
-        said = json.loads(await asyncio.wait_for(self._process.stdout.readline(), 60))
-        self.address, self.guid = said["addresses"][0], said["guid"]
-        self.port = int(self.address.rpartition(":")[2])
-        return self
-
-    async def end(self, number=signal.SIGTERM):
-        if self._process.returncode is None:
-            self._process.send_signal(number)
-            await asyncio.wait_for(self._process.wait(), 60)
-            self._process._transport.close()
-
-
-@pytest.fixture
-async def processes(tmp_path):
-    async with AsyncExitStack() as stack:
-
-        async def start(name, *flags):
-            process = await Process(tmp_path, name, *flags).start()
-            stack.push_async_callback(process.end)
-            return process
-
-        yield start
-
-
-async def is_mirrored(bus, stream):
-    async def mirrored():
-        try:
-            return (await (await bus.stream(stream)).info()).mirrored is True
-        except busway.Disconnected:
-            return False
-
-    await eventually(mirrored)
-
-
-async def make_mirrored(bus):
-    """A stream `orders` that waits for the mirror, as soon as there is one."""
-
-    async def made():
-        try:
-            await bus.create_stream("orders", ["orders/**"], safety="mirrored")
-        except busway.Rejected:
-            return False
-        return True
-
-    await eventually(made)
 
 
 async def test_what_was_acknowledged_survives_the_node_and_its_disk(processes):

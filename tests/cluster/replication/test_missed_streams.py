@@ -5,11 +5,8 @@ import shutil
 import pytest
 
 from busway.errors import StoreFailed
-from tests.cluster.definitions.test_agreement import channels, streams
-from tests.cluster.definitions.test_missing import lacking
-from tests.cluster.test_mesh import Cluster, cluster
-
-__all__ = ["cluster"]
+from tests.support.cluster import Cluster
+from tests.support.definitions import channels, lacking, streams
 
 
 async def restarted(cluster: Cluster, tmp_path, spoil=lambda _: None, **settings):

@@ -7,12 +7,10 @@ import pytest
 from busway._core import Log, SimulatedFiles
 from busway.cluster.replication.messages import Have
 from busway.cluster.replication.primary import Mending, shared
-from tests.cluster.replication.test_machines import LIMITS, Pair, add, content, copy_some, filled
-from tests.support.mirrored import follows, mirroring, nodes, payloads, streams
+from tests.support.mirror_machines import LIMITS, Pair, add, content, copy_some, filled
+from tests.support.mirrored import follows, mirroring, payloads, streams
 from tests.support.net import eventually, until
 from tests.support.stored import row
-
-__all__ = ["nodes"]
 
 
 def dig(folder, begin, end, last=None):

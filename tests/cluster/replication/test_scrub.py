@@ -9,12 +9,10 @@ from busway.cluster.replication.compare import have
 from busway.cluster.replication.messages import Ask
 from busway.cluster.replication.replica import Mirror
 from busway.cluster.replication.scrub import Auditing
-from tests.cluster.replication.test_machines import Pair, add, content, filled
 from tests.support import mirrored
-from tests.support.mirrored import follows, mirroring, nodes, streams
+from tests.support.mirror_machines import Pair, add, content, filled
+from tests.support.mirrored import follows, mirroring, streams
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
 
 COUNT = 200
 

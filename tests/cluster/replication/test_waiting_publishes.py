@@ -7,10 +7,8 @@ import pytest
 import busway
 from busway._core import Log, SimulatedFiles
 from busway.cluster.replication import copies as copies_
-from tests.support.mirrored import follows, mirroring, nodes, payloads, streams
+from tests.support.mirrored import follows, mirroring, payloads, streams
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
 
 
 async def test_mirrored_needs_a_mirror(nodes):

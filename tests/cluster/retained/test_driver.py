@@ -8,7 +8,7 @@ import pytest
 
 from busway._core import hold_clock
 from busway.testing import FaultProxy
-from tests.cluster.test_mesh import cluster, has  # noqa: F401 - a fixture
+from tests.support.cluster import has
 from tests.support.net import eventually
 
 
@@ -31,7 +31,7 @@ async def before(client, subscription, end):
 
 @pytest.mark.parametrize("kind", ["post", "pin"])
 @pytest.mark.parametrize("wait", [None, "cluster"])
-async def test_who_subscribes_while_it_is_on_its_way_gets_it_once(cluster, kind, wait):  # noqa: F811
+async def test_who_subscribes_while_it_is_on_its_way_gets_it_once(cluster, kind, wait):
     a, _b, c = await cluster.several(3)
     near, far = await cluster.client(a), await cluster.client(c)
     for number in range(40):
@@ -47,7 +47,7 @@ async def test_who_subscribes_while_it_is_on_its_way_gets_it_once(cluster, kind,
             assert (await states.recv(timeout=60)).text == "end", "it came twice"
 
 
-async def test_who_was_there_before_the_nodes_were_linked_gets_it(cluster):  # noqa: F811
+async def test_who_was_there_before_the_nodes_were_linked_gets_it(cluster):
     one, two = await cluster.start(), await cluster.start()
     reader, writer = await cluster.client(one), await cluster.client(two, name="writer")
     async with reader.subscribe("k/**", watch=True) as states, reader.subscribe("k/**", group="g") as shared:
@@ -64,7 +64,7 @@ async def test_who_was_there_before_the_nodes_were_linked_gets_it(cluster):  # n
         assert await before(reader, states, "k/end") == [], "nothing twice, and no end of what it never had"
 
 
-async def test_what_was_pinned_while_the_nodes_were_apart_takes_the_place_of_the_old(cluster):  # noqa: F811
+async def test_what_was_pinned_while_the_nodes_were_apart_takes_the_place_of_the_old(cluster):
     one = await cluster.start()
     async with FaultProxy(one.addresses[0]) as proxy:
         way = SimpleNamespace(addresses=[proxy.address])
@@ -93,7 +93,7 @@ async def test_what_was_pinned_while_the_nodes_were_apart_takes_the_place_of_the
             assert await before(reader, config, "config/end") == [], "what it had does not come again"
 
 
-async def test_it_comes_in_its_place_among_what_its_client_publishes(cluster):  # noqa: F811
+async def test_it_comes_in_its_place_among_what_its_client_publishes(cluster):
     a, b = await cluster.several(2)
     near, far = await cluster.client(a), await cluster.client(b)
     async with far.subscribe("t", wait="cluster") as messages:
@@ -109,7 +109,7 @@ async def test_it_comes_in_its_place_among_what_its_client_publishes(cluster):  
         assert got == list(range(60))
 
 
-async def test_one_member_of_a_group_in_the_whole_mesh_gets_it_a_near_one_first(cluster):  # noqa: F811
+async def test_one_member_of_a_group_in_the_whole_mesh_gets_it_a_near_one_first(cluster):
     a, b, c = await cluster.several(3)
     near, *far = [await cluster.client(server) for server in (a, b, c)]
     members = [await client.subscribe("jobs", group="g", wait="cluster") for client in far]
@@ -147,7 +147,7 @@ async def test_one_member_of_a_group_in_the_whole_mesh_gets_it_a_near_one_first(
         await one.close()
 
 
-async def test_the_fields_of_the_server_where_it_was_sent_are_those_that_everybody_sees(cluster):  # noqa: F811
+async def test_the_fields_of_the_server_where_it_was_sent_are_those_that_everybody_sees(cluster):
     a = await cluster.start(fields={"region": "emea"})
     b = await cluster.start(a, fields={"region": "apac"})
     await cluster.whole()
@@ -158,7 +158,7 @@ async def test_the_fields_of_the_server_where_it_was_sent_are_those_that_everybo
     assert [message.fields for message in await far.kept("state")] == [{"region": "emea"}]
 
 
-async def test_a_client_that_comes_back_elsewhere_does_not_get_again_what_it_had(cluster):  # noqa: F811
+async def test_a_client_that_comes_back_elsewhere_does_not_get_again_what_it_had(cluster):
     a, b = await cluster.several(2)
     near = await cluster.client(a)
     moving = await cluster.client(b, name="moving")
@@ -187,7 +187,7 @@ def clock():
 
 
 @pytest.mark.parametrize("stores", [False, True])
-async def test_a_pin_replaces_one_of_a_clock_that_is_ahead(cluster, clock, tmp_path, stores):  # noqa: F811
+async def test_a_pin_replaces_one_of_a_clock_that_is_ahead(cluster, clock, tmp_path, stores):
     """Who pins last has the last word, and was told so: nobody's clock takes that back."""
     folders = [tmp_path / name if stores else None for name in "ab"]
     a = await cluster.start(data=folders[0])

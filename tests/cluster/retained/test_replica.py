@@ -9,10 +9,8 @@ from busway.broker.flags import PIN, POST
 from busway.broker.retained.store import Kept, body_of
 from busway.cluster.node import Stranger
 from busway.cluster.retained.replica import All, Drop, Keepsakes, Put, Word, pack, put, read, sum_of, version
-from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.cluster import Cluster
 from tests.support.net import eventually
-
-__all__ = ["cluster"]
 
 SEEDS = range(200)
 

@@ -10,10 +10,8 @@ from busway.cluster.protocol import FETCHED, LOCATED, PARTS, SURVEYED
 from busway.cluster.streams.messages import Fetched, Located, Part, Parts
 from busway.cluster.streams.remote import FarParts
 from busway.cluster.streams.survey import Surveying
-from tests.cluster.streams.test_since import some, take
-from tests.support.mirrored import Mirrored, follows, nodes
-
-__all__ = ["nodes"]
+from tests.support.cluster_streams import some, take
+from tests.support.mirrored import Mirrored, follows
 
 OTHER, THIRD = "a" * 32, "b" * 32
 FOUND = Fetched(0, 0, 1, True, b"").pack()

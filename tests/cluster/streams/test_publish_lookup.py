@@ -13,12 +13,9 @@ from busway.cluster.streams import publish_lookup
 from busway.cluster.streams.messages import Place, read
 from busway.errors import Disconnected
 from busway.settings import Identity
-from tests.cluster.replication.test_answers import copied
-from tests.cluster.test_mesh import Cluster, cluster
-from tests.support.mirrored import Mirrored, nodes
+from tests.support.cluster import Cluster
+from tests.support.mirrored import Mirrored, copied
 from tests.support.net import eventually, until, within
-
-__all__ = ["cluster", "nodes"]
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 import busway
-from tests.cluster.failover.test_standby import crash
-from tests.cluster.streams.test_since import some
-from tests.support.mirrored import Mirrored, follows, nodes
+from tests.support.cluster_streams import some
+from tests.support.mirrored import Mirrored, follows
 from tests.support.net import eventually
-
-__all__ = ["nodes"]
+from tests.support.standby import crash
 
 
 @pytest.fixture

@@ -3,25 +3,10 @@
 import asyncio
 
 import busway
-from tests.cluster.test_mesh import Cluster, cluster
+from tests.support.cluster import Cluster
+from tests.support.cluster_streams import numbers, some, take
 from tests.support.net import eventually
 from tests.support.stored import row
-
-__all__ = ["cluster"]
-
-
-async def some(bus, topic, first, count):
-    for number in range(first, first + count):
-        await bus.publish(topic, str(number).encode(), durable=True)
-
-
-async def take(subscription, count):
-    async with asyncio.timeout(60):
-        return [await subscription.recv() for _ in range(count)]
-
-
-def numbers(messages, topic=None):
-    return [int(message.payload) for message in messages if topic in {None, message.topic}]
 
 
 async def test_a_new_subscriber_gets_the_history_of_all_nodes(cluster: Cluster):

@@ -7,12 +7,9 @@ import pytest
 
 import busway
 from busway.cluster.streams import survey
-from tests.cluster.channels.test_remote_consumer import drained, three
-from tests.cluster.streams.test_since import some
-from tests.cluster.test_mesh import cluster
+from tests.support.cluster_channels import drained
+from tests.support.cluster_streams import some
 from tests.support.net import eventually
-
-__all__ = ["cluster", "three"]
 
 
 def part_of(info, server):

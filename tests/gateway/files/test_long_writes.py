@@ -20,9 +20,8 @@ import busway
 from busway.gateway.files.config import Mount
 from busway.gateway.files.door import FileDoor
 from busway.gateway.files.kernel import callers
-
-from .mounting import PATIENCE, Later, mounted, until
-from .raw import MESSAGE, WORD, Raw, refused, register
+from tests.support.fusebus_client import MESSAGE, WORD, Raw, refused, register
+from tests.support.mounts import PATIENCE, Later, mounted, until
 
 MIB = 1 << 20
 LIMIT = 4 * MIB

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import busway
-from tests.docs.test_docs import Block, blocks, run_block
-
-from .mounting import PATIENCE, mounted
+from tests.support.doc_blocks import Block, blocks, run_block
+from tests.support.mounts import PATIENCE, mounted
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "files.md"
 PLACE = "/tmp/bus"

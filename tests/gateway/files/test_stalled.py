@@ -18,10 +18,8 @@ from busway.gateway.files.config import Mount
 from busway.gateway.files.door import FileDoor
 from busway.gateway.files.fusebus.bridge import Bridge
 from busway.gateway.files.fusebus.exchange import Exchange
-
-from .mounting import PATIENCE, Later, mounted, until
-from .raw import Raw, listed, refused, register
-from .test_document_mount import serving
+from tests.support.fusebus_client import Raw, listed, refused, register
+from tests.support.mounts import PATIENCE, Later, mounted, serving, until
 
 MIB = 1 << 20
 

@@ -4,14 +4,13 @@ import aiohttp
 import pytest
 
 import busway
-from tests.cluster.test_mesh import cluster  # noqa: F401 - a fixture
-from tests.gateway.queues.test_calls import Worker, plus
 from tests.support import door as doors
+from tests.support.json_workers import Worker, plus
 from tests.support.net import eventually
 
 
 @pytest.fixture
-async def both(cluster):  # noqa: F811
+async def both(cluster):
     """The doors of two nodes."""
     enter = cluster.stack.enter_async_context
     session = await enter(aiohttp.ClientSession())

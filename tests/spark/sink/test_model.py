@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pyspark import TaskContext
 
-from tests.spark.sink.test_retries import Breaks, Place, epoch
+from tests.support.spark.sink import Breaks, Place, epoch
 
 Rows: TypeAlias = list[tuple[str, str]]
 Try: TypeAlias = tuple[int, int, str]

@@ -8,7 +8,7 @@ import pytest
 
 import busway
 from busway.testing.simulation.kit.world import Node, World
-from tests.testing.simulation.test_mirrors import LONG, SETTINGS, drained, found, started
+from tests.support.simulated_mirrors import LONG, SETTINGS, drained, found, started
 
 COUNT = 20
 

@@ -21,7 +21,7 @@ from busway.broker.streams.stores import ChannelEntry
 from busway.broker.streams.stores.channels import DatabaseJournal
 from busway.broker.streams.stores.database import DatabaseStore
 from busway.errors import StoreFailed
-from tests.broker.channels.test_journal import shown, story
+from tests.support.journals import shown, story
 from tests.support.net import within
 from tests.support.postgres import Postgres
 from tests.support.relay import Relay

@@ -1,8 +1,8 @@
 """Dead letters over every store: what was sent back, and what was lost, survives the broker."""
 
 import busway
-from tests.broker.streams.each_store.test_channels import fill, numbers, shown, some
 from tests.support.net import within
+from tests.support.stream_channels import fill, numbers, shown, some
 from tests.support.stream_kits import Place
 
 

@@ -14,7 +14,7 @@ from busway.cluster.definitions.apply import spec_of
 from busway.cluster.definitions.definitions import Definition, portions, read
 from busway.cluster.definitions.file import FILE, Noted, encode
 from busway.errors import Code
-from tests.cluster.test_mesh import Cluster
+from tests.support.cluster import Cluster
 from tests.support.net import eventually, until
 
 

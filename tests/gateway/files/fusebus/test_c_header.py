@@ -7,8 +7,8 @@ from typing import Self
 
 import pytest
 
-from .mounting import PATIENCE, mounted
-from .raw import Raw, register
+from tests.support.fusebus_client import Raw, register
+from tests.support.mounts import PATIENCE, mounted
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "fusebus"
 DRIVER = Path(__file__).with_name("header.c")

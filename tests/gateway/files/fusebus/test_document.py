@@ -14,8 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from .mounting import kind, mounted
-from .raw import MESSAGE, META, SUBSCRIBE, UNSUBSCRIBE, WORD, Raw, listed, padded, refused, register
+from tests.support.fusebus_client import (
+    MESSAGE,
+    META,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    WORD,
+    Raw,
+    listed,
+    padded,
+    refused,
+    register,
+)
+from tests.support.mounts import kind, mounted
 
 names = (f"DOCUMENT_{number}_" for number in itertools.count())
 

@@ -10,8 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from .mounting import mounted
-from .raw import MESSAGE, META, SUBSCRIBE, UNSUBSCRIBE, WORD, Raw, listed, padded, refused, register
+from tests.support.fusebus_client import (
+    MESSAGE,
+    META,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    WORD,
+    Raw,
+    listed,
+    padded,
+    refused,
+    register,
+)
+from tests.support.mounts import mounted
 
 LARGEST = 1016
 """Bytes of a payload that the original takes; here it is the least that has to pass."""

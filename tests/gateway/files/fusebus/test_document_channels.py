@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .mounting import Later, mounted
-from .raw import Raw, listed, refused, register
+from tests.support.fusebus_client import Raw, listed, refused, register
+from tests.support.mounts import Later, mounted
 
 
 @pytest.fixture

@@ -13,23 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from .mounting import PATIENCE, is_mounted, mounted, until, waits
-from .raw import META, WORD, Raw, padded, refused, register
+from tests.support.fusebus_client import META, WORD, Raw, padded, refused, register
+from tests.support.mounts import BUSWAY, PATIENCE, is_mounted, mounted, serving, until, waits
 
-BUSWAY = [sys.executable, "-m", "busway"]
 VERBS = ["fusebus", "mount"]
-
-
-@contextlib.contextmanager
-def serving(address: str):
-    """`busway serve` at this address, a Unix socket; leaving kills it."""
-    command = [*BUSWAY, "serve", "--unix", address.removeprefix("unix:")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert "serves" in process.stderr.readline()
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from .mounting import PATIENCE, Later, mounted, until, waits
-from .raw import META, Raw, padded, parse, refused, register
+from tests.support.fusebus_client import META, Raw, padded, parse, refused, register
+from tests.support.mounts import PATIENCE, Later, mounted, until, waits
 
 names = (f"READING_{number}_" for number in itertools.count())
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import busway.sync
 from tests.support.flow import record_stops
-
-from .mounting import mounted, until
-from .test_document_mount import serving
+from tests.support.mounts import mounted, serving, until
 
 MOST = 80
 """Batches: 80 MB, more than the sockets and the broker's outbox hold together."""

@@ -14,9 +14,8 @@ from typing import Self
 import pytest
 
 import busway.sync
-
-from .mounting import PATIENCE, Later, mounted, until, waits
-from .raw import META, WORD, Raw, refused, register
+from tests.support.fusebus_client import META, WORD, Raw, refused, register
+from tests.support.mounts import PATIENCE, Later, mounted, until, waits
 
 numbers = itertools.count()
 

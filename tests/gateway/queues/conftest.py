@@ -1,0 +1,5 @@
+"""A cluster, whose nodes have JSON doors."""
+
+from tests.support.cluster import cluster
+
+__all__ = ["cluster"]
