@@ -2,9 +2,9 @@
 
 mod support;
 
-use busway_core::client::More;
+use busway_core::client::codec::More;
 use busway_core::engine::Event;
-use busway_core::frame::{code, flag, kind};
+use busway_core::wire::frame::{code, flag, kind};
 use support::{equal, field, Mesh};
 
 fn more(flags: u8, fields: &[u8]) -> More<'_> {

@@ -4,10 +4,10 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use busway_core::client::More;
-use busway_core::engine::copies::Kept;
+use busway_core::client::codec::More;
+use busway_core::engine::retained::Kept;
 use busway_core::engine::{Engine, Event, Limits};
-use busway_core::frame::{code, flag, kind, scope, Writer};
+use busway_core::wire::frame::{code, flag, kind, scope, Writer};
 use busway_core::log::append::Log;
 use busway_core::log::Settings;
 use support::{Mesh, LIMITS};

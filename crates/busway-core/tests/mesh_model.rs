@@ -4,9 +4,9 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use busway_core::client::More;
-use busway_core::frame::{flag, kind};
-use busway_core::topic::meet;
+use busway_core::client::codec::More;
+use busway_core::wire::frame::{flag, kind};
+use busway_core::matching::topic::meet;
 use support::{equal, field, Mesh};
 
 /// Numbers that look random, the same for each seed.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use busway_core::outbox::Pool;
+use busway_core::engine::outbox::Pool;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;

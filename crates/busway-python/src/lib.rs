@@ -6,25 +6,17 @@
 // PyO3 hands arguments over by value and wants methods where functions would do.
 #![allow(clippy::needless_pass_by_value, clippy::unused_self)]
 
-mod bell;
-mod block;
 mod bytes;
-mod columns;
-mod disk;
+mod client;
 mod engine;
-mod inbox;
-mod incoming;
-mod kept;
 mod log;
 mod message;
-mod publisher;
 mod rules;
-mod session;
-mod stored;
+mod wakeup;
 
 use busway_core::clock;
-use busway_core::frame::{code, Fault, ERRORS, VERSION};
-use busway_core::{pattern, topic};
+use busway_core::wire::frame::{code, Fault, ERRORS, VERSION};
+use busway_core::matching::{regex, topic};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -86,7 +78,7 @@ pub(crate) fn raised(py: Python<'_>, fault: &Fault) -> PyErr {
 #[pyfunction]
 fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
     let checked = |text| topic::check(text).map_err(|fault| raised(py, &fault));
-    let (expression, topic) = match (a.strip_prefix(pattern::PREFIX), b.strip_prefix(pattern::PREFIX)) {
+    let (expression, topic) = match (a.strip_prefix(regex::PREFIX), b.strip_prefix(regex::PREFIX)) {
         (None, None) => return Ok(topic::meet(checked(a)?, checked(b)?)),
         (Some(expression), None) => (expression, b),
         (None, Some(expression)) => (expression, a),
@@ -96,7 +88,7 @@ fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
         }
     };
     let topic = checked(topic)?;
-    pattern::Pattern::new(expression).map(|found| found.matches(topic)).map_err(|fault| raised(py, &fault))
+    regex::Pattern::new(expression).map(|found| found.matches(topic)).map_err(|fault| raised(py, &fault))
 }
 
 /// The topic without its leading slash.
@@ -114,8 +106,8 @@ fn check_topic<'a>(py: Python<'_>, topic: &'a str, wildcards: bool) -> PyResult<
 /// As `check_topic`, `re:` patterns too.
 #[pyfunction]
 fn check_pattern<'a>(py: Python<'_>, pattern: &'a str) -> PyResult<&'a str> {
-    match pattern.strip_prefix(pattern::PREFIX) {
-        Some(text) => pattern::Pattern::new(text).map(|_| pattern).map_err(|fault| raised(py, &fault)),
+    match pattern.strip_prefix(regex::PREFIX) {
+        Some(text) => regex::Pattern::new(text).map(|_| pattern).map_err(|fault| raised(py, &fault)),
         None => check_topic(py, pattern, true),
     }
 }
@@ -183,16 +175,16 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     m.add("Message", message::class_object(m.py())?)?;
     m.add_class::<bytes::Chunk>()?;
-    m.add_class::<session::Session>()?;
-    m.add_class::<publisher::Publisher>()?;
-    m.add_class::<inbox::Inbox>()?;
+    m.add_class::<client::session::Session>()?;
+    m.add_class::<client::publisher::Publisher>()?;
+    m.add_class::<client::inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
     m.add_class::<rules::Rules>()?;
     m.add_class::<rules::Selection>()?;
     m.add_class::<bytes::ColumnBuffer>()?;
     m.add_class::<log::Log>()?;
-    m.add_class::<block::Block>()?;
-    m.add_class::<disk::SimulatedFiles>()?;
+    m.add_class::<log::block::Block>()?;
+    m.add_class::<log::options::SimulatedFiles>()?;
     m.add_function(wrap_pyfunction!(matches, m)?)?;
     m.add_function(wrap_pyfunction!(check_topic, m)?)?;
     m.add_function(wrap_pyfunction!(hold_clock, m)?)?;
@@ -200,11 +192,11 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     m.add_function(wrap_pyfunction!(message::furthest, m)?)?;
     m.add_function(wrap_pyfunction!(message::handed, m)?)?;
-    m.add_function(wrap_pyfunction!(block::block_records, m)?)?;
-    m.add_function(wrap_pyfunction!(block::block_part, m)?)?;
-    m.add_function(wrap_pyfunction!(block::encode_records, m)?)?;
-    m.add_function(wrap_pyfunction!(columns::columns, m)?)?;
-    m.add_function(wrap_pyfunction!(stored::block_messages, m)?)?;
-    m.add_function(wrap_pyfunction!(stored::select_records, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block::block_records, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block::block_part, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block::encode_records, m)?)?;
+    m.add_function(wrap_pyfunction!(log::columns::columns, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block_reader::block_messages, m)?)?;
+    m.add_function(wrap_pyfunction!(log::block_reader::select_records, m)?)?;
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! twice as much to make and to free. A small payload lies in the object itself and becomes `bytes` when it is asked for.
 //! What Python can ask of it is in `face`.
 
-mod face;
+mod class;
 
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
@@ -270,7 +270,7 @@ pub fn handed<'py>(
 
 fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    Ok(CLASS.get_or_try_init(py, || face::build(py))?.as_ptr().cast())
+    Ok(CLASS.get_or_try_init(py, || class::build(py))?.as_ptr().cast())
 }
 
 /// The class itself, for the module.

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use busway_core::fields::{merge, Fields};
-use busway_core::packed::{normal, skip};
+use busway_core::wire::fields::{merge, Fields};
+use busway_core::wire::msgpack::{normal, skip};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

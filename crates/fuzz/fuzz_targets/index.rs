@@ -2,7 +2,7 @@
 #![no_main]
 
 use busway_core::log::bucket::{Index, Topics, HEAD};
-use busway_core::log::once::Once;
+use busway_core::log::bucket::dedup::Once;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

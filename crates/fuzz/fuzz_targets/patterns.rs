@@ -1,8 +1,8 @@
 //! A regular expression and a topic, one per line: linear, and consistent between concrete topics and wildcards.
 #![no_main]
 
-use busway_core::pattern::Pattern;
-use busway_core::topic::{check, has_wildcard};
+use busway_core::matching::regex::Pattern;
+use busway_core::matching::topic::{check, has_wildcard};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -3,10 +3,10 @@
 //! The first byte is the size of the pieces, the second the limits of an inbox.
 #![no_main]
 
-use busway_core::client::{read, Incoming, Limits, More, Outgoing, Run};
-use busway_core::frame::kind;
-use busway_core::inbox::Inbox;
-use busway_core::split::{Flow, Splitter};
+use busway_core::client::codec::{read, Incoming, Limits, More, Outgoing, Run};
+use busway_core::wire::frame::kind;
+use busway_core::client::inbox::Inbox;
+use busway_core::wire::splitter::{Flow, Splitter};
 use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 4096;

@@ -1,9 +1,9 @@
 //! Two topics, one per line: the grammar and the matcher against models that are too simple to be wrong.
 #![no_main]
 
-use busway_core::index::{Index, Subscription};
-use busway_core::pattern::PREFIX;
-use busway_core::topic::{check, fragments, has_wildcard, meet, Fragment};
+use busway_core::matching::index::{Index, Subscription};
+use busway_core::matching::regex::PREFIX;
+use busway_core::matching::topic::{check, fragments, has_wildcard, meet, Fragment};
 use libfuzzer_sys::fuzz_target;
 
 fn naive(a: &[Fragment], b: &[Fragment]) -> bool {

@@ -8,17 +8,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use busway_core::client::{read, Incoming};
-use busway_core::engine::copies::Kept;
+use busway_core::client::codec::{read, Incoming};
+use busway_core::engine::retained::Kept;
 use busway_core::engine::streams::Shared;
 use busway_core::engine::{Engine, Event, Limits};
-use busway_core::frame::{code, flag, kind, Writer, HEAD, MAGIC};
+use busway_core::wire::frame::{code, flag, kind, Writer, HEAD, MAGIC};
 use busway_core::log::append::Log;
-use busway_core::log::scan::Reader as Records;
-use busway_core::log::simulated::{Faults, Simulated};
+use busway_core::log::read::Reader as Records;
+use busway_core::log::files::memory::{Faults, Simulated};
 use busway_core::log::{Safety, Settings};
-use busway_core::selection::Selection;
-use busway_core::split::{Flow, Splitter};
+use busway_core::matching::selection::Selection;
+use busway_core::wire::splitter::{Flow, Splitter};
 
 const LIMITS: Limits = Limits {
     frame: 2048,

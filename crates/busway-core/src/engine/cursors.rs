@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use super::streams::{Stream, FAR};
 use super::{Engine, Event};
-use crate::connection::{Cursor, State};
-use crate::frame::{flag, kind, Writer};
+use crate::engine::connection::{Cursor, State};
+use crate::wire::frame::{flag, kind, Writer};
 use crate::log::block::Block;
 use crate::log::columns::Asking;
 use crate::log::record::records;
-use crate::selection::Selection;
+use crate::matching::selection::Selection;
 
 /// How far a backlog got.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 //! A subscription is held when its client has no room for it; the rest of the connection goes on.
 
 use super::{Engine, Event};
-use crate::connection::{Connection, Hold, State};
-use crate::frame::{code, policy, Fault};
-use crate::route::{Member, Route};
+use crate::engine::connection::{Connection, Hold, State};
+use crate::wire::frame::{code, policy, Fault};
+use crate::matching::route::{Member, Route};
 
 /// Bytes of what the driver hands over that may wait in an outbox, so that live messages don't wait for it.
 pub const PORTION: usize = 256 << 10;

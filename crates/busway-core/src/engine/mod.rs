@@ -2,44 +2,42 @@
 //!
 //! A driver gives it bytes with `feed` and takes bytes with `next_output`. Frames that need a decision (HELLO, SUBSCRIBE,
 //! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
-//! `publish` has the way of a message, `streams` and `cursors` that of a stored one, `calls` requests and pushes, `flow` full outboxes and those who wait for them,
-//! `aside` what those have sent meanwhile. Other nodes are connections too: `links` has their frames, `arriving` the way of
-//! their messages to our clients, `room` who of those is slow, `afar` what they serve and ask for,
-//! `scope` what does not cross links.
+//! `publish` delivers a message, `streams` and `cursors` store and read one, `requests` carries requests and pushes,
+//! `retained` posts and pins, `flow` limits publishers of full outboxes, and `deferred` keeps what those publishers sent
+//! meanwhile. Other nodes are connections, too: `links`.
 
-mod afar;
-mod arriving;
-mod aside;
-mod calls;
+pub mod connection;
 mod control;
-pub mod copies;
+mod counters;
 pub mod cursors;
+mod deferred;
 mod event;
-mod figures;
 mod flow;
 mod links;
+pub mod outbox;
+mod pending;
 mod publish;
-mod room;
-mod scope;
+mod requests;
+pub mod retained;
 pub mod streams;
 
 use rustc_hash::FxHashMap;
 
-use self::afar::Afar;
+use crate::engine::links::requests::Afar;
 pub use self::event::Event;
-pub use self::figures::Stats;
+pub use crate::engine::counters::Stats;
 use self::streams::Stream;
-use crate::connection::{Connection, Role, State};
-use crate::expressions::ENOUGH;
-use crate::fields::Pair;
-use crate::frame::{code, kind, Checked, Fault, Writer};
-use crate::index::{Index, Subscription};
-use crate::interest::Interest;
-use crate::outbox::Pool;
-use crate::pending::Table;
-use crate::route::Route;
-use crate::split::Flow;
-use crate::topics::Topics;
+use crate::engine::connection::{Connection, Role, State};
+use crate::matching::regex_index::ENOUGH;
+use crate::wire::fields::Pair;
+use crate::wire::frame::{code, kind, Checked, Fault, Writer};
+use crate::matching::index::{Index, Subscription};
+use crate::engine::links::interest::Interest;
+use crate::engine::outbox::Pool;
+use crate::engine::pending::Table;
+use crate::matching::route::Route;
+use crate::wire::splitter::Flow;
+use crate::matching::topic_table::Topics;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -1,16 +1,16 @@
 //! The way of a published message: which topic, who matches, one copy into each outbox.
 
-use super::scope::{reaches, scope_of};
+use crate::engine::links::scope::{reaches, scope_of};
 use super::Engine;
-use crate::choice::Asked;
-use crate::connection::{Named, State, Who};
-use crate::fields::{merge, Fields};
-use crate::frame::{code, flag, kind, policy, scope, Body, Checked, Fault, Writer, HEAD};
-use crate::index::Subscription;
-use crate::numbers::Slot;
-use crate::route::{Member, Route, Team};
-use crate::rules::Seen;
-use crate::split::Flow;
+use crate::matching::rule_filter::Asked;
+use crate::engine::connection::{Named, State, Who};
+use crate::wire::fields::{merge, Fields};
+use crate::wire::frame::{code, flag, kind, policy, scope, Body, Checked, Fault, Writer, HEAD};
+use crate::matching::index::Subscription;
+use crate::wire::slots::Slot;
+use crate::matching::route::{Member, Route, Team};
+use crate::matching::rules::Seen;
+use crate::wire::splitter::Flow;
 
 /// The flags of messages that live longer than until they are delivered.
 pub(super) const LIVES: u8 = flag::POST | flag::PIN | flag::UNKEEP;

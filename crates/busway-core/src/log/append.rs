@@ -9,19 +9,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::bucket::{Building, Topic, Topics};
-use super::front::Front;
-use super::mend::Closing;
-use super::once::{Known, Once};
+use crate::log::write_behind::Front;
+use crate::log::repair::Closing;
+use crate::log::bucket::dedup::{Known, Once};
 use super::record::Message;
-use super::scan::Reader;
-use super::shared::{Shared, Writer};
-use super::waiting::{Parked, Waiting};
+use crate::log::read::Reader;
+use crate::log::writer::{Shared, Writer};
+use crate::log::bucket::delayed::{Parked, Waiting};
 use super::{Position, Refused, Settings};
 use crate::clock;
 
-mod hand_over;
-mod life;
-mod settle;
+mod flush;
+mod lifecycle;
+mod rollback;
 
 pub use settle::Lost;
 

@@ -2,7 +2,7 @@
 
 use super::columns::Asking;
 use super::record::{records, Record};
-use crate::selection::Selection;
+use crate::matching::selection::Selection;
 
 /// Records one after the other, with the places where they begin.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Message;
+    use crate::log::record::Message;
     use super::*;
 
     fn block(all: &[(u64, &str, i64, u64)]) -> Block {

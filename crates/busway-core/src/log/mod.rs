@@ -1,33 +1,25 @@
 //! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without gaps.
 //!
-//! `record` (what is stored, as bytes), `files` and `simulated` (what it is stored in), `bucket` with `once`, `waiting` and
-//! `wire` (one file of the log, and what is known of it), `whole` (what is known of all before), `shared` (what the appending
-//! side, the writer thread and readers share, and the writer), `seal` (a bucket is full) with `ahead`, `open` (what is found when a log is opened), `append` (the
-//! appending side), `trim` (old buckets leave), `copy` (the copy of another log), `mend` (what is lost comes back), `scan` (reading), `view` (reading what somebody else writes), `columns` (blocks
-//! as columns for Arrow). A stream in memory is the same log on files in memory, without indexes and without a thread; the
-//! `front` of one that is kept elsewhere is such a log, whose records are safe when whoever keeps them says so.
+//! `record` is what is stored, `files` what it is stored in, `bucket` one file of the log with its index and what is known of
+//! it. `append` is the appending side and `writer` its thread; `read` and `block` are the reading side, `columns` for Arrow and
+//! `readonly` for the log of another process. `recover` opens a log after any end, `repair` fills holes from a copy, `replica`
+//! is the copy of another log, and `retention` removes old buckets. A stream in memory is the same log on files in memory,
+//! without indexes and without a thread; with `write_behind` a database stores the records.
 
-mod ahead;
 pub mod append;
 pub mod block;
 pub mod bucket;
 pub mod columns;
-pub mod copy;
 pub mod files;
-pub mod front;
-mod mend;
-pub mod once;
-mod open;
+pub mod read;
+mod readonly;
 pub mod record;
-pub mod scan;
-mod seal;
-mod shared;
-pub mod simulated;
-pub mod trim;
-mod view;
-pub mod waiting;
-mod whole;
-mod wire;
+mod recover;
+mod repair;
+pub mod replica;
+pub mod retention;
+pub mod write_behind;
+mod writer;
 
 /// When a record is as safe as the stream promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

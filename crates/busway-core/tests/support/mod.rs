@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use busway_core::client::{read, Delivery, Incoming, Limits as Told, More, Outgoing};
+use busway_core::client::codec::{read, Delivery, Incoming, Limits as Told, More, Outgoing};
 use busway_core::engine::{Engine, Event, Limits};
-use busway_core::fields::write_text;
-use busway_core::frame::{code, kind};
-use busway_core::split::{Flow, Splitter};
+use busway_core::wire::fields::write_text;
+use busway_core::wire::frame::{code, kind};
+use busway_core::wire::splitter::{Flow, Splitter};
 
 pub const LIMITS: Limits = Limits {
     frame: 1 << 20,

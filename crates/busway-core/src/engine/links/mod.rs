@@ -1,0 +1,423 @@
+//! Other nodes: two have one connection, and each is the other's client on it.
+//!
+//! A node is a connection like any other until both sides have proved themselves (that is the driver's matter, by NODE
+//! frames). Then it is a link: each side tells what its clients want, gets that in one copy, and passes it on to its
+//! clients alone, never to another link.
+
+mod backpressure;
+mod inbound;
+pub(crate) mod interest;
+mod requests;
+pub(crate) mod scope;
+
+use std::sync::Arc;
+
+use crate::engine::links::requests::Wish;
+use crate::engine::publish::u32_at;
+use crate::engine::streams::{FarStream, FAR};
+use crate::engine::{Engine, Event};
+use crate::engine::connection::{Named, Role, State, Who};
+use crate::wire::frame::{code, flag, kind, op, policy, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
+use crate::engine::connection::Peer;
+use crate::matching::route::Member;
+use crate::wire::splitter::Flow;
+
+/// Bytes that frames of a link may be longer than those of clients: a message with all its ids, or as a record.
+pub(in crate::engine) const LONGER: usize = 512 << 10;
+/// Bytes of a client's name.
+const NAME: usize = 1020;
+/// Clients of other nodes have numbers from here on.
+const STRANGERS: u32 = 1 << 31;
+/// Entries of one INTEREST frame after which others have a turn: a node with many clients tells hundreds of such frames.
+const MUCH: u16 = 256;
+/// Streams of other nodes that are told apart.
+const STREAMS: usize = 1 << 16;
+
+/// A message of a link: what it is about and for whom, and where its body begins.
+pub(in crate::engine) struct Arrived {
+    pub topic: Option<u32>,
+    pub who: Arc<Who>,
+    pub body: usize,
+}
+
+impl Engine {
+    /// A connection to another node that we have made: HELLO is queued.
+    pub fn dial(&mut self, map: &[u8]) -> u32 {
+        let conn = self.connect();
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Dialled;
+            this.role = Role::Node;
+            this.peer = Some(Box::default());
+        }
+        self.put(conn, |out| {
+            Writer::new(out, kind::HELLO, 0).u16(VERSION).bytes(MAGIC).bytes(map).end();
+        });
+        conn
+    }
+
+    /// The answer to our HELLO.
+    #[cold]
+    pub(in crate::engine) fn welcomed(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        let mut parts = Parts::of(frame);
+        if frame[4] == kind::CLOSE {
+            return self.other(conn, frame);
+        }
+        if frame[4] != kind::WELCOME || frame[5] != 0 {
+            return Err(Fault::new(code::HANDSHAKE, "HELLO is answered by WELCOME"));
+        }
+        let (version, map) = (parts.u16()?, parts.rest().into());
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Open;
+        }
+        self.events.push(Event::Welcome { conn, version, map });
+        Ok(Flow::Go)
+    }
+
+    /// Lets another node in after its HELLO; it may say NODE frames until it is a link. False: there was no HELLO.
+    pub fn admit_node(&mut self, conn: u32, session: u64, name: &str, client: u32, version: u16, map: &[u8]) -> bool {
+        if self.state(conn) != Some(State::Greeted) {
+            return false;
+        }
+        self.put(conn, |out| {
+            Writer::new(out, kind::WELCOME, 0).u16(version).bytes(map).end();
+        });
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Open;
+            this.role = Role::Node;
+            this.peer = Some(Box::<Peer>::default());
+            this.who = Who { client, session, name: name.into() };
+        }
+        self.answered_by_driver(conn);
+        true
+    }
+
+    /// Makes a link of the connection with another node: tells it all that our clients want, and from now on what changes.
+    pub fn link(&mut self, conn: u32) -> Checked<()> {
+        if self.limits.links == 0 {
+            return Err(Fault::new(code::REFUSED, "this engine was made for no links"));
+        }
+        match self.conn(conn) {
+            Some(this) if this.state == State::Open && this.role == Role::Node => this.role = Role::Link,
+            _ => return Err(Fault::new(code::REFUSED, "only a node that was let in can become a link")),
+        }
+        // The others first: what they have not heard yet is part of all that this one is told.
+        self.tell_interest();
+        self.links.push(conn);
+        let mut frames = self.interest.all();
+        let last = frames.pop().unwrap_or_default();
+        for (count, entries) in frames {
+            self.interest_frame(conn, 0, count, &entries);
+        }
+        self.interest_frame(conn, flag::SYNCED, last.0, &last.1);
+        self.answered_by_driver(conn);
+        Ok(())
+    }
+
+    fn interest_frame(&mut self, conn: u32, flags: u8, count: u16, entries: &[u8]) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::INTEREST, flags).u16(count).bytes(entries).end();
+        });
+    }
+
+    /// Tells every link what has changed.
+    #[inline]
+    pub(in crate::engine) fn tell_interest(&mut self) {
+        if self.interest.has_changed() {
+            self.tell_changes();
+        }
+    }
+
+    #[cold]
+    fn tell_changes(&mut self) {
+        for (count, entries) in self.interest.changes() {
+            for conn in self.links.clone() {
+                self.interest_frame(conn, 0, count, &entries);
+            }
+        }
+    }
+
+    /// The longest frame that another node takes from its clients: what is longer is not sent to it.
+    pub fn limit_link(&mut self, conn: u32, frame: usize) {
+        if let Some(peer) = self.conn(conn).and_then(|this| this.peer.as_mut()) {
+            peer.frame = Some(frame);
+            self.shortest = self.shortest.min(frame);
+        }
+    }
+
+    /// Those of a group who take a message of this size; everybody if nobody does, so that it is missed by one.
+    #[cold]
+    pub(in crate::engine) fn who_take(&self, members: &[Member], size: usize) -> Vec<Member> {
+        let takes = |m: &&Member| !self.conns[m.conn as usize].as_deref().is_some_and(|this| this.is_too_long(size));
+        let some: Vec<_> = members.iter().filter(takes).copied().collect();
+        if some.is_empty() {
+            members.to_vec()
+        } else {
+            some
+        }
+    }
+
+    /// What a topic may have at most. That of another node has kept to the limit there.
+    pub(in crate::engine) fn topic_limit(&self, conn: u32) -> usize {
+        if self.role(conn) == Role::Client {
+            self.limits.topic
+        } else {
+            usize::from(u16::MAX)
+        }
+    }
+
+    /// A message that is too long for a link: who wants it there is told that it is missing.
+    #[cold]
+    pub(in crate::engine) fn leave_out(&mut self, to: u32, ids: &[u32], plain: bool) -> bool {
+        if let Some(this) = self.conn(to).filter(|_| plain) {
+            this.count.dropped += 1;
+            this.outbox.miss(ids);
+            self.queue(to);
+        }
+        false
+    }
+
+    /// Why an answer can't go to another node.
+    pub(in crate::engine) fn too_long_for(&self, conn: u32, size: usize) -> Option<Fault> {
+        let this = self.conns.get(conn as usize)?.as_deref()?;
+        let limit = this.peer.as_ref()?.frame.filter(|_| this.is_too_long(size))?;
+        let text = format!("{size} bytes with the frame, but the other node of the cluster takes {limit}");
+        Some(Fault::new(code::FRAME_TOO_LARGE, text))
+    }
+
+    /// Says something to another node that is no message.
+    pub fn node(&mut self, conn: u32, kind: u16, number: u64, body: &[u8], ordered: bool) {
+        self.put(conn, |out| {
+            Writer::new(out, kind::NODE, if ordered { flag::ORDERED } else { 0 })
+                .u16(kind)
+                .u64(number)
+                .bytes(body)
+                .end();
+        });
+    }
+
+    /// A frame of another node; messages with the same head behind it are handled too.
+    #[inline(never)] // or the way of clients' messages would be a longer one
+    pub(in crate::engine) fn link_frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
+        let frame = &data[..size];
+        let (kind, flags) = (frame[4], frame[5]);
+        let mut parts = Parts::of(frame);
+        match kind {
+            kind::NODE => {
+                no_flags(frame, flag::ORDERED)?;
+                let (kind, number, body) = (parts.u16()?, parts.u64()?, parts.rest().into());
+                self.events.push(Event::Node { conn, kind, number, body });
+                if flags & flag::ORDERED != 0 {
+                    // The driver deals with it before anything that follows.
+                    self.let_others(conn);
+                    return Ok((Flow::Stop, size));
+                }
+            }
+            kind::PONG => {
+                no_flags(frame, 0)?;
+                let token = parts.u64()?;
+                self.events.push(Event::Pong { conn, token });
+            }
+            kind::PING | kind::CLOSE => return Ok((self.other(conn, frame)?, size)),
+            _ if self.role(conn) == Role::Node => {
+                // It has heard enough of us and goes on as a link; we may not have looked at what it said yet.
+                if let Some(this) = self.conn(conn) {
+                    this.waiting = true;
+                }
+                self.events.push(Event::Pause(conn));
+                return Ok((Flow::Wait, 0));
+            }
+            kind::DELIVER => return self.deliver_in(conn, data, size).map(|used| (Flow::Go, used)),
+            kind::RECORD => self.record_in(conn, frame)?,
+            kind::TOPIC | kind::ACCEPT | kind::REPLY | kind::CANCEL | kind::HOLD => {
+                return Ok((self.other(conn, frame)?, size));
+            }
+            kind::SENDER => {
+                no_flags(frame, 0)?;
+                parts.u16()?;
+                self.name_sender(conn, parts)?;
+            }
+            kind::STREAM => {
+                no_flags(frame, 0)?;
+                let (level, stream, name) = (parts.u16()?, parts.u32()?, parts.rest());
+                self.name_stream(conn, stream, level, name)?;
+            }
+            kind::GAP => {
+                no_flags(frame, 0)?;
+                parts.u16()?;
+                let (_, stream, from) = (parts.u32()?, parts.u32()?, parts.u64()?);
+                let peer = self.conn(conn).and_then(|this| this.peer.as_ref());
+                let known = peer.and_then(|peer| peer.streams.get(&stream).copied());
+                let stream = known.ok_or_else(|| Fault::protocol("GAP of an unnamed stream"))?;
+                self.all_behind(stream, from);
+            }
+            kind::INTEREST => {
+                no_flags(frame, flag::SYNCED)?;
+                let count = parts.u16()?;
+                for _ in 0..count {
+                    self.interest_in(conn, &mut parts)?;
+                }
+                if flags & flag::SYNCED != 0 {
+                    self.events.push(Event::Synced(conn));
+                }
+                if count >= MUCH {
+                    self.let_others(conn);
+                    return Ok((Flow::Stop, size));
+                }
+            }
+            kind::OFFER | kind::CALL | kind::ASK => self.wish_in(conn, frame)?,
+            kind::MISSED => {
+                no_flags(frame, 0)?;
+                parts.u16()?;
+                let (id, count) = (parts.u32()?, parts.u64()?);
+                self.missed_in(id, count);
+            }
+            _ => return Err(Fault::protocol(format!("a frame of kind {kind:#04x} has no place on a link"))),
+        }
+        Ok((Flow::Go, size))
+    }
+
+    /// SENDER: a slot stands for a client of that node.
+    fn name_sender(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
+        let (slot, session, name) = (parts.u32()? as usize, parts.u64()?, parts.rest_text()?);
+        if slot >= self.limits.senders {
+            return Err(Fault::protocol(format!("sender slot {slot}, the limit is {}", self.limits.senders)));
+        }
+        if name.len() > NAME {
+            return Err(Fault::protocol(format!("a client's name of {} bytes", name.len())));
+        }
+        self.strangers = self.strangers.wrapping_add(1) % STRANGERS;
+        let client = STRANGERS + self.strangers;
+        let Some(peer) = self.conn(conn).and_then(|this| this.peer.as_mut()) else { return Ok(()) };
+        if slot >= peer.senders.len() {
+            peer.senders.resize(slot + 1, None);
+        }
+        peer.senders[slot] = Some(Arc::new(Who { client, session, name: name.into() }));
+        Ok(())
+    }
+
+    /// STREAM: a number stands for a stream of that node, which our clients are told under a number of ours.
+    fn name_stream(&mut self, conn: u32, stream: u32, level: u16, name: &[u8]) -> Checked<()> {
+        if name.get(16..).is_none_or(|name| name.len() > NAME || std::str::from_utf8(name).is_err()) {
+            return Err(Fault::protocol("STREAM without a name"));
+        }
+        let at = self.far_stream(name)?;
+        if level != 0 {
+            self.set_level(at, level);
+        }
+        if let Some(peer) = self.conn(conn).and_then(|this| this.peer.as_mut()) {
+            peer.streams.insert(stream, at);
+        }
+        Ok(())
+    }
+
+    /// Our number of a stream of another node, by its guid and name.
+    pub fn far_stream(&mut self, name: &[u8]) -> Checked<u32> {
+        let known = self.far_streams.iter().position(|known| *known.name == *name);
+        let at = known.unwrap_or(self.far_streams.len());
+        if at >= STREAMS {
+            return Err(Fault::new(code::TOO_MANY_STREAMS, format!("{STREAMS} streams of other nodes are known")));
+        }
+        if known.is_none() {
+            self.far_streams.push(FarStream { name: name.into(), level: 0, done: 0 });
+        }
+        Ok(FAR + at as u32)
+    }
+
+    /// One entry of INTEREST.
+    fn interest_in(&mut self, conn: u32, parts: &mut Parts) -> Checked<()> {
+        let (what, flags, policy, _) = (parts.u8()?, parts.u8()?, parts.u8()?, parts.u8()?);
+        let id = parts.u32()?;
+        let limits = self.limits;
+        let Some(this) = self.conn(conn) else { return Ok(()) };
+        match what {
+            op::UNSUBSCRIBE => {
+                if let Some(key) = this.subs.remove(&id) {
+                    self.let_go(conn, id);
+                    self.drop_subscription(key);
+                }
+                return Ok(());
+            }
+            op::UNSERVE => {
+                self.unserve_afar(conn, id);
+                return Ok(());
+            }
+            op::SUBSCRIBE | op::SERVE => {}
+            _ => return Err(Fault::protocol(format!("an entry of interest that is {what}"))),
+        }
+        let (text, group, rules) = (parts.str16()?, parts.str16()?, parts.bin32()?);
+        if this.subs.len() + this.services.len() >= limits.links {
+            let text = format!("that node asks for more than {} things; raise the limit of links", limits.links);
+            return Err(Fault::new(code::TOO_MANY_SUBSCRIPTIONS, text));
+        }
+        if this.subs.contains_key(&id) || this.services.contains_key(&id) {
+            return Err(Fault::protocol(format!("interest {id} is told twice")));
+        }
+        if what == op::SERVE {
+            return self.serve_afar(conn, id, text, flags & (flag::SHARED | flag::ASKS));
+        }
+        if policy >= policy::DISCONNECT || flags & !(flag::LISTEN | flag::SINCE) != 0 {
+            return Err(Fault::protocol(format!("interest with policy {policy} and flags {flags:#04x}")));
+        }
+        self.insert_subscription(conn, id, flags, policy, text, group, rules)
+    }
+
+    /// The parts that everything with a message shares. Without a topic: one that has no place here.
+    pub(in crate::engine) fn arrived(&mut self, conn: u32, frame: &[u8], more: usize) -> Checked<Arrived> {
+        let short = || Fault::protocol(format!("frame of kind {:#04x} is too short", frame[4]));
+        let count =
+            usize::from(frame.get(..HEAD).map(|head| u16::from_le_bytes([head[6], head[7]])).ok_or_else(short)?);
+        let body = HEAD + 4 * count + more;
+        if count == 0 || frame.len() < body + 16 {
+            return Err(short());
+        }
+        let (topic, sender) = (u32_at(frame, 8), u32_at(frame, 12));
+        let Some(this) = self.conn(conn) else { return Err(Fault::protocol("no connection")) };
+        this.count.received += 1;
+        let topic = match this.topics_in.get(topic as usize) {
+            Some(Named::Topic(topic)) => Some(*topic),
+            Some(Named::Refused(_)) => None,
+            _ => return Err(Fault::protocol(format!("topic slot {topic} was not filled"))),
+        };
+        self.stats.rejected += u64::from(topic.is_none());
+        let who = self.conn(conn).and_then(|this| this.peer.as_ref()?.sender(sender));
+        let who = who.ok_or_else(|| Fault::protocol(format!("sender slot {sender} was not filled")))?;
+        Ok(Arrived { topic, who, body })
+    }
+
+    /// OFFER, CALL and ASK: one id, a number, the message.
+    fn wish_in(&mut self, conn: u32, frame: &[u8]) -> Checked<()> {
+        no_flags(frame, flag::FIELDS | flag::GATHER)?;
+        let Arrived { topic, who, body: at } = self.arrived(conn, frame, 8)?;
+        if frame[6..8] != [1, 0] {
+            return Err(Fault::protocol("an offer or a call is for one"));
+        }
+        let (id, flags, body) = (u32_at(frame, HEAD), frame[5], &frame[at..]);
+        crate::engine::links::inbound::sound(flags, body)?;
+        let number = u64::from_le_bytes(frame[at - 8..at].try_into().unwrap_or_default());
+        let Some(topic) = topic else {
+            if frame[4] == kind::CALL {
+                self.reply_error(conn, number, &Fault::new(code::TOPIC_TOO_LONG, "the node that serves it refuses it"));
+            } else {
+                self.willing(conn, number, code::REFUSED);
+            }
+            return Ok(());
+        };
+        let wish = Wish { conn, flags, topic, who, id, number, body };
+        match frame[4] {
+            kind::OFFER => self.offer_in(wish),
+            kind::CALL => self.call_in(&wish),
+            _ => {
+                self.ask_in(&wish);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Flags besides these are a fault.
+pub(in crate::engine) fn no_flags(frame: &[u8], allowed: u8) -> Checked<()> {
+    if frame[5] & !allowed == 0 {
+        return Ok(());
+    }
+    Err(Fault::protocol(format!("unknown flags {:#04x} on a frame of kind {:#04x}", frame[5], frame[4])))
+}

@@ -1,0 +1,105 @@
+//! A log that is only looked at, as it is now, also while its broker writes to it.
+//!
+//! Opening mends what a crash has left: it cuts, removes, and makes indexes anew. Here all that goes into a layer in memory above the
+//! folder, which nothing is written to.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::append::Log;
+use super::files::{File, Files};
+use crate::log::recover::{self, TORN};
+use crate::log::files::memory::Simulated;
+use super::{Error, Settings};
+
+/// Buckets may be removed between the look at the folder and the look at them; then it is looked again.
+const LOOKS: usize = 20;
+
+struct Layer {
+    folder: PathBuf,
+    above: Simulated,
+}
+
+impl Files for Layer {
+    fn lock(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn unlock(&self) {}
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        match self.above.open(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Arc::new(Seen(fs::File::open(self.folder.join(name))?)))
+            }
+            found => found,
+        }
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.above.create(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.above.rename(from, to)
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that stays as it is.
+struct Seen(fs::File);
+
+impl File for Seen {
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+
+    fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        File::read_at(&self.0, out, at)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "this log is only looked at"))
+    }
+
+    fn cut(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// A log to read what a folder has now. What was not written wholly yet is left out.
+    pub fn view(folder: &Path) -> Result<Self, Error> {
+        for look in 1.. {
+            let layer = Layer { folder: folder.into(), above: Simulated::new(false) };
+            match open::open(&layer, 0) {
+                // Not the folder itself: then there is nothing to look at.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() && look < LOOKS => {}
+                found => {
+                    let mut found = found?;
+                    found.damage.retain(|damage| damage.what != TORN);
+                    return Ok(Self::start(Arc::new(layer), Settings::default(), None, found, true));
+                }
+            }
+        }
+        unreachable!("the last look returns")
+    }
+}

@@ -1,0 +1,149 @@
+//! The front of a stream that is kept elsewhere, as in a database: a log in memory that gives offsets and sequences and knows
+//! what was sent before, while somebody else stores its records.
+//!
+//! Whoever stores them is called by a bell, takes what waits (`unstored`), and says what became of it: `stored` makes records
+//! safe, `fail` has them taken back by `settle`. The last safe ones stay here for those who read behind the newest.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+
+use super::append::Log;
+use super::bucket::{Building, Topics};
+use crate::log::bucket::dedup::Once;
+use crate::log::recover::Found;
+use super::record::HEAD;
+use crate::log::read::Block;
+use crate::log::writer::{Bell, Failure, Piece, Shared};
+use crate::log::files::memory::Simulated;
+use crate::log::bucket::delayed::{Parked, Waiting};
+use super::{Safety, Settings};
+
+/// A run of a publisher's messages whose numbers, offsets and sequences grow together.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    pub session: u64,
+    pub number: u64,
+    pub offset: u64,
+    pub sequence: u64,
+    pub count: u64,
+}
+
+/// What is kept elsewhere.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The offset that is given next.
+    pub next: u64,
+    /// When the newest record was stored.
+    pub stored: i64,
+    /// The last sequence of each topic that there ever was.
+    pub sequences: Vec<(String, u64)>,
+    /// In the order of their offsets.
+    pub sent: Vec<Sent>,
+    pub waiting: Vec<Parked>,
+}
+
+pub struct Front {
+    bell: Bell,
+    /// Pieces, of those that wait, that whoever stores them has.
+    handed: usize,
+    sent: Vec<Sent>,
+}
+
+impl Front {
+    /// The sequence of a record that was sent before this front was made.
+    pub fn sequence_at(&self, offset: u64) -> Option<u64> {
+        let at = self.sent.partition_point(|run| run.offset <= offset);
+        let run = self.sent[..at].last().filter(|run| offset - run.offset < run.count)?;
+        Some(run.sequence + (offset - run.offset))
+    }
+
+    pub fn wake(&self, shared: &Shared) {
+        if shared.state().pending.len() > self.handed {
+            (self.bell)();
+        }
+    }
+}
+
+impl Log {
+    /// A front; `keep` are the bytes of safe records that stay in memory. The bell is rung when something waits to be stored.
+    pub fn front(settings: Settings, keep: u64, kept: Kept, bell: Bell) -> Self {
+        let (max_age, max_bytes, max_count) = (0, keep.max(HEAD as u64), 0);
+        let bucket_bytes = (max_bytes / 8).clamp(64 << 10, 1 << 20);
+        // Never safe before it is stored: then it could not be taken back.
+        let safety = Safety::Written;
+        let settings = Settings { safety, bucket_bytes, max_age, max_bytes, max_count, ..settings };
+        let (mut topics, mut once, mut waiting) = (Topics::default(), Once::default(), Waiting::default());
+        for (text, last) in &kept.sequences {
+            topics.get(text).last = *last;
+        }
+        for Sent { session, number, offset, count, .. } in &kept.sent {
+            once.add_run(*session, *number, *offset, *count, kept.stored);
+        }
+        kept.waiting.into_iter().for_each(|parked| waiting.add(parked));
+        let Kept { next, stored, sent, .. } = kept;
+        let bucket = Building::new(next);
+        let found = Found { bucket, topics, once, waiting, next, stored, ..Found::default() };
+        let mut log = Self::start(Arc::new(Simulated::new(false)), settings, None, found, false);
+        log.front = Some(Front { bell, handed: 0, sent });
+        log
+    }
+
+    /// What was appended and not taken yet, about so many bytes; None: nothing, or this is no front.
+    pub fn unstored(&mut self, most: usize) -> Option<Block> {
+        let front = self.front.as_mut()?;
+        let state = self.shared.state();
+        let mut block = Block::default();
+        for piece in state.pending.iter().skip(front.handed) {
+            if let Piece::Data(data) = piece {
+                if block.bytes.is_empty() {
+                    block.first = data.from;
+                } else if block.bytes.len() + data.bytes.len() > most {
+                    break;
+                }
+                block.bytes.extend_from_slice(&data.bytes);
+                block.next = data.summary.end;
+            }
+            front.handed += 1;
+        }
+        (!block.bytes.is_empty()).then_some(block)
+    }
+
+    /// Everything below this offset that was taken is stored now.
+    pub fn stored(&mut self, upto: u64) {
+        let Some(front) = self.front.as_mut() else { return };
+        let Some(writer) = self.writer.as_mut() else { return };
+        loop {
+            let goes = match self.shared.state().pending.front() {
+                Some(Piece::Data(data)) => front.handed > 0 && data.summary.end <= upto,
+                Some(Piece::Seal(_)) => true,
+                None => false,
+            };
+            if !goes || !writer.step(&self.shared) {
+                return;
+            }
+            front.handed = front.handed.saturating_sub(1);
+        }
+    }
+
+    /// What waits is not stored and never will be: all of it, or only what was not taken yet. The next `settle` takes it back.
+    pub fn fail(&mut self, error: &str, taken: bool) {
+        self.flush();
+        let Some(front) = self.front.as_mut() else { return };
+        let mut state = self.shared.state();
+        let keep = if taken { 0 } else { front.handed };
+        let (mut refused, mut sealed) = (Vec::new(), false);
+        for piece in state.pending.split_off(keep) {
+            match piece {
+                Piece::Data(data) => refused.push(data),
+                // Of a bucket from which nothing is taken back it stays.
+                Piece::Seal(seal) if refused.is_empty() => state.pending.push_back(Piece::Seal(seal)),
+                Piece::Seal(_) => sealed = true,
+            }
+        }
+        front.handed = front.handed.min(state.pending.len());
+        if !refused.is_empty() {
+            state.failure = Some(Failure { error: error.into(), refused, poisoned: sealed });
+            self.shared.failed.store(true, SeqCst);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What the appending side, the writer and the readers of a log share, and the writer itself.
+//!
+//! The appending side leaves pieces, the writer takes all that waits for one bucket at once: that is the group commit. One
+//! lock guards all; it is taken once for each piece and each read, never while a file is waited for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::log::bucket::presync::Ahead;
+use super::bucket::{log_name, Index, Mark, Summary};
+use super::files::{File, Files};
+use super::record::mark_group;
+use super::{Damage, Safety, Settings};
+
+/// How long a log that can't write waits before it tries again.
+pub const RETRY: Duration = Duration::from_millis(100);
+/// Indexes and files that are kept for readers.
+const LOADED: usize = 16;
+
+/// Records on their way into one bucket.
+#[derive(Clone)]
+pub struct Data {
+    pub base: u64,
+    pub position: u64,
+    pub from: u64,
+    /// The bucket when they are in it.
+    pub summary: Summary,
+    pub marks: Vec<Mark>,
+    pub bytes: Arc<Vec<u8>>,
+    /// They are a copy, and stay as they are.
+    pub verbatim: bool,
+}
+
+pub enum Piece {
+    Data(Data),
+    /// The bucket is complete.
+    Seal(Seal),
+}
+
+pub struct Seal {
+    pub base: u64,
+    pub index: Vec<u8>,
+    /// What is known behind it, and the offset where that is, if it is time for one.
+    pub whole: Option<(u64, Vec<u8>)>,
+}
+
+impl Piece {
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Data(data) => data.bytes.len(),
+            Self::Seal(..) => 0,
+        }
+    }
+}
+
+/// A bucket as readers know it.
+#[derive(Debug)]
+pub struct Bucket {
+    pub summary: Summary,
+    pub sealed: bool,
+    /// Until its index has them.
+    pub marks: Vec<Mark>,
+    /// Bytes of its index; 0: there is none yet.
+    pub index: u64,
+}
+
+/// A write that failed, and what was not stored because of it.
+pub struct Failure {
+    pub error: String,
+    pub refused: Vec<Data>,
+    /// The bucket can't be trusted behind its last safe byte.
+    pub poisoned: bool,
+}
+
+pub struct Loaded {
+    pub file: Arc<dyn File>,
+    /// Of a sealed bucket.
+    pub index: Option<Index>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub settings: Settings,
+    pub pending: VecDeque<Piece>,
+    pub writing: Option<Data>,
+    /// By base, those that have been written to.
+    pub buckets: Vec<Bucket>,
+    /// Indexes of buckets that are gone, which are needed behind the last but one of `wholes`: base and bytes.
+    pub orphans: Vec<(u64, u64)>,
+    /// Files with all that is known, sorted: the offset they end with, and bytes.
+    pub wholes: Vec<(u64, u64)>,
+    /// Offset behind the last record in a bucket.
+    pub written: u64,
+    pub failure: Option<Failure>,
+    /// Why what is promised already is not written yet.
+    pub stuck: Option<String>,
+    /// Records of full buckets that the disk does not take, if that is why.
+    pub unsynced: u64,
+    /// A bucket is full, and its index is not written yet.
+    pub sealing: bool,
+    pub damage: Vec<Damage>,
+    pub loaded: Vec<(u64, Arc<Loaded>)>,
+    /// Where the last reads ended, by bucket: most readers go on there.
+    pub ends: VecDeque<(u64, Mark)>,
+    pub closing: bool,
+}
+
+pub type Bell = Box<dyn Fn() + Send + Sync>;
+
+pub struct Shared {
+    pub files: Arc<dyn Files>,
+    /// Whether buckets get an index file: not in memory.
+    pub indexed: bool,
+    pub state: Mutex<State>,
+    /// Held by who removes files; taken before the state.
+    pub trimming: Mutex<()>,
+    pub work: Condvar,
+    /// Offset behind the last record that is as safe as promised.
+    pub safe: AtomicU64,
+    /// Nothing from here on counts as safe for others.
+    pub cap: AtomicU64,
+    /// Bytes that wait to be written.
+    pub waiting: AtomicUsize,
+    pub failed: AtomicBool,
+    /// What is promised can't be written.
+    pub stuck: AtomicBool,
+    /// Rung by the writer when `safe` has moved on or a write has failed.
+    pub bell: Bell,
+}
+
+impl Shared {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is as safe as promised, and was confirmed.
+    #[inline]
+    pub fn safe_for_all(&self) -> u64 {
+        self.safe.load(SeqCst).min(self.cap.load(SeqCst))
+    }
+
+    /// Tells of damage, once.
+    pub fn tell(&self, damage: Damage) {
+        let mut state = self.state();
+        if !state.damage.contains(&damage) {
+            state.damage.push(damage);
+        }
+    }
+
+    pub fn loaded(&self, base: u64) -> Option<Arc<Loaded>> {
+        let mut state = self.state();
+        let at = state.loaded.iter().position(|known| known.0 == base)?;
+        let found = state.loaded.remove(at);
+        state.loaded.push(found);
+        state.loaded.last().map(|known| known.1.clone())
+    }
+
+    pub fn read_up_to(&self, base: u64, end: Mark) {
+        let mut state = self.state();
+        if state.ends.len() == LOADED {
+            state.ends.pop_front();
+        }
+        state.ends.push_back((base, end));
+    }
+
+    pub fn keep(&self, base: u64, loaded: &Arc<Loaded>) {
+        let mut state = self.state();
+        state.loaded.retain(|known| known.0 != base);
+        // Of a bucket that has gone since there is nothing to keep.
+        if state.buckets.iter().any(|bucket| bucket.summary.base == base && bucket.sealed == loaded.index.is_some()) {
+            state.loaded.push((base, loaded.clone()));
+        }
+        if state.loaded.len() > LOADED {
+            state.loaded.remove(0);
+        }
+    }
+}
+
+/// Writes pieces: on a thread of its own, or where they are made.
+#[derive(Default)]
+pub struct Writer {
+    pub(super) current: Option<(u64, Arc<dyn File>)>,
+    /// Indexes that could not be written yet.
+    pub(super) seals: Vec<Seal>,
+    /// Buckets with records that were written and not synced.
+    pub(super) unsynced: Vec<u64>,
+    /// A sync of one of these has failed.
+    pub(super) doubtful: bool,
+    /// On a thread of its own.
+    pub(super) ahead: Option<Ahead>,
+}
+
+enum Fault {
+    Write(io::Error),
+    Sync(io::Error),
+}
+
+impl Writer {
+    /// Until the log is closed.
+    pub fn run(&mut self, shared: &Shared) {
+        self.ahead = Some(Ahead::default());
+        loop {
+            while self.step(shared) {}
+            let state = shared.state();
+            if state.closing && (state.pending.is_empty() || state.stuck.is_some() || state.failure.is_some()) {
+                drop(state);
+                return self.end_ahead(shared);
+            }
+            if state.stuck.is_some() {
+                drop(shared.work.wait_timeout(state, RETRY));
+            } else if state.pending.is_empty() || state.failure.is_some() {
+                drop(shared.work.wait(state));
+            }
+        }
+    }
+
+    /// Writes one piece; whether it is worth going on.
+    pub fn step(&mut self, shared: &Shared) -> bool {
+        let mut state = shared.state();
+        if state.failure.is_some() {
+            return false;
+        }
+        let mut data = match state.pending.pop_front() {
+            None => return false,
+            Some(Piece::Seal(seal)) => {
+                let sync = state.settings.safety == Safety::Synced;
+                state.sealing = shared.indexed;
+                drop(state);
+                return self.seal(shared, seal, sync);
+            }
+            Some(Piece::Data(data)) => data,
+        };
+        if !data.verbatim {
+            let unsure = data.from.saturating_sub(shared.cap.load(SeqCst));
+            mark_group(Arc::make_mut(&mut data.bytes).as_mut_slice(), unsure);
+        }
+        state.writing = Some(data.clone());
+        let sync = state.settings.safety == Safety::Synced;
+        drop(state);
+        let written = self.write(shared, &data, sync);
+        if let Err(Fault::Write(error) | Fault::Sync(error)) = &written {
+            // At once, for to undo it takes a while: nothing more is promised.
+            if shared.safe.load(SeqCst) > data.from {
+                shared.state().stuck = Some(error.to_string());
+                (shared.bell)();
+                shared.stuck.store(true, SeqCst);
+            }
+        }
+        let poisoned = match &written {
+            Ok(()) => false,
+            Err(Fault::Write(_)) => self.undo(shared, &data).is_err(),
+            Err(Fault::Sync(_)) => self.undo(shared, &data).is_err() || data.position > 0,
+        };
+        let mut state = shared.state();
+        state.writing = None;
+        let done = match written {
+            Ok(()) => {
+                state.stuck = None;
+                shared.stuck.store(false, SeqCst);
+                state.publish(&data);
+                shared.waiting.fetch_sub(data.bytes.len(), SeqCst);
+                shared.safe.fetch_max(data.summary.end, SeqCst);
+                true
+            }
+            Err(Fault::Write(error) | Fault::Sync(error)) => {
+                let error = error.to_string();
+                if state.stuck.is_some() {
+                    state.pending.push_front(Piece::Data(data));
+                } else {
+                    state.failure = Some(Failure { error, refused: vec![data], poisoned });
+                    shared.failed.store(true, SeqCst);
+                }
+                false
+            }
+        };
+        drop(state);
+        (shared.bell)();
+        if done && !self.seals.is_empty() {
+            self.write_seals(shared, sync);
+        }
+        done
+    }
+
+    fn write(&mut self, shared: &Shared, data: &Data, sync: bool) -> Result<(), Fault> {
+        let name = log_name(data.base);
+        let file = match &self.current {
+            Some((base, file)) if *base == data.base => file.clone(),
+            _ => {
+                let new = data.position == 0;
+                let file = if new { shared.files.create(&name) } else { shared.files.open(&name) };
+                self.current.insert((data.base, file.map_err(Fault::Write)?)).1.clone()
+            }
+        };
+        if shared.indexed && !sync && self.unsynced.last() != Some(&data.base) {
+            self.unsynced.push(data.base);
+        }
+        file.write_at(&data.bytes, data.position).map_err(Fault::Write)?;
+        if sync {
+            self.sync(&file, data.base).map_err(Fault::Sync)?;
+            if data.position == 0 {
+                shared.files.sync().map_err(Fault::Sync)?;
+            }
+        } else if let Some(ahead) = &mut self.ahead {
+            ahead.wrote(&file, data.bytes.len());
+        }
+        Ok(())
+    }
+
+    /// What else was written there may be lost with it, when it fails.
+    fn sync(&mut self, file: &Arc<dyn File>, base: u64) -> io::Result<()> {
+        file.sync().inspect_err(|_| self.doubtful |= self.unsynced.contains(&base))
+    }
+
+    /// Takes back a write that failed.
+    fn undo(&mut self, shared: &Shared, data: &Data) -> io::Result<()> {
+        let file = self.current.take();
+        match file {
+            Some((base, file)) if data.position > 0 => file.cut(data.position).and_then(|()| self.sync(&file, base)),
+            Some(_) => shared.files.remove(&log_name(data.base)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl State {
+    fn publish(&mut self, data: &Data) {
+        match self.buckets.last_mut() {
+            Some(bucket) if bucket.summary.base == data.base => {
+                bucket.summary = data.summary;
+                bucket.marks.extend_from_slice(&data.marks);
+            }
+            _ => {
+                self.buckets.push(Bucket { summary: data.summary, sealed: false, marks: data.marks.clone(), index: 0 });
+            }
+        }
+        self.written = data.summary.end;
+    }
+
+    /// The index of a bucket is written, which may be gone meanwhile.
+    pub(super) fn indexed(&mut self, base: u64, size: u64) {
+        if let Some(bucket) = self.buckets.iter_mut().find(|bucket| bucket.summary.base == base) {
+            (bucket.marks, bucket.index) = (Vec::new(), size);
+        } else {
+            self.orphans.retain(|known| known.0 != base);
+            self.orphans.push((base, size));
+        }
+    }
+}

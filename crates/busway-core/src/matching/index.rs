@@ -1,0 +1,405 @@
+//! Who subscribed to what: a trie of patterns beside the regular expressions.
+//!
+//! Built small: a node is 56 bytes and finds its children through one table for the whole trie, so that a hundred
+//! thousand subscriptions cost tens of megabytes, not hundreds.
+
+use hashbrown::HashTable;
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use std::hash::{Hash, Hasher};
+
+use crate::matching::regex_index::Expressions;
+use crate::wire::frame::{scope, Checked};
+use crate::matching::regex::PREFIX;
+use crate::matching::rules::Rules;
+use crate::matching::topic::{check, fragments, Fragment};
+
+const NONE: u32 = u32::MAX;
+const ROOT: u32 = 0;
+/// Places of the trie that one topic may visit: some 50 ms.
+const VISITS: usize = 1_000_000;
+/// What a visit costs in steps of an expression.
+const VISIT: usize = 4;
+
+/// One subscription as the index keeps it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subscription {
+    pub conn: u32,
+    /// The id its client gave it.
+    pub id: u32,
+    /// Number of the group's name, `u32::MAX` when alone.
+    pub group: u32,
+    pub policy: u8,
+    pub echo: bool,
+    /// Gets copies of pushes and requests, and is never asked to take one.
+    pub listen: bool,
+    /// Is told when something that was kept is gone.
+    pub watch: bool,
+    /// It stands for what the clients of another node want.
+    pub link: bool,
+    /// Whose messages it wants.
+    pub scope: u8,
+    /// Node of the trie, or place among the expressions.
+    home: u32,
+    pub expression: bool,
+    next: u32,
+    prev: u32,
+}
+
+impl Subscription {
+    pub const ALONE: u32 = NONE;
+
+    pub fn new(conn: u32, id: u32, group: u32, policy: u8, echo: bool, listen: bool) -> Self {
+        let (home, next, prev) = (NONE, NONE, NONE);
+        Self {
+            conn,
+            id,
+            group,
+            policy,
+            echo,
+            listen,
+            watch: false,
+            link: false,
+            scope: scope::GLOBAL,
+            home,
+            expression: false,
+            next,
+            prev,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    word: Box<str>,
+    parent: u32,
+    /// Children by word, as a list beside the table, for publishes with wildcards.
+    first: u32,
+    next: u32,
+    prev: u32,
+    one: u32,
+    many: u32,
+    /// First of the subscriptions that end here.
+    subs: u32,
+    is_many: bool,
+    is_one: bool,
+}
+
+impl Node {
+    fn new(word: &str, parent: u32) -> Self {
+        let (first, next, prev, one, many, subs) = (NONE, NONE, NONE, NONE, NONE, NONE);
+        Self { word: word.into(), parent, first, next, prev, one, many, subs, is_many: false, is_one: false }
+    }
+
+    fn is_bare(&self) -> bool {
+        self.first == NONE && self.one == NONE && self.many == NONE && self.subs == NONE
+    }
+}
+
+#[derive(Debug)]
+pub struct Index {
+    nodes: Vec<Node>,
+    free_nodes: Vec<u32>,
+    table: HashTable<u32>,
+    subs: Vec<Subscription>,
+    free_subs: Vec<u32>,
+    pub expressions: Expressions,
+    live: usize,
+    /// Rules of those subscriptions that have some.
+    rules: FxHashMap<u32, Box<Rules>>,
+    /// How many listen.
+    pub listeners: usize,
+    /// How many subscriptions are told of what is kept no longer.
+    pub watchers: usize,
+    /// How many don't want messages from everywhere.
+    pub scoped: usize,
+    stack: Vec<(u32, u32)>,
+    seen: FxHashSet<(u32, u32)>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            nodes: vec![Node::new("", NONE)],
+            free_nodes: Vec::new(),
+            table: HashTable::new(),
+            subs: Vec::new(),
+            free_subs: Vec::new(),
+            expressions: Expressions::default(),
+            live: 0,
+            rules: FxHashMap::default(),
+            listeners: 0,
+            watchers: 0,
+            scoped: 0,
+            stack: Vec::new(),
+            seen: FxHashSet::default(),
+        }
+    }
+}
+
+fn hash(parent: u32, word: &str) -> u64 {
+    let mut hasher = FxHasher::default();
+    parent.hash(&mut hasher);
+    word.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Index {
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    pub fn get(&self, key: u32) -> &Subscription {
+        &self.subs[key as usize]
+    }
+
+    /// The rules of a subscription.
+    #[inline]
+    pub fn rules(&self, key: u32) -> Option<&Rules> {
+        self.rules.get(&key).map(|rules| &**rules)
+    }
+
+    /// Adds a subscription; the key to remove it by.
+    pub fn insert(&mut self, pattern: &str, mut sub: Subscription, rules: Option<Box<Rules>>) -> Checked<u32> {
+        if let Some(expression) = pattern.strip_prefix(PREFIX) {
+            sub.expression = true;
+            sub.home = self.expressions.place(expression, NONE)?;
+        } else {
+            sub.home = ROOT;
+            for fragment in fragments(check(pattern)?) {
+                sub.home = self.child_or_new(sub.home, fragment);
+            }
+        }
+        let key = self.keep(sub);
+        self.listeners += usize::from(sub.listen);
+        self.watchers += usize::from(sub.watch);
+        self.scoped += usize::from(sub.scope != scope::GLOBAL);
+        self.rules.extend(rules.map(|rules| (key, rules)));
+        let next = std::mem::replace(self.first(&sub), key);
+        self.subs[key as usize].next = next;
+        if next != NONE {
+            self.subs[next as usize].prev = key;
+        }
+        Ok(key)
+    }
+
+    /// The keys of all subscriptions with exactly this pattern.
+    pub fn at(&mut self, pattern: &str) -> Vec<u32> {
+        let mut out = Vec::new();
+        let first = if let Some(expression) = pattern.strip_prefix(PREFIX) {
+            self.expressions.find(expression).and_then(|home| self.expressions.subs(home).copied())
+        } else {
+            let mut parts = fragments(pattern.strip_prefix('/').unwrap_or(pattern));
+            let below = |home: u32, fragment| self.child(home, fragment);
+            parts.try_fold(ROOT, below).map(|home| self.nodes[home as usize].subs)
+        };
+        collect(&self.subs, first.unwrap_or(NONE), &mut out);
+        out
+    }
+
+    /// Where the list begins that a subscription is part of.
+    fn first(&mut self, sub: &Subscription) -> &mut u32 {
+        match self.expressions.subs(sub.home) {
+            Some(subs) if sub.expression => subs,
+            _ => &mut self.nodes[sub.home as usize].subs,
+        }
+    }
+
+    fn keep(&mut self, sub: Subscription) -> u32 {
+        self.live += 1;
+        if let Some(key) = self.free_subs.pop() {
+            self.subs[key as usize] = sub;
+            return key;
+        }
+        self.subs.push(sub);
+        self.subs.len() as u32 - 1
+    }
+
+    pub fn remove(&mut self, key: u32) {
+        let sub = self.subs[key as usize];
+        self.live -= 1;
+        self.listeners -= usize::from(sub.listen);
+        self.watchers -= usize::from(sub.watch);
+        self.scoped -= usize::from(sub.scope != scope::GLOBAL);
+        self.rules.remove(&key);
+        self.free_subs.push(key);
+        if sub.next != NONE {
+            self.subs[sub.next as usize].prev = sub.prev;
+        }
+        if sub.prev != NONE {
+            self.subs[sub.prev as usize].next = sub.next;
+            return;
+        }
+        *self.first(&sub) = sub.next;
+        if !sub.expression {
+            self.prune(sub.home);
+        } else if sub.next == NONE {
+            self.expressions.remove(sub.home);
+        }
+    }
+
+    fn find(&self, parent: u32, word: &str) -> Option<u32> {
+        let same = |&node: &u32| {
+            let node = &self.nodes[node as usize];
+            node.parent == parent && &*node.word == word
+        };
+        self.table.find(hash(parent, word), same).copied()
+    }
+
+    fn child(&self, parent: u32, fragment: Fragment) -> Option<u32> {
+        match fragment {
+            Fragment::Word(word) => self.find(parent, word),
+            Fragment::One => Some(self.nodes[parent as usize].one).filter(|&node| node != NONE),
+            Fragment::Many => Some(self.nodes[parent as usize].many).filter(|&node| node != NONE),
+        }
+    }
+
+    fn child_or_new(&mut self, parent: u32, fragment: Fragment) -> u32 {
+        self.child(parent, fragment).unwrap_or_else(|| self.new_child(parent, fragment))
+    }
+
+    fn new_child(&mut self, parent: u32, fragment: Fragment) -> u32 {
+        let word = if let Fragment::Word(word) = fragment { word } else { "" };
+        let mut node = Node::new(word, parent);
+        node.is_one = fragment == Fragment::One;
+        node.is_many = fragment == Fragment::Many;
+        let id = self.free_nodes.pop().unwrap_or(self.nodes.len() as u32);
+        match fragment {
+            Fragment::One => self.nodes[parent as usize].one = id,
+            Fragment::Many => self.nodes[parent as usize].many = id,
+            Fragment::Word(_) => {
+                node.next = std::mem::replace(&mut self.nodes[parent as usize].first, id);
+                if node.next != NONE {
+                    self.nodes[node.next as usize].prev = id;
+                }
+            }
+        }
+        if id as usize == self.nodes.len() {
+            self.nodes.push(node);
+        } else {
+            self.nodes[id as usize] = node;
+        }
+        if let Fragment::Word(word) = fragment {
+            let nodes = &self.nodes;
+            let rehash = |&node: &u32| hash(nodes[node as usize].parent, &nodes[node as usize].word);
+            self.table.insert_unique(hash(parent, word), id, rehash);
+        }
+        id
+    }
+
+    /// Removes nodes that lead nowhere any more, from `node` upwards.
+    fn prune(&mut self, mut node: u32) {
+        while node != ROOT && self.nodes[node as usize].is_bare() {
+            let gone = &mut self.nodes[node as usize];
+            let (parent, next, prev) = (gone.parent, gone.next, gone.prev);
+            if gone.is_one {
+                self.nodes[parent as usize].one = NONE;
+            } else if gone.is_many {
+                self.nodes[parent as usize].many = NONE;
+            } else {
+                if let Ok(entry) = self.table.find_entry(hash(parent, &gone.word), |&other| other == node) {
+                    entry.remove();
+                }
+                gone.word = Box::default();
+                if next != NONE {
+                    self.nodes[next as usize].prev = prev;
+                }
+                if prev == NONE {
+                    self.nodes[parent as usize].first = next;
+                } else {
+                    self.nodes[prev as usize].next = next;
+                }
+            }
+            self.free_nodes.push(node);
+            node = parent;
+        }
+    }
+
+    /// The keys of all subscriptions that match, each once; false: there are too many expressions to tell.
+    #[must_use]
+    pub fn matches(&mut self, topic: &str, out: &mut Vec<u32>) -> bool {
+        let path: Vec<_> = fragments(topic).collect();
+        let (mut stack, mut seen) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.seen));
+        stack.push((ROOT, 0));
+        while let Some((id, at)) = stack.pop() {
+            if !seen.insert((id, at)) {
+                continue;
+            }
+            if seen.len() > VISITS {
+                stack.clear();
+                out.clear();
+                break;
+            }
+            let node = &self.nodes[id as usize];
+            if node.many != NONE {
+                stack.push((node.many, at));
+            }
+            let Some(&fragment) = path.get(at as usize) else {
+                collect(&self.subs, node.subs, out);
+                continue;
+            };
+            if node.is_many {
+                stack.push((id, at + 1));
+            }
+            // A `**` of the publish stays where it is while it takes in a fragment of the pattern, or ends.
+            let then = at + u32::from(fragment != Fragment::Many);
+            if fragment == Fragment::Many {
+                stack.push((id, at + 1));
+            }
+            if node.one != NONE {
+                stack.push((node.one, then));
+            }
+            if let Fragment::Word(word) = fragment {
+                stack.extend(self.find(id, word).map(|child| (child, then)));
+            } else {
+                let mut child = node.first;
+                while child != NONE {
+                    stack.push((child, then));
+                    child = self.nodes[child as usize].next;
+                }
+            }
+        }
+        let visits = seen.len();
+        seen.clear();
+        // Few topics are like that: don't keep what the worst one took.
+        seen.shrink_to(1 << 16);
+        stack.shrink_to(1 << 16);
+        (self.stack, self.seen) = (stack, seen);
+        self.expressions.steps += visits * VISIT;
+        visits <= VISITS && self.expressions.matches(topic, |key| collect(&self.subs, key, out))
+    }
+}
+
+fn collect(subs: &[Subscription], mut key: u32, out: &mut Vec<u32>) {
+    while key != NONE {
+        out.push(key);
+        key = subs[key as usize].next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_removed_leaves_nothing_behind() {
+        let mut index = Index::default();
+        let patterns = ["a/b", "a/*", "a/**", "**/b", "re:a/.", "a/b", "re:a/.", ""];
+        let keys: Vec<_> = patterns
+            .iter()
+            .map(|text| index.insert(text, Subscription::new(0, 0, NONE, 0, true, false), None).unwrap())
+            .collect();
+        let mut found = Vec::new();
+        assert!(index.matches("a/b", &mut found));
+        found.sort_unstable();
+        assert_eq!(found, keys[..7]);
+        for key in keys {
+            index.remove(key);
+        }
+        assert!(index.is_empty() && index.nodes[0].is_bare() && index.table.is_empty() && index.expressions.is_empty());
+        assert_eq!(index.free_nodes.len() + 1, index.nodes.len());
+    }
+}

@@ -1,0 +1,157 @@
+//! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
+
+use crate::matching::rule_filter::Choice;
+use crate::wire::frame::{policy, scope};
+use crate::matching::index::{Index, Subscription};
+
+/// One connection that gets each message, with its subscriptions.
+#[derive(Debug)]
+pub struct Target {
+    pub conn: u32,
+    pub policy: u8,
+    /// Where its ids are in `Route::ids`.
+    pub from: usize,
+    pub to: usize,
+    /// The topic's slot on that connection when it was last used.
+    pub slot: u32,
+    /// Some of its subscriptions don't want what the connection itself publishes.
+    pub picky: bool,
+    /// Another node.
+    pub link: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    pub conn: u32,
+    pub id: u32,
+    pub policy: u8,
+    pub echo: bool,
+    pub listen: bool,
+    pub watch: bool,
+    pub link: bool,
+}
+
+/// A group: one of its members gets each message.
+#[derive(Debug)]
+pub struct Team {
+    pub group: u32,
+    pub members: Vec<Member>,
+}
+
+#[derive(Debug, Default)]
+pub struct Route {
+    pub epoch: u64,
+    pub targets: Vec<Target>,
+    pub ids: Vec<u32>,
+    pub echo: Vec<bool>,
+    pub listen: Vec<bool>,
+    pub watch: Vec<bool>,
+    pub teams: Vec<Team>,
+    /// A connection may be reached both alone and through groups: its ids must be brought together.
+    pub overlap: bool,
+    /// Some have rules or a scope: who gets a message has to be found for each.
+    pub choice: Option<Box<Choice>>,
+    /// There were too many expressions to compare the topic with: nobody gets its messages, and its publisher is told.
+    pub too_complex: bool,
+}
+
+/// The policy that protects most when a connection's subscriptions differ.
+fn stricter(a: u8, b: u8) -> u8 {
+    let rank = |p: u8| match p {
+        policy::BLOCK => 0,
+        policy::DISCONNECT => 1,
+        policy::DROP_NEW => 2,
+        _ => 3,
+    };
+    if rank(a) <= rank(b) {
+        a
+    } else {
+        b
+    }
+}
+
+impl Route {
+    pub fn build(index: &mut Index, topic: &str, epoch: u64) -> Self {
+        let mut keys = Vec::new();
+        if !index.matches(topic, &mut keys) {
+            return Self { epoch, too_complex: true, ..Self::default() };
+        }
+        let mut route = Self { epoch, ..Self::default() };
+        if keys.iter().any(|&key| index.rules(key).is_some() || index.get(key).scope != scope::GLOBAL) {
+            route.choice = Some(Box::new(Choice::new(index, &keys)));
+        } else {
+            route.fill(&mut keys.iter().map(|&key| *index.get(key)).collect());
+        }
+        route
+    }
+
+    /// Arranges these, and nobody else.
+    pub fn fill(&mut self, subs: &mut Vec<Subscription>) {
+        self.targets.clear();
+        self.ids.clear();
+        self.echo.clear();
+        self.listen.clear();
+        self.watch.clear();
+        self.teams.clear();
+        // In a group other nodes come last, see `Engine::pick`.
+        let behind = |sub: &Subscription| sub.link && sub.group != Subscription::ALONE;
+        subs.sort_unstable_by_key(|sub| (sub.group, behind(sub), sub.conn, sub.id));
+        for sub in subs {
+            if sub.group == Subscription::ALONE {
+                self.add(sub);
+            } else {
+                self.add_member(sub);
+            }
+        }
+        self.overlap = self.teams.len() > 1
+            || self.teams.iter().any(|team| {
+                team.members.iter().any(|m| self.targets.binary_search_by_key(&m.conn, |target| target.conn).is_ok())
+            });
+    }
+
+    fn add(&mut self, sub: &Subscription) {
+        let at = self.ids.len();
+        if self.targets.last().is_none_or(|last| last.conn != sub.conn) {
+            let (conn, policy) = (sub.conn, sub.policy);
+            self.targets.push(Target { conn, policy, from: at, to: at, slot: u32::MAX, picky: false, link: sub.link });
+        }
+        self.ids.push(sub.id);
+        self.echo.push(sub.echo);
+        self.listen.push(sub.listen);
+        self.watch.push(sub.watch);
+        if let Some(target) = self.targets.last_mut() {
+            target.to = at + 1;
+            target.picky |= !sub.echo;
+            target.policy = stricter(target.policy, sub.policy);
+        }
+    }
+
+    fn add_member(&mut self, sub: &Subscription) {
+        let Subscription { conn, id, policy, echo, listen, watch, link, .. } = *sub;
+        let member = Member { conn, id, policy, echo, listen, watch, link };
+        match self.teams.last_mut() {
+            Some(team) if team.group == sub.group => team.members.push(member),
+            _ => self.teams.push(Team { group: sub.group, members: vec![member] }),
+        }
+    }
+
+    /// Everybody who could take a message alone.
+    pub fn takers(&self) -> impl Iterator<Item = Member> + '_ {
+        self.alone().chain(self.teams.iter().flat_map(|team| team.members.iter().copied())).filter(|m| !m.listen)
+    }
+
+    /// Everybody outside of groups.
+    pub fn alone(&self) -> impl Iterator<Item = Member> + '_ {
+        self.targets.iter().flat_map(|target| {
+            (target.from..target.to).map(|i| Member {
+                conn: target.conn,
+                id: self.ids[i],
+                policy: target.policy,
+                echo: self.echo[i],
+                listen: self.listen[i],
+                watch: self.watch[i],
+                link: target.link,
+            })
+        })
+    }
+}

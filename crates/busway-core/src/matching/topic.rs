@@ -1,0 +1,117 @@
+//! The grammar of topics and the question whether two of them meet.
+//!
+//! A topic is a path of fragments; `*` stands for one fragment and `**` for any number of them, on both sides. Two topics
+//! match when some concrete topic belongs to both.
+
+use crate::wire::frame::{code, Checked, Fault};
+
+/// First fragment of the topics that belong to the broker.
+pub const RESERVED: &str = "$bus";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fragment<'a> {
+    Word(&'a str),
+    One,
+    Many,
+}
+
+/// The fragments of a checked topic; none for `""`.
+pub fn fragments(topic: &str) -> impl Iterator<Item = Fragment<'_>> {
+    topic.split('/').filter(|text| !text.is_empty()).map(|text| match text {
+        "*" => Fragment::One,
+        "**" => Fragment::Many,
+        word => Fragment::Word(word),
+    })
+}
+
+/// The topic without its leading slash, if it is one.
+pub fn check(topic: &str) -> Checked<&str> {
+    let topic = topic.strip_prefix('/').unwrap_or(topic);
+    if topic.is_empty() {
+        return Ok(topic);
+    }
+    for fragment in topic.split('/') {
+        let fault = if fragment.is_empty() {
+            "an empty fragment"
+        } else if fragment == "*" || fragment == "**" {
+            continue;
+        } else if fragment.contains('*') {
+            "a wildcard that does not stand alone in its fragment"
+        } else if fragment.chars().any(char::is_control) {
+            "a control character"
+        } else {
+            continue;
+        };
+        return Err(Fault::new(code::INVALID_TOPIC, format!("topic {topic:?} has {fault}")));
+    }
+    Ok(topic)
+}
+
+pub fn has_wildcard(topic: &str) -> bool {
+    topic.contains('*')
+}
+
+pub fn is_reserved(topic: &str) -> bool {
+    topic.split('/').next() == Some(RESERVED)
+}
+
+/// Whether some concrete topic belongs to both; a walk through the product of the two as automata.
+pub fn meet(a: &str, b: &str) -> bool {
+    let a: Vec<_> = fragments(a).collect();
+    let b: Vec<_> = fragments(b).collect();
+    let width = b.len() + 1;
+    let mut seen = vec![false; (a.len() + 1) * width];
+    let mut todo = vec![(0, 0)];
+    while let Some((i, j)) = todo.pop() {
+        if std::mem::replace(&mut seen[i * width + j], true) {
+            continue;
+        }
+        let (x, y) = (a.get(i), b.get(j));
+        if x == Some(&Fragment::Many) {
+            todo.push((i + 1, j));
+        }
+        if y == Some(&Fragment::Many) {
+            todo.push((i, j + 1));
+        }
+        match (x, y) {
+            (None, None) => return true,
+            (Some(Fragment::Word(x)), Some(Fragment::Word(y))) if x != y => {}
+            (Some(x), Some(y)) => {
+                let stays = |fragment: &Fragment| usize::from(*fragment != Fragment::Many);
+                todo.push((i + stays(x), j + stays(y)));
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grammar() {
+        for good in ["", "a", "/a/b", "*", "**", "a/**/b", "preço/€", "$bus/info"] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for bad in ["a/", "a//b", "//a", "*a", "a*", "***", "a/\0", "a\u{85}"] {
+            assert_eq!(check(bad).unwrap_err().code, code::INVALID_TOPIC, "{bad}");
+        }
+    }
+
+    #[test]
+    fn meeting() {
+        for (a, b, yes) in [
+            ("a/**/d", "a/**/c/d", true),
+            ("a/**", "a", true),
+            ("**/*", "", false),
+            ("**", "", true),
+            ("a/**/b/**/c", "a/c", false),
+            ("*/alice", "lobby/*", true),
+        ] {
+            assert_eq!(meet(a, b), yes, "{a} {b}");
+            assert_eq!(meet(b, a), yes, "{b} {a}");
+        }
+    }
+}

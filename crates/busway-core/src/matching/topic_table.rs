@@ -1,0 +1,118 @@
+//! The topics in use, each with a number and its kept route; gone when no connection and no service uses it.
+
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+
+use crate::matching::index::Index;
+use crate::matching::route::Route;
+use crate::matching::topic;
+
+#[derive(Debug)]
+struct Topic {
+    text: Box<str>,
+    uses: u32,
+    wild: bool,
+    reserved: bool,
+    route: Option<Box<Route>>,
+    /// The stream that stores it, once that was looked for.
+    stream: Option<u32>,
+}
+
+#[derive(Debug, Default)]
+pub struct Topics {
+    all: Vec<Topic>,
+    free: Vec<u32>,
+    table: HashTable<u32>,
+    /// Counts changes of interest; a route of another epoch is stale.
+    pub epoch: u64,
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = FxHasher::default();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Topics {
+    pub fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    pub fn find(&self, text: &str) -> Option<u32> {
+        self.table.find(hash(text), |&id| &*self.all[id as usize].text == text).copied()
+    }
+
+    /// The number of a checked topic, used once more.
+    pub fn use_text(&mut self, text: &str) -> u32 {
+        if let Some(id) = self.find(text) {
+            self.all[id as usize].uses += 1;
+            return id;
+        }
+        let (wild, reserved) = (topic::has_wildcard(text), topic::is_reserved(text));
+        let new = Topic { text: text.into(), uses: 1, wild, reserved, route: None, stream: None };
+        let id = self.free.pop().unwrap_or(self.all.len() as u32);
+        if id as usize == self.all.len() {
+            self.all.push(new);
+        } else {
+            self.all[id as usize] = new;
+        }
+        let all = &self.all;
+        self.table.insert_unique(hash(text), id, |&id| hash(&all[id as usize].text));
+        id
+    }
+
+    pub fn use_again(&mut self, id: u32) {
+        self.all[id as usize].uses += 1;
+    }
+
+    pub fn unuse(&mut self, id: u32) {
+        let topic = &mut self.all[id as usize];
+        topic.uses -= 1;
+        if topic.uses == 0 {
+            let text = std::mem::take(&mut topic.text);
+            topic.route = None;
+            if let Ok(entry) = self.table.find_entry(hash(&text), |&other| other == id) {
+                entry.remove();
+            }
+            self.free.push(id);
+        }
+    }
+
+    pub fn stream(&mut self, id: u32, find: impl FnOnce(&str) -> u32) -> u32 {
+        let topic = &mut self.all[id as usize];
+        *topic.stream.get_or_insert_with(|| find(&topic.text))
+    }
+
+    /// There are other streams now.
+    pub fn forget_streams(&mut self) {
+        self.all.iter_mut().for_each(|topic| topic.stream = None);
+    }
+
+    pub fn text(&self, id: u32) -> &str {
+        &self.all[id as usize].text
+    }
+
+    pub fn is_wild(&self, id: u32) -> bool {
+        self.all[id as usize].wild
+    }
+
+    pub fn is_reserved(&self, id: u32) -> bool {
+        self.all[id as usize].reserved
+    }
+
+    /// Lends the route out, made anew if interest has changed; give it back with `keep`.
+    #[inline]
+    pub fn route(&mut self, id: u32, index: &mut Index) -> Box<Route> {
+        let topic = &mut self.all[id as usize];
+        match topic.route.take() {
+            Some(route) if route.epoch == self.epoch => route,
+            _ => Box::new(Route::build(index, &topic.text, self.epoch)),
+        }
+    }
+
+    #[inline]
+    pub fn keep(&mut self, id: u32, route: Box<Route>) {
+        self.all[id as usize].route = Some(route);
+    }
+}

@@ -1,0 +1,539 @@
+//! The stored log for Python: for tests, tools and whoever reads; the engine appends to it on its own.
+
+pub mod block;
+pub mod block_reader;
+pub mod columns;
+pub mod options;
+
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use busway_core::log::append::Log as Core;
+use busway_core::log::columns::Wanted;
+use busway_core::log::replica::Uncopied;
+use busway_core::log::files::Real;
+use busway_core::log::write_behind::{Kept, Sent};
+use busway_core::log::record::{records, Message};
+use busway_core::log::read::Reader;
+use busway_core::log::bucket::delayed::Parked;
+use busway_core::log::{Damage, Error, Position, Refused, Settings};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::wakeup::Bell;
+use crate::log::columns::{asked, shown, Shown};
+use crate::log::options::{read_settings, SimulatedFiles};
+use crate::rules::Selection;
+
+/// How many missing files one look goes past.
+const LOOKS: usize = 1000;
+
+/// Most bytes of records that become columns at once, since those have 2 GiB at most.
+const MOST: usize = 1 << 30;
+
+/// Bytes of a buffer that is kept to be used again.
+const KEPT: usize = 8 << 20;
+
+/// A `busway.errors.DataFailed`.
+fn failed(py: Python<'_>, text: String) -> PyErr {
+    let make = || py.import("busway.errors")?.getattr("DataFailed")?.call1((text,));
+    make().map_or_else(|error| error, PyErr::from_value)
+}
+
+pub const TOO_LARGE: &str = "a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes";
+
+type Told = (String, u64, u64, Option<u64>, &'static str);
+
+fn told(damage: Vec<Damage>) -> Vec<Told> {
+    damage.into_iter().map(|one| (one.file, one.position, one.from, one.to, one.what)).collect()
+}
+
+/// The stored log of a stream.
+#[pyclass(frozen, module = "busway._core")]
+pub struct Log {
+    name: String,
+    core: Arc<Mutex<Option<Core>>>,
+    reader: Reader,
+    bell: Option<Bell>,
+    /// Into which blocks are read that nobody keeps.
+    buffer: Mutex<Vec<u8>>,
+}
+
+/// topic, payload, fields, sender, session, number, time, expires, due
+type Row = (PyBackedStr, PyBackedBytes, Option<PyBackedBytes>, PyBackedStr, u64, u64, i64, i64, i64);
+
+fn message_of((topic, payload, fields, sender, session, number, time, expires, due): &Row) -> Message<'_> {
+    let (session, number, time, expires, due) = (*session, *number, *time, *expires, *due);
+    Message { topic, sender, time, session, number, expires, due, fields: fields.as_deref(), payload }
+}
+
+/// Where it comes from: a folder, or files in memory that tests can damage.
+#[derive(FromPyObject)]
+enum Source {
+    Simulated(Py<SimulatedFiles>),
+    Folder(PathBuf),
+}
+
+impl Log {
+    /// For the engine, which appends to it.
+    pub fn shared(&self) -> Arc<Mutex<Option<Core>>> {
+        self.core.clone()
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Core>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn buffer(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs something without the interpreter, since it may wait for a disk.
+    fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Core) -> R + Send) -> PyResult<R> {
+        py.detach(|| self.slot().as_mut().map(run))
+            .ok_or_else(|| failed(py, format!("stream {:?} is closed", self.name)))
+    }
+
+    fn io<R: Send>(&self, py: Python<'_>, mut run: impl FnMut(&Reader) -> std::io::Result<R> + Send) -> PyResult<R> {
+        // A bucket whose file is gone counts no more from then on, so that the next look goes past it.
+        let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let look = || {
+            let again = (0..LOOKS).map(|_| run(&self.reader)).find(|found| !found.as_ref().is_err_and(gone));
+            again.unwrap_or_else(|| run(&self.reader))
+        };
+        py.detach(look).map_err(|error| self.unusable(py, &error))
+    }
+
+    fn unusable(&self, py: Python<'_>, error: &dyn std::fmt::Display) -> PyErr {
+        failed(py, format!("stream {:?}: {error}", self.name))
+    }
+
+    fn taken<'a>(
+        &self,
+        py: Python<'_>,
+        now: i64,
+        messages: impl Iterator<Item = Message<'a>> + Send,
+    ) -> PyResult<Vec<(u64, u64)>> {
+        let (taken, refused) = self.with(py, |log| {
+            let mut taken = Vec::with_capacity(messages.size_hint().0);
+            for message in messages {
+                match log.append(now, &message) {
+                    Ok(Position { offset, sequence, .. }) => taken.push((offset, sequence)),
+                    Err(refused) => return (taken, Some(refused)),
+                }
+            }
+            (taken, None)
+        })?;
+        match refused {
+            None | Some(Refused::Full) => Ok(taken),
+            Some(Refused::Failed(error)) => Err(self.unusable(py, &format!("a write or read failed: {error}"))),
+            Some(Refused::TooOld) => {
+                Err(PyValueError::new_err("too old to tell whether it was stored already; give it a new number"))
+            }
+            Some(Refused::NoSpace(why)) => Err(self.unusable(py, &why)),
+            Some(Refused::TooLate) => Err(PyValueError::new_err("due later than its stream keeps messages")),
+            Some(Refused::TooLarge) => Err(PyValueError::new_err(TOO_LARGE)),
+        }
+    }
+}
+
+#[pymethods]
+impl Log {
+    #[staticmethod]
+    #[pyo3(signature = (folder, *, name = "stream", begin = 0, by_hand = false, **settings))]
+    fn open(
+        py: Python<'_>,
+        folder: Option<Source>,
+        name: &str,
+        begin: u64,
+        by_hand: bool,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let settings = read_settings(Settings::default(), settings)?;
+        if by_hand && !matches!(folder, Some(Source::Simulated(_))) {
+            return Err(PyValueError::new_err("only a log on simulated files is written by hand"));
+        }
+        // Nothing of Python's may be dropped while detached.
+        let (simulated, folder) = match folder {
+            None => (None, None),
+            Some(Source::Simulated(files)) => (Some(files.get().files.clone()), None),
+            Some(Source::Folder(folder)) => (None, Some(folder)),
+        };
+        let opened = py.detach(|| -> Result<_, Error> {
+            Ok(match (simulated, folder) {
+                (Some(files), _) if by_hand => {
+                    // Nobody pulls it: whoever writes knows when it is to be heard.
+                    let (bell, _) = Bell::new()?;
+                    (Core::open(Arc::new(files), settings, None, begin)?.by_hand(), Some(bell))
+                }
+                (Some(files), _) => (Core::open(Arc::new(files), settings, None, begin)?, None),
+                (None, Some(folder)) => {
+                    let (bell, ring) = Bell::new()?;
+                    (Core::open(Arc::new(Real::new(&folder)?), settings, Some(ring), begin)?, Some(bell))
+                }
+                (None, None) => (Core::memory(settings, begin), None),
+            })
+        });
+        let (log, bell) = opened.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
+        Ok(Self {
+            name: name.into(),
+            reader: log.reader(),
+            core: Arc::new(Mutex::new(Some(log))),
+            bell,
+            buffer: Mutex::default(),
+        })
+    }
+
+    /// What a folder has now, for reading only; somebody else may be writing to it.
+    #[staticmethod]
+    #[pyo3(signature = (folder, *, name = "stream"))]
+    fn view(py: Python<'_>, folder: PathBuf, name: &str) -> PyResult<Self> {
+        let opened = py.detach(|| Core::view(&folder));
+        let log = opened.map_err(|error| failed(py, format!("stream {name:?} can't be read: {error}")))?;
+        Ok(Self {
+            name: name.into(),
+            reader: log.reader(),
+            core: Arc::new(Mutex::new(Some(log))),
+            bell: None,
+            buffer: Mutex::default(),
+        })
+    }
+
+    /// The front of a stream that somebody else stores.
+    #[staticmethod]
+    #[pyo3(signature = (*, name, next, stored, sequences, sent, waiting, keep_bytes = 16 << 20, **settings))]
+    #[allow(clippy::too_many_arguments)]
+    fn front(
+        py: Python<'_>,
+        name: &str,
+        next: u64,
+        stored: i64,
+        sequences: HashMap<String, u64>,
+        sent: Vec<(u64, u64, u64, u64, u64)>,
+        waiting: Vec<(i64, u64, u64, u64)>,
+        keep_bytes: u64,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let settings = read_settings(Settings::default(), settings)?;
+        let run = |(session, number, offset, sequence, count)| Sent { session, number, offset, sequence, count };
+        let parked = |(due, offset, session, number)| Parked { due, offset, session, number };
+        let (sequences, sent) = (sequences.into_iter().collect(), sent.into_iter().map(run).collect());
+        let kept = Kept { next, stored, sequences, sent, waiting: waiting.into_iter().map(parked).collect() };
+        let made = py.detach(|| {
+            let (bell, ring) = Bell::new()?;
+            std::io::Result::Ok((Core::front(settings, keep_bytes, kept, ring), bell))
+        });
+        let (log, bell) = made.map_err(|error| failed(py, format!("stream {name:?} can't be opened: {error}")))?;
+        Ok(Self {
+            name: name.into(),
+            reader: log.reader(),
+            core: Arc::new(Mutex::new(Some(log))),
+            bell: Some(bell),
+            buffer: Mutex::default(),
+        })
+    }
+
+    /// Of a front: what was appended and not taken yet, of about so many bytes: first offset, the one behind the last, records.
+    #[allow(clippy::type_complexity)]
+    fn unstored<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
+        let block = self.with(py, |log| log.unstored(most))?;
+        Ok(block.map(|block| (block.first, block.next, PyBytes::new(py, &block.bytes))))
+    }
+
+    /// Of a front: everything below this offset is stored now.
+    fn stored(&self, py: Python<'_>, upto: u64) -> PyResult<()> {
+        self.with(py, |log| log.stored(upto))
+    }
+
+    /// Of a front: what waits is not stored: all of it, or only what was not taken yet.
+    #[pyo3(signature = (error, *, taken = true))]
+    fn fail(&self, py: Python<'_>, error: &str, taken: bool) -> PyResult<()> {
+        self.with(py, |log| log.fail(error, taken))
+    }
+
+    /// Changes settings, by the names `open` has for them.
+    #[pyo3(signature = (**settings))]
+    fn set(&self, py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let current = self.with(py, |log| log.settings())?;
+        let settings = read_settings(current, settings)?;
+        self.with(py, |log| log.set(settings))
+    }
+
+    /// A file descriptor that is readable when `safe` has moved on or a write has failed; None where nothing is waited for.
+    fn fileno(&self) -> Option<i32> {
+        self.bell.as_ref().map(|bell| bell.ear.as_raw_fd())
+    }
+
+    /// To be called when `fileno` is readable, before the engine's `commit`.
+    fn hear(&self) {
+        if let Some(bell) = &self.bell {
+            bell.hear();
+        }
+    }
+
+    /// To be called when `fileno` is readable: the records that were lost (from, to, why), or None.
+    fn settle(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
+        if let Some(bell) = &self.bell {
+            bell.hear();
+        }
+        self.with(py, |log| log.settle().map(|lost| (lost.from, lost.to, lost.error)))
+    }
+
+    /// Appends rows; the position of each that was taken: fewer when too much waits to be written.
+    fn append(&self, py: Python<'_>, rows: Vec<Row>, now: i64) -> PyResult<Vec<(u64, u64)>> {
+        self.taken(py, now, rows.iter().map(message_of))
+    }
+
+    /// Appends the messages of a block without the first so many, with offsets and sequences of their own; how many were taken.
+    #[pyo3(signature = (block, now, skip = 0))]
+    fn append_block(&self, py: Python<'_>, block: &[u8], now: i64, skip: usize) -> PyResult<usize> {
+        Ok(self.taken(py, now, records(block).skip(skip).map(|record| record.message()))?.len())
+    }
+
+    /// Takes the records of a block of another log as they are; false: too much waits to be written.
+    fn copy(&self, py: Python<'_>, block: &[u8]) -> PyResult<bool> {
+        self.with(py, |log| log.copy(block))?.map_err(|error| match error {
+            Uncopied::Refused(refused) => self.unusable(py, &format!("a write failed: {refused:?}")),
+            Uncopied::Wrong(why) => PyValueError::new_err(why),
+        })
+    }
+
+    /// What was put back counts from now on.
+    fn mended(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Core::mended)?.map_err(|error| self.unusable(py, &error))
+    }
+
+    /// Puts records back where a hole is; how many.
+    fn mend(&self, py: Python<'_>, block: &[u8]) -> PyResult<u64> {
+        self.with(py, |log| log.mend(block))?.map_err(|error| self.unusable(py, &error))
+    }
+
+    /// Of a copy: removes the buckets before this offset; how many records, bytes and buckets went.
+    fn trim_to(&self, py: Python<'_>, first: u64) -> PyResult<(u64, u64, usize)> {
+        let gone = self.with(py, |log| log.trim_to(first))?.map_err(|error| self.unusable(py, &error))?;
+        Ok((gone.records, gone.bytes, gone.buckets))
+    }
+
+    /// Nothing from this offset on is safe, whatever the disk has; None: the disk alone counts.
+    fn confirm(&self, py: Python<'_>, upto: Option<u64>) -> PyResult<()> {
+        self.with(py, |log| log.confirm(upto))
+    }
+
+    /// Whether nothing new is taken for now, as if too much waited to be written.
+    fn rest(&self, py: Python<'_>, yes: bool) -> PyResult<()> {
+        self.with(py, |log| log.rest(yes))
+    }
+
+    /// As `safe`, whether or not it was confirmed.
+    #[getter]
+    fn written(&self) -> u64 {
+        self.reader.written()
+    }
+
+    /// As `read`, up to `written`.
+    fn read_written<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        most: usize,
+    ) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
+        let block = self.io(py, |reader| reader.read_written(offset, most))?;
+        Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Core::flush)
+    }
+
+    /// Of a log by hand: writes what was flushed; then `hear` and the engine's `commit` are due, as if `fileno` were readable.
+    fn write(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Core::write)
+    }
+
+    /// Bytes that were flushed and are not written yet.
+    #[getter]
+    fn unwritten(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |log| log.unwritten())
+    }
+
+    #[getter]
+    fn safe(&self) -> u64 {
+        self.reader.safe()
+    }
+
+    /// Why what is told to be safe is not written yet, and how many records that are; None: it is, or will be soon.
+    #[getter]
+    fn stuck(&self, py: Python<'_>) -> PyResult<Option<(String, u64)>> {
+        self.with(py, |log| log.stuck())
+    }
+
+    /// With a reason, refuses every new message; resends of stored ones are answered as before. None: takes them again.
+    fn refuse(&self, py: Python<'_>, why: Option<String>) -> PyResult<()> {
+        self.with(py, |log| log.refuse(why))
+    }
+
+    /// Why the last write failed; None: there was none, or later ones succeeded.
+    #[getter]
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |log| log.failure().map(str::to_owned))
+    }
+
+    #[getter]
+    fn first(&self) -> u64 {
+        self.reader.first()
+    }
+
+    #[getter]
+    fn next(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |log| log.next())
+    }
+
+    /// A block from an offset on: the offset it begins with, the one to read on from, and its bytes.
+    fn read<'py>(&self, py: Python<'py>, offset: u64, most: usize) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
+        let block = self.io(py, |reader| reader.read(offset, most))?;
+        Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
+    }
+
+    /// The same up to `end`, as plain columns of those that are asked for: the offset it begins with, the one to read on from, the
+    /// number of rows, and the columns in their order; see `busway.arrow`.
+    #[pyo3(signature = (offset, most, wanted, selection = None, end = u64::MAX, now = 0))]
+    #[allow(clippy::too_many_arguments)]
+    fn columns<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        most: usize,
+        wanted: Vec<PyBackedStr>,
+        selection: Option<&Bound<'_, Selection>>,
+        end: u64,
+        now: i64,
+    ) -> PyResult<(u64, u64, usize, Vec<Shown<'py>>)> {
+        let mut columns = asked(&wanted, true)?;
+        let wanted = Wanted { selection: selection.map(|given| &given.get().0), range: offset..end, now };
+        let most = most.min(MOST);
+        // Whoever comes meanwhile takes a new one.
+        let mut buffer = std::mem::take(&mut *self.buffer());
+        let (first, next) = self.io(py, |reader| {
+            columns.reserve(most);
+            reader.scan(offset, end, most, &mut buffer, |record| {
+                if wanted.has(record) {
+                    columns.add(record);
+                }
+            })
+        })?;
+        if buffer.len() <= KEPT {
+            *self.buffer() = buffer;
+        }
+        let (rows, made) = shown(py, columns)?;
+        Ok((first, next, rows, made))
+    }
+
+    fn find_time(&self, py: Python<'_>, stored: i64) -> PyResult<u64> {
+        self.io(py, |reader| reader.find_time(stored))
+    }
+
+    fn find(&self, py: Python<'_>, topic: &str, sequence: u64) -> PyResult<Option<u64>> {
+        self.io(py, |reader| reader.find(topic, sequence))
+    }
+
+    /// Number, offset and sequence of those that a session has stored, of so many numbers from one on.
+    fn placed(&self, py: Python<'_>, session: u64, first: u64, count: u64) -> PyResult<Vec<(u64, u64, u64)>> {
+        let found = self.with(py, |log| log.placed(session, first, count))?;
+        let found = found.map_err(|_| self.unusable(py, &"it can't be looked up"))?;
+        Ok(found.into_iter().map(|(number, place)| (number, place.offset, place.sequence)).collect())
+    }
+
+    /// The offset from which on there may be something for a selection.
+    fn skip(&self, py: Python<'_>, offset: u64, selection: &Bound<'_, Selection>) -> PyResult<u64> {
+        let selection = &selection.get().0;
+        self.io(py, |reader| reader.skip(offset, selection))
+    }
+
+    /// Topics that are there: first and last sequence, number of records.
+    fn topics(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
+        // Whoever appends does not wait until all indexes are read.
+        let (open, base) = self.with(py, |log| log.inside())?;
+        self.io(py, |reader| reader.topics(&open, base))
+    }
+
+    /// The last sequence of each topic that was ever stored.
+    fn sequences<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all: Vec<_> =
+            self.with(py, |log| log.sequences().map(|(topic, last)| (topic.to_owned(), last)).collect())?;
+        let out = PyDict::new(py);
+        for (topic, last) in all {
+            out.set_item(topic, last)?;
+        }
+        Ok(out)
+    }
+
+    /// How many topics were ever stored.
+    #[getter]
+    fn topic_count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |log| log.sequences().count())
+    }
+
+    /// Messages that wait to be due: when, and their offset, the next first.
+    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<(i64, u64)>> {
+        self.with(py, |log| log.waiting().sorted().iter().map(|parked| (parked.due, parked.offset)).collect())
+    }
+
+    /// How many messages wait to be due, and how many went before they were.
+    #[getter]
+    fn waits(&self, py: Python<'_>) -> PyResult<(usize, u64)> {
+        self.with(py, |log| (log.waiting().len(), log.waiting().dropped))
+    }
+
+    /// Of a front: nothing below this offset is there any more.
+    fn drop_waiting(&self, py: Python<'_>, first: u64) -> PyResult<()> {
+        self.with(py, |log| log.drop_waiting(first))
+    }
+
+    /// Appends the messages of a block that are due by now, and wait, once more; how many were taken.
+    fn release(&self, py: Python<'_>, block: &[u8], now: i64) -> PyResult<usize> {
+        let put = |log: &mut Core| {
+            records(block).filter_map(|record| log.release(now, &record.message()).transpose()).collect()
+        };
+        let taken: Result<Vec<Position>, Refused> = self.with(py, put)?;
+        taken.map(|all| all.len()).map_err(|refused| self.unusable(py, &format!("a write failed: {refused:?}")))
+    }
+
+    /// Removes old buckets: how many records, bytes and buckets went.
+    #[pyo3(signature = (now, hold = u64::MAX))]
+    fn trim(&self, py: Python<'_>, now: i64, hold: u64) -> PyResult<(u64, u64, usize)> {
+        let gone = self.with(py, |log| log.trim(now, hold))?.map_err(|error| self.unusable(py, &error))?;
+        Ok((gone.records, gone.bytes, gone.buckets))
+    }
+
+    /// What was over the limits at the last trim and is held: records, bytes.
+    #[getter]
+    fn held(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |log| log.held())
+    }
+
+    /// What was found to be lost or changed: file, position, first offset, the one behind the last, what it is.
+    #[getter]
+    fn damage(&self) -> Vec<Told> {
+        told(self.reader.damage())
+    }
+
+    /// Reads everything, so that all damage becomes known.
+    fn check(&self, py: Python<'_>) -> PyResult<Vec<Told>> {
+        self.io(py, Reader::check).map(told)
+    }
+
+    /// Bytes of records, buckets, bytes of what is kept to find them.
+    #[getter]
+    fn usage(&self) -> (u64, usize, u64) {
+        self.reader.usage()
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.slot().take().map_or(Ok(()), |mut log| log.close()));
+        closed.map_err(|error| self.unusable(py, &error))
+    }
+}
