@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import busway
-from busway.broker.admission import Fences
+from busway.broker.admission import Generations
 from busway.client.durable.feed import Run, RunFailed
 from busway.errors import Code
 from busway.settings import Identity
@@ -128,7 +128,7 @@ def test_an_identity_does_not_show_its_secret() -> None:
 
 
 def test_few_fences_are_remembered() -> None:
-    fences = Fences(2)
+    fences = Generations(2)
     assert [fences.enter(session, 5) for session in (1, 2, 1, 3)] == [False, False, True, False]
     assert [fences.passes(session, 4) for session in (1, 2, 3)] == [False, True, False]
 

@@ -32,7 +32,7 @@ class Broker:
         """Take nothing into the stream `default`: publishes wait, as for a disk that is slow."""
         hub = self.server._hub
         assert hub is not None
-        stream = hub.streaming.get("default")
+        stream = hub.streams.get("default")
         stream.log.rest(yes)
         hub.handle(hub.engine.commit(stream.number))
         hub.flush()

@@ -206,7 +206,7 @@ async def test_a_cancelled_request_is_called_off_on_the_other_node(cluster):
 
     def busy(count):
         async def there():
-            return b._hub.sharing.asking.pending == count
+            return b._hub.services.asking.pending == count
 
         return there
 

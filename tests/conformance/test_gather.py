@@ -287,7 +287,7 @@ async def test_leaving_cancels_the_request_at_the_broker(net: Net, how: str) -> 
     server, client = await net.connect(), await net.connect()
     assert net.server is not None
     assert net.server._hub is not None
-    asked = net.server._hub.sharing.asking
+    asked = net.server._hub.services.asking
 
     async def leave() -> None:
         if how == "cancel":

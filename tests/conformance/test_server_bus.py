@@ -46,7 +46,7 @@ def work(net: Net) -> int:
     """Requests on shared services that the broker still has to do with."""
     assert net.server is not None
     assert net.server._hub is not None
-    return net.server._hub.sharing.asking.pending
+    return net.server._hub.services.asking.pending
 
 
 # "single Reply"

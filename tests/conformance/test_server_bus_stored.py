@@ -45,7 +45,7 @@ async def test_for_a_time_at_most(net: Net, tmp_path: Path) -> None:
     server = await net.serve(data=tmp_path / "data")
     bus = await net.connect()
     assert server._hub is not None
-    streaming = server._hub.streaming
+    streaming = server._hub.streams
     assert streaming.get("default").config.max_age == 7 * 86400
     await bus.create_stream("short", topics=["short"], store="memory", max_age=0.05)
     await bus.publish("short", b"old", durable=True)

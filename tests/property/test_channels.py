@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from busway.broker.channels.state.actions import (
+    AckResult,
     Action,
-    Answer,
-    Dead,
+    Bury,
     Deliver,
-    Gone,
-    Note,
     NotIdle,
     Read,
+    ReportLost,
     Rewound,
     TakeDone,
+    Write,
 )
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.progress import (
@@ -34,7 +34,7 @@ from busway.broker.channels.state.progress import (
     Sought,
     rebuild,
 )
-from busway.common.intervals import Runs
+from busway.common.intervals import Intervals
 
 LEASE, WORST = 10.0, 3
 NO_KEY = 4
@@ -86,10 +86,10 @@ class Model:
 
     # What the machine wants.
 
-    def perform(self, actions: list[Action]) -> list[Answer]:
+    def perform(self, actions: list[Action]) -> list[AckResult]:
         answers = []
         if any(isinstance(action, Rewound) for action in actions):  # the driver writes these notes at once
-            count = sum(isinstance(action, Note) for action in actions)
+            count = sum(isinstance(action, Write) for action in actions)
             self.whole = len(self.notes), len(self.notes) + count
         for action in actions:
             if isinstance(action, Deliver):
@@ -98,11 +98,11 @@ class Model:
                 assert self.read is None, "one at a time"
                 assert action.want > 0
                 self.read = action
-            elif isinstance(action, Note):
+            elif isinstance(action, Write):
                 self.notes.append(action.entry)
                 done = [n for n, fate in self.fates.items() if fate.phase == "done" and self.records[n]]
                 self.known.append(dict.fromkeys(done, True))
-            elif isinstance(action, Dead):
+            elif isinstance(action, Bury):
                 start, count = action.span
                 for offset in range(start, start + count):
                     fate = self.fates[offset]
@@ -112,15 +112,15 @@ class Model:
             elif isinstance(action, TakeDone):
                 wanted, got, _until = self.people[action.consumer].takes.pop(action.number)
                 assert got == action.got <= wanted
-            elif isinstance(action, Answer):
+            elif isinstance(action, AckResult):
                 answers.append(action)
             else:
-                assert isinstance(action, Gone | Rewound)
+                assert isinstance(action, ReportLost | Rewound)
         if self.read and not self.patient:
             answers += self.answer_read()
         return answers
 
-    def answer_read(self, more: int = 0) -> list[Answer]:
+    def answer_read(self, more: int = 0) -> list[AckResult]:
         if (read := self.read) is None:
             return []
         self.read = None
@@ -239,7 +239,7 @@ class Model:
 
     def expect(
         self, who: tuple[int, int], spans: list[tuple[int, int]], *, waiting: bool, once: bool = True
-    ) -> tuple[list[int], Answer]:
+    ) -> tuple[list[int], AckResult]:
         """Which offsets it is about for this consumer, and what it has to be told. The second time may be too late."""
         asked = [offset for start, count in spans for offset in range(start, start + count)]
         good, refused = [], 0
@@ -256,12 +256,12 @@ class Model:
                 refused += waiting  # who is not there has no right to give back
             elif waiting and fate.phase == "waiting" and fate.deliveries:
                 good.append(offset)
-        left = Runs()
+        left = Intervals()
         if len(good) < len(asked):
             for offset in set(asked) - set(good):
                 left.put(offset, offset + 1)
         spared = tuple((start, end - start) for start, end, _ in left)
-        return good, Answer(who, len(good), len(asked) - len(good) - refused, refused, spared)
+        return good, AckResult(who, len(good), len(asked) - len(good) - refused, refused, spared)
 
     def ack(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
         good, answer = self.expect(who, spans, waiting=True)
@@ -286,7 +286,7 @@ class Model:
     def renew(self, who: tuple[int, int]) -> None:
         if person := self.people.get(who):
             person.until = self.now + self.config.lease
-        assert self.perform(self.channel.renew(who, self.now)) == [Answer(who, self.in_flight(who), 0, 0)]
+        assert self.perform(self.channel.renew(who, self.now)) == [AckResult(who, self.in_flight(who), 0, 0)]
 
     def lapse(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
         good, answer = self.expect(who, spans, waiting=False, once=False)
@@ -424,13 +424,13 @@ class Model:
 
 
 def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    runs = Runs()
+    runs = Intervals()
     for start, count in spans:
         runs.put(start, start + count)
     return [(start, end - start) for start, end, _ in runs]
 
 
-def assert_same(runs: Runs, offsets: set[int]) -> None:
+def assert_same(runs: Intervals, offsets: set[int]) -> None:
     """Every one that is done is known; what is known beyond them was never to be handed out."""
     known = {n for start, end, _ in runs for n in range(start, end)}
     assert offsets <= known

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from hypothesis import given, strategies as st
 
-from busway.client.channels.duplicates import Ghosts, Sifted
+from busway.client.channels.duplicates import Duplicates, WithoutDuplicates
 
 BROKERS = ("a", "b")
 STEPS = st.one_of(
@@ -18,8 +18,8 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=60))
 def test_as_if_all_that_waits_was_looked_through(steps):
-    ghosts, inbox, received = Ghosts(), deque(), 0
-    ready = Sifted([], 0, ghosts)
+    ghosts, inbox, received = Duplicates(), deque(), 0
+    ready = WithoutDuplicates([], 0, ghosts)
     waiting, given_out, expected = [], [], []
     for what, broker, number in steps:
         if what == "arrives":
@@ -33,7 +33,7 @@ def test_as_if_all_that_waits_was_looked_through(steps):
         elif what == "refill":
             if not ready.__length_hint__():
                 batch = [inbox.popleft() for _ in range(min(number, len(inbox)))]
-                ready = Sifted(batch, received - len(inbox) - len(batch), ghosts)
+                ready = WithoutDuplicates(batch, received - len(inbox) - len(batch), ghosts)
         else:
             for _ in range(number):
                 if (message := next(ready, None)) is not None:
@@ -42,13 +42,13 @@ def test_as_if_all_that_waits_was_looked_through(steps):
     while inbox or ready.__length_hint__():
         given_out += ready
         batch = [inbox.popleft()] if inbox else []
-        ready = Sifted(batch, received - len(inbox) - len(batch), ghosts)
+        ready = WithoutDuplicates(batch, received - len(inbox) - len(batch), ghosts)
     given_out += ready
     assert list(map(id, given_out)) == list(map(id, expected + waiting))
 
 
 def test_nothing_is_remembered_for_ever():
-    ghosts = Ghosts()
+    ghosts = Duplicates()
     message = SimpleNamespace(broker="a", offset=1)
     for arrived in range(1, 1000):
         ghosts.add("a", [arrived], arrived)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from busway import sync
-from busway.spark.endpoints import Places
+from busway.spark.endpoints import Endpoints
 from busway.spark.options import Options, reading
 from busway.spark.ranges import Range
 from busway.spark.source import history
@@ -18,7 +18,7 @@ def test_a_broker_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
         bus.create_stream("orders", ["orders/**"])
         bus.publish_many("orders/a", [b"x" * 1000] * 5000, durable=True)
         guid = bus.streams()[0].broker
-        places = Places(Options(urls=(address,), streams=("orders",), timeout=30))
+        places = Endpoints(Options(urls=(address,), streams=("orders",), timeout=30))
         part = Range(guid, "orders", 0, 5000)
         found = places.read(part, ["**"], ["sequence"], fail=True)
         rows = next(found).column("sequence").to_pylist()
@@ -34,7 +34,7 @@ def test_a_broker_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
     with served(tmp_path / "data") as bus:
-        places = Places(Options(urls=(bus.url,), timeout=0.5))
+        places = Endpoints(Options(urls=(bus.url,), timeout=0.5))
         url = bus.url
     with pytest.raises(
         ConnectionError, match=r"the connection was lost and did not come back within 0.5 s \(option timeout\)"
@@ -42,7 +42,7 @@ def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
         places.held()
     places.close()
     with pytest.raises(ConnectionError, match=f"{url} can't be reached"):
-        Places(Options(urls=(url,), timeout=0.5))
+        Endpoints(Options(urls=(url,), timeout=0.5))
 
 
 @pytest.mark.parametrize("kind", ["url", "path"])
@@ -53,6 +53,6 @@ def test_live_messages_of_a_lake_of_some_topics(tmp_path: Path, kind: str) -> No
             bus.bus.publish(f"orders/{topic}", topic, durable=True)
         options = reading(bus.options(kind) | {"topics": "orders/*/a", "columns": "payload"})
         part = Range(bus.guid, "orders", 0, 3)
-        with Places(options) as places:
+        with Endpoints(options) as places:
             found = history._messages(options, places, part, ["orders/eu/*"], fail=True)
     assert [text for batch in found for text in batch.column("payload").to_pylist()] == [b"eu/a"]

@@ -3,8 +3,8 @@
 import msgspec
 
 from busway.broker.flags import ERROR, FIELDS, PARTIAL
-from busway.broker.services.actions import Action, Answer, Ask, Call, Off
-from busway.broker.services.requests import Asking
+from busway.broker.services.actions import Action, Answer, Ask, Call, CancelCall
+from busway.broker.services.requests import SharedRequests
 from busway.errors import Code
 from busway.settings import Scope
 
@@ -18,7 +18,7 @@ class Bench:
     """The machine, a clock that is moved by hand, and everything that it wanted done."""
 
     def __init__(self, plain: int = 0, asking: int = 0, *, each: float = 2.0) -> None:
-        self.asking = Asking(each=each, size=10_000)
+        self.asking = SharedRequests(each=each, size=10_000)
         self.now = 0.0
         self.done: list[Action] = []
         self.calls: dict[int, int] = {}  # the call number that a connection was given last
@@ -31,7 +31,7 @@ class Bench:
     def join_far(self, conn: int, *, asks: bool = False, service: int = 0) -> None:
         self.asking.providers.join_far(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks)
 
-    def offs(self) -> list[Off]:
+    def offs(self) -> list[CancelCall]:
         return self.asking.take_offs()
 
     def act(self, actions: list[Action]) -> list[Action]:

@@ -1,9 +1,9 @@
 """A channel's machine on a bench: a stream that is only numbers, a clock that is moved by hand, notes that survive a crash."""
 
-from busway.broker.channels.state.actions import Action, Answer, Deliver, Note, Read
+from busway.broker.channels.state.actions import AckResult, Action, Deliver, Read, Write
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.progress import ChannelConfig, Created, Entry, rebuild
-from busway.common.intervals import Runs
+from busway.common.intervals import Intervals
 
 ANNA, BOB, CARL = (1, 1), (2, 1), (3, 1)
 
@@ -33,12 +33,12 @@ class Bench:
         todo = list(actions)
         while todo:
             one = todo.pop(0)
-            if isinstance(one, Note):
+            if isinstance(one, Write):
                 self.entries.append(one.entry)
             elif isinstance(one, Read):
                 self.reads.append(one)
                 todo += self.look(one)
-            elif isinstance(one, Answer):
+            elif isinstance(one, AckResult):
                 self.spared = one.left
                 left.append(one._replace(left=()))
             else:
@@ -46,7 +46,7 @@ class Bench:
         return left
 
     def look(self, read: Read) -> list[Action]:
-        spans, at = Runs(), read.from_
+        spans, at = Intervals(), read.from_
         count = 0
         while at < self.end and count < read.want:
             if self.chosen(at):

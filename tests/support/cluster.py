@@ -96,7 +96,7 @@ async def served(server, topic, count):
     """A node knows of so many who share in a service: its own clients, and other nodes."""
 
     async def there():
-        return len(server._hub.sharing.asking.providers.of(topic)) == count
+        return len(server._hub.services.asking.providers.of(topic)) == count
 
     await eventually(there)
 

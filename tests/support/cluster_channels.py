@@ -20,8 +20,8 @@ async def drained(*servers):
     async def done():
         lags = []
         for server in servers:
-            number = server._hub.streaming.streams["jobs"].number
-            lags += [one["lag"] for one in server._hub.delivering.figures(number)]
+            number = server._hub.streams.by_name["jobs"].number
+            lags += [one["lag"] for one in server._hub.channels.figures(number)]
         return not any(lags)
 
     await eventually(done)

@@ -4,12 +4,12 @@ from tests.support.net import eventually
 
 
 def streams(server):
-    return {name: stream.config for name, stream in server._hub.streaming.streams.items() if name != "default"}
+    return {name: stream.config for name, stream in server._hub.streams.by_name.items() if name != "default"}
 
 
 def channels(server, stream):
-    number = server._hub.streaming.streams[stream].number
-    return {one["name"] for one in server._hub.delivering.figures(number)}
+    number = server._hub.streams.by_name[stream].number
+    return {one["name"] for one in server._hub.channels.figures(number)}
 
 
 def lacking(server):

@@ -5,8 +5,8 @@ from itertools import count
 from busway._core import Log, SimulatedFiles
 from busway.cluster.replication.compare import mark
 from busway.cluster.replication.messages import Offer, Part, Want
-from busway.cluster.replication.primary import Origin
-from busway.cluster.replication.replica import Mirror
+from busway.cluster.replication.primary import Primary
+from busway.cluster.replication.replica import Replica
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
 from tests.support.stored import row
@@ -96,7 +96,7 @@ class Pair:
 
     def __init__(self, log, shelf=None):
         self.log, self.shelf = log, shelf or Shelf()
-        self.origin, self.mirror = Origin(count(1)), Mirror(self.shelf)
+        self.origin, self.mirror = Primary(count(1)), Replica(self.shelf)
 
     def ask(self):
         return self.answer(self.mirror.ask())

@@ -59,7 +59,7 @@ def mirroring(server):
 
 
 def streams(server):
-    return server._hub.streaming.streams
+    return server._hub.streams.by_name
 
 
 def content(log, begin=0):

@@ -15,7 +15,7 @@ def crash(server):
         session.abort()
     server._kill()
     copies = server._hub.nodes.mirroring.copies.values()
-    for stream in [*server._hub.streaming.streams.values(), *copies]:  # a process that ends lets go of them
+    for stream in [*server._hub.streams.by_name.values(), *copies]:  # a process that ends lets go of them
         stream._stop_listening()
         stream.log.close()
 

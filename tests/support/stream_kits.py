@@ -72,7 +72,7 @@ class Place:
             await within(bus.remove_stream(name))
 
     def stream(self, name: str = "orders") -> Stream:
-        stream: Stream = self.hub.streaming.get(name)
+        stream: Stream = self.hub.streams.get(name)
         return stream
 
     async def trim(self, name: str, later: str, first: int) -> None:

@@ -88,11 +88,11 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
         return
     seen: bool | None = None
     if said.generation is not None:
-        if not hub.fences.passes(said.session, said.generation):
+        if not hub.generations.passes(said.session, said.generation):
             hub.refused += 1
             session.close(Code.SESSION_TAKEN, "a later generation of this client was here")
             return
-        seen = hub.fences.enter(said.session, said.generation)
+        seen = hub.generations.enter(said.session, said.generation)
     hub.clients += 1
     session.admitted(hub.clients, said.session, said.name)
     welcome = _welcome(hub, hub.clients, seen=seen)
@@ -111,7 +111,7 @@ def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
         hub.engine.refuse(conn, number, Code.RESERVED, f"topics below {pattern!r} belong to the broker")
         return
     try:
-        (hub.events if told else hub.keeping).subscribe(event)
+        (hub.events if told else hub.retained).subscribe(event)
     except BusError as error:
         hub.engine.refuse(conn, number, error.code, error.reason)
 
@@ -129,7 +129,7 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
         if len(session.served) > SERVED:
             del session.served[next(iter(session.served))]
     if flags & SHARED:
-        hub.sharing.join(conn, service, topic, flags)
+        hub.services.join(conn, service, topic, flags)
     if flags & WAIT:
         hub.answer_when_known(conn, number, 0)
 
@@ -161,9 +161,9 @@ def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
         "agent": AGENT,
         "heartbeat": hub.settings.heartbeat,
         "limits": limits(hub.settings),
-        "servers": hub.directory.welcome(),
+        "servers": hub.server_list.welcome(),
         "since": hub.since,
-        "fields": hub.keeping.fields,
+        "fields": hub.retained.fields,
     }
     if seen is not None:
         welcome["seen"] = seen
@@ -173,7 +173,7 @@ def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
 _MOST: Final = 65_536
 
 
-class Fences:
+class Generations:
     """The highest generation that each session came with, since the broker started."""
 
     def __init__(self, most: int = _MOST) -> None:

@@ -32,7 +32,7 @@ class Timed(Protocol):
     def deadline(self) -> float | None: ...
 
 
-class Pulse:
+class Clock:
     """Timers of one hub. Between the beats nothing runs unless somebody is blocked."""
 
     def __init__(self, hub: "Hub") -> None:
@@ -67,7 +67,7 @@ class Pulse:
     def arm(self) -> None:
         """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
         hub = self._hub
-        parts: list[Timed] = [hub.keeping, hub.sharing, hub.streaming, hub.delivering]
+        parts: list[Timed] = [hub.retained, hub.services, hub.streams, hub.channels]
         if hub.nodes is not None:
             parts.append(hub.nodes)
         due = [when for part in parts if (when := part.deadline()) is not None]
@@ -112,10 +112,10 @@ class Pulse:
         try:
             self.look()
             now = self._hub.loop.time()
-            self._hub.keeping.expire(now)
-            self._hub.sharing.expire(now)
-            self._hub.streaming.expire(now)
-            self._hub.delivering.expire(now)
+            self._hub.retained.expire(now)
+            self._hub.services.expire(now)
+            self._hub.streams.expire(now)
+            self._hub.channels.expire(now)
             if self._hub.nodes is not None:
                 self._hub.nodes.expire(now)
             self._hub.flush()

@@ -19,7 +19,7 @@ class Due(Protocol):
 D = TypeVar("D", bound=Due)
 
 
-class Alarms(Generic[D]):
+class Deadlines(Generic[D]):
     """Deadlines in their order."""
 
     def __init__(self) -> None:

@@ -15,31 +15,31 @@ from busway import _core
 from busway._core import Engine
 from busway.broker import admission
 from busway.broker.admin import services
-from busway.broker.admin.events import Events as Happenings
-from busway.broker.admin.services import Answering
-from busway.broker.admin.survey import Answer
-from busway.broker.admission import Fences
+from busway.broker.admin.events import ClusterEvents as Happenings
+from busway.broker.admin.services import AdminServices
+from busway.broker.admin.survey import NodeAnswer
+from busway.broker.admission import Generations
 from busway.broker.channels import manager as channels_manager
 from busway.broker.channels.dead_letters.redrive import Letter
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import Join, Take
-from busway.broker.channels.manager import Delivering
+from busway.broker.channels.manager import Channels
 from busway.broker.channels.state.consumers import Who
-from busway.broker.clock import Pulse
+from busway.broker.clock import Clock
 from busway.broker.peers import Placements, Portion
 from busway.broker.retained import driver as retained_driver
-from busway.broker.retained.driver import Keeping
+from busway.broker.retained.driver import RetainedDriver
 from busway.broker.retained.pin_entries import Pin
-from busway.broker.retained.pin_file import Pins
-from busway.broker.retained.store import Kept, Key, Version
-from busway.broker.server_list import Directory
+from busway.broker.retained.pin_file import PinFile
+from busway.broker.retained.store import Key, RetainedMessage, Version
+from busway.broker.server_list import ServerList
 from busway.broker.services import driver as services_driver
-from busway.broker.services.driver import Sharing
+from busway.broker.services.driver import ServicesDriver
 from busway.broker.session import reason
 from busway.broker.storage.disk_watch import DiskWatch
 from busway.broker.streams import manager as streams_manager, replay
-from busway.broker.streams.manager import Streaming
-from busway.broker.streams.replay import Replaying
+from busway.broker.streams.manager import Streams
+from busway.broker.streams.replay import Replays
 from busway.broker.streams.stream import Stream
 from busway.common import environment
 from busway.errors import Code
@@ -113,7 +113,7 @@ class Nodes(Protocol):
     def conflict(self, conn: int, topic: str) -> None:
         """A topic is served here and behind a link, and not to be shared."""
 
-    def kept(self, message: Kept) -> None:
+    def kept(self, message: RetainedMessage) -> None:
         """A client has posted or pinned something; or has come here with what it had posted elsewhere."""
 
     def taken_back(self, key: Key) -> Version | None:
@@ -122,7 +122,7 @@ class Nodes(Protocol):
     def elsewhere(self, key: Key) -> bool:
         """A client is gone; whether it is at another node now, so that this post of it stays."""
 
-    def unkept(self, gone: list[Kept], by: Kept | None) -> None:
+    def unkept(self, gone: list[RetainedMessage], by: RetainedMessage | None) -> None:
         """Some are kept no longer: taken back by this message, or their client has gone."""
 
     def stream(self, stream: Stream, *, there: bool) -> None:
@@ -145,10 +145,10 @@ class Nodes(Protocol):
     def knows(self, guid: str) -> bool:
         """Whether a broker is a node of this cluster, there or not."""
 
-    async def survey(self, stream: str, channel: str | None) -> list[Answer]:
+    async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
         """How one channel, or all of a stream, stand at each other node."""
 
-    async def streams(self, name: str | None) -> list[Answer]:
+    async def streams(self, name: str | None) -> list[NodeAnswer]:
         """How the parts of one stream, or of all, stand at each other node."""
 
     async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
@@ -157,15 +157,15 @@ class Nodes(Protocol):
     async def locate(self, guid: str, name: str, time: int) -> int:
         """The offset there of the first message that was stored at this time (ns) or later."""
 
-    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
+    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[NodeAnswer]:
         """Put a channel to another place at each other node, or at one alone; what each says."""
 
     async def letters(
         self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
-    ) -> list[Answer]:
+    ) -> list[NodeAnswer]:
         """Ask one other node what became of dead letters of its part of a channel, or have it send them back."""
 
-    def joined(self, who: Who, join: Join, handing: Handing) -> None:
+    def joined(self, who: Who, join: Join, handing: ChannelDriver) -> None:
         """A client consumes a channel: it gets the messages of other nodes, too."""
 
     def left(self, who: Who, *, lost: bool = False) -> None:
@@ -231,7 +231,7 @@ class Hub:
         guid: str,
         *,
         fields: bytes = b"",
-        pins: Pins | None = None,
+        pins: PinFile | None = None,
         found: Iterable[Pin] = (),
         folder: Path | None = None,
         stores: Mapping[str, str] | None = None,
@@ -267,7 +267,7 @@ class Hub:
         """In the order in which they came, so that they are told of the end in an order, too."""
         self.present: dict[int, Session] = {}
         """By the clients' own session numbers: the connection that each has now."""
-        self.fences = Fences()
+        self.generations = Generations()
         self.clients = 0
         self.opened: Counter[str] = Counter()
         """Connections that came, by their way."""
@@ -280,15 +280,15 @@ class Hub:
         """Messages that clients sent again here, and of which nobody could tell whether another broker has stored them."""
         self.empty = asyncio.Event()
         self.empty.set()
-        self.pulse = Pulse(self)
+        self.clock = Clock(self)
         self.disk = DiskWatch(self, folder)
-        self.keeping = Keeping(self, pins, found, fields)
-        self.sharing = Sharing(self)
-        self.replaying = Replaying(self)
-        self.streaming = Streaming(self, folder, stores or {})
-        self.delivering = Delivering(self)
-        self.answering = Answering(self)
-        self.directory = Directory(self)
+        self.retained = RetainedDriver(self, pins, found, fields)
+        self.services = ServicesDriver(self)
+        self.replays = Replays(self)
+        self.streams = Streams(self, folder, stores or {})
+        self.channels = Channels(self)
+        self.admin = AdminServices(self)
+        self.server_list = ServerList(self)
         self.events = Happenings(self)
         self.nodes: Nodes | None = None
         """The other brokers of its cluster, if it is in one."""
@@ -373,23 +373,23 @@ class Hub:
         """The engine is done with this connection; publishers it blocked go on, its requesters are answered."""
         session = self.sessions.pop(conn, None)
         self.engine.disconnect(conn)
-        self.keeping.forget(conn)
-        self.sharing.forget(conn)
-        self.replaying.forget(conn)
-        self.delivering.forget(conn)
+        self.retained.forget(conn)
+        self.services.forget(conn)
+        self.replays.forget(conn)
+        self.channels.forget(conn)
         self.events.forget(conn)
         if self.nodes is not None:
             self.nodes.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
-            self.keeping.lost(session.session, self.loop.time())
-            self.pulse.arm()
+            self.retained.lost(session.session, self.loop.time())
+            self.clock.arm()
         self.loop.call_soon(self.flush)
 
     def arrived(self, session: "Session") -> None:
         """A client was let in; if it was here before, what it left is its own again."""
         self.present[session.session] = session
-        self.keeping.returned(session.session)
+        self.retained.returned(session.session)
 
     def answer_when_known(self, conn: int, number: int, value: int) -> None:
         """The RESULT of a SUBSCRIBE or SERVE, when every node knows of it."""
@@ -425,15 +425,15 @@ class Hub:
 
 
 def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.replaying.end(*event[1:])
+    hub.replays.end(*event[1:])
     hub.events.end(*event[1:])
     return None
 
 
 def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.keeping.room(event[1])
-    hub.replaying.plan(event[1])
-    hub.delivering.room(event[1])
+    hub.retained.room(event[1])
+    hub.replays.plan(event[1])
+    hub.channels.room(event[1])
     if hub.nodes is not None:
         hub.nodes.room(event[1])
     return None
@@ -444,8 +444,8 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
     if session := hub.sessions.get(conn):
         log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
         if hub.present.get(session.session) is session:
-            hub.keeping.left(session.session)
-        hub.delivering.left(conn)
+            hub.retained.left(session.session)
+        hub.channels.left(conn)
         if hub.nodes is not None:
             hub.nodes.closed(conn, code, text)
         session.why = "client"
@@ -503,13 +503,13 @@ def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
 def _paused(hub: Hub, event: tuple[Any, ...]) -> Events:
     if session := hub.sessions.get(event[1]):
         session.pause()
-    hub.pulse.hurry()
+    hub.clock.hurry()
     return None
 
 
 def _waits(hub: Hub, event: tuple[Any, ...]) -> Events:  # noqa: ARG001, one signature for the table
     """What it publishes is set aside, for somebody is slow; how long that may last, time tells."""
-    hub.pulse.hurry()
+    hub.clock.hurry()
     return None
 
 

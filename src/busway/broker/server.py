@@ -14,7 +14,7 @@ from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
 from busway.broker.hub import Hub, Nodes
 from busway.broker.retained.pin_entries import Pin
-from busway.broker.retained.pin_file import Pins
+from busway.broker.retained.pin_file import PinFile
 from busway.broker.session import Session
 from busway.broker.storage.data_folder import DataFolder
 from busway.broker.streams.manager import Changes
@@ -84,7 +84,7 @@ class Server:
         self._fields = encode_fields(fields or {})
         self._data = None if data is None else DataFolder(data)
         self._stores = check_stores(stores)
-        self._pins: Pins | None = None
+        self._pins: PinFile | None = None
         # Known before the start, so that clients of this process can be made.
         self.guid = (self._data and self._data.guid()) or f"{environment.randbits(128):032x}"
         self.name = name or socket.gethostname()
@@ -129,13 +129,13 @@ class Server:
                 links=0 if self._nodes is None else self.settings.interest,
             )
             self._hub = hub
-            await hub.streaming.open(clustered=self._nodes is not None)
+            await hub.streams.open(clustered=self._nodes is not None)
             hub.disk.start()
             if self._nodes is not None:
                 hub.nodes = self._nodes(hub)
                 await hub.nodes.prepare()
             else:
-                hub.streaming.without_mirror()
+                hub.streams.without_mirror()
             for address in [Address("memory", path=self.guid), *self._asked]:
                 factory = partial(Session, hub, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
@@ -143,7 +143,7 @@ class Server:
         except BaseException:
             self._close_listeners()
             if self._hub is not None:
-                self._hub.pulse.stop()
+                self._hub.clock.stop()
                 self._hub.disk.stop()
                 if self._hub.nodes is not None:
                     await self._hub.nodes.stop()
@@ -151,8 +151,8 @@ class Server:
             await self._close_data()
             raise
         hub.addresses = self.addresses
-        hub.pulse.start()
-        hub.pulse.arm()
+        hub.clock.start()
+        hub.clock.arm()
         if hub.nodes is not None:
             hub.nodes.start(self.bound)
         try:
@@ -198,15 +198,15 @@ class Server:
     @property
     def stream_changes(self) -> Changes:
         """Its `count` is how often a stream was made, changed or removed: whoever remembers what streams() said looks at this first."""
-        return self._running().streaming.changes
+        return self._running().streams.changes
 
     def streams(self) -> dict[str, StreamConfig]:
         """The streams as they are at this moment, by name."""
-        return {name: stream.config for name, stream in self._running().streaming.streams.items()}
+        return {name: stream.config for name, stream in self._running().streams.by_name.items()}
 
     def stream_of(self, topic: str) -> StreamConfig | None:
         """The stream that takes a topic at this moment; None: what is published durably on it goes to the default one."""
-        found = self._running().streaming.taking(topic)
+        found = self._running().streams.taking(topic)
         return None if found is None else found.config
 
     def services(self) -> list[str]:
@@ -273,7 +273,7 @@ class Server:
         return services.overview(hub) | {
             "transports": dict(hub.opened),
             "ended": dict(hub.ended),
-            "damaged": dict(hub.streaming.damaged),
+            "damaged": dict(hub.streams.damaged),
         }
 
     async def figures(self) -> dict[str, Any]:
@@ -306,10 +306,10 @@ class Server:
         """Let go of everything as a process does that is killed: nothing is said, nothing is written. For simulations."""
         self._close_listeners()
         if self._hub is not None:
-            self._hub.pulse.stop()
+            self._hub.clock.stop()
             self._hub.disk.stop()
-            self._hub.directory.stop()
-            self._hub.delivering.kill()
+            self._hub.server_list.stop()
+            self._hub.channels.kill()
             if self._hub.nodes is not None:
                 self._hub.nodes.kill()
             for conn in self._hub.sessions:  # the engine holds what it writes to
@@ -325,9 +325,9 @@ class Server:
             await self._close_doors(hub)
             if hub.nodes is not None:
                 await hub.nodes.stop()
-            hub.directory.leave()
+            hub.server_list.leave()
             hub.engine.away()
-            hub.delivering.hand_no_more()
+            hub.channels.hand_no_more()
             hub.flush()
             await self._flow_out(hub)
             # Clients first: what they have sent still has to cross the links.
@@ -341,10 +341,10 @@ class Server:
             _part(hub, links=True)
             await self._wait_until_empty(hub, min(_GOODBYE, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
-            hub.pulse.stop()
+            hub.clock.stop()
             hub.disk.stop()
-            hub.directory.stop()
-            hub.answering.stop()
+            hub.server_list.stop()
+            hub.admin.stop()
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
@@ -371,13 +371,13 @@ class Server:
             self.guid = guid
         else:
             self._data.remember(self.guid)
-        self._pins = Pins(self._data.path)
+        self._pins = PinFile(self._data.path)
         return await self._pins.start()
 
     async def _close_data(self) -> None:
         if self._hub is not None:
-            await self._hub.delivering.close()
-            await self._hub.streaming.close()
+            await self._hub.channels.close()
+            await self._hub.streams.close()
         if self._pins is not None:
             await self._pins.stop()
         if self._data is not None:
@@ -394,9 +394,9 @@ class Server:
             stats = hub.engine.stats()
             arrived = stats["received_bytes"] - (0 if links else _from_links(hub))
             quiet, before = arrived == before, arrived
-            still = stats["pending"] or stats["aside_bytes"] or hub.sharing.asking.pending
+            still = stats["pending"] or stats["aside_bytes"] or hub.services.asking.pending
             if not still and hub.loop.time() < patience:
-                still = hub.streaming.storing or hub.delivering.settling.noting
+                still = hub.streams.storing or hub.channels.settling.noting
             if quiet and not still and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:

@@ -14,7 +14,7 @@ _CALM: Final = 0.05
 """Seconds in which changes are gathered, since each is told to every client."""
 
 
-class Directory:
+class ServerList:
     """Tells the clients of one hub."""
 
     def __init__(self, hub: "Hub") -> None:

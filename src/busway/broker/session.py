@@ -91,8 +91,8 @@ class Session(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         hub = self._hub
-        if environment.boottime() > hub.pulse.waited_for:
-            hub.pulse.look()
+        if environment.boottime() > hub.clock.waited_for:
+            hub.clock.look()
         if self.checked and self._is_answered(nbytes):
             return
         try:

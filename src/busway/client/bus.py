@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, overload
 
 from busway._core import Publisher
-from busway.client.channels.admin import Channels
+from busway.client.channels.admin import ChannelVerbs
 from busway.client.connection.core import Core, ErrorHook, State
 from busway.client.connection.dialer import JITTER, RECONNECT
 from busway.client.connection.events import EventStream
@@ -20,13 +20,13 @@ from busway.client.connection.sender import CONFIRM, PUBLISH, Sender
 from busway.client.connection.server_list import Known
 from busway.client.connection.wait import Waits
 from busway.client.durable.feed import Feed
-from busway.client.durable.publisher import Lasting, Unstored, times_of
-from busway.client.lifecycle import Credentials, Life
-from busway.client.retained import Keeping, Posts
-from busway.client.services.requests import Asking
-from busway.client.streams.stream import Streams
+from busway.client.durable.publisher import DurablePublisher, Lasting, times_of
+from busway.client.lifecycle import Credentials, Lifecycle
+from busway.client.retained import Posts, RetainedVerbs
+from busway.client.services.requests import RequestVerbs
+from busway.client.streams.stream import StreamVerbs
 from busway.client.typed.protocol import outgoing
-from busway.client.verbs import Receiving
+from busway.client.verbs import SubscribeVerbs
 from busway.common.checks import check_callable, check_seconds, check_timeout
 from busway.common.durations import Duration, seconds
 from busway.errors import BusError, Code, Disconnected, Timeout
@@ -44,7 +44,7 @@ _NO_TIMEOUT: Final = (
 _FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: give durable=True too"
 
 
-class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
+class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, ChannelVerbs):
     """A client. Use it with `async with`, or await it and close() it."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
         self._core = Core(on_error, fields, identity)
         self._core.name = name
         self._posts = Posts(self._core)
-        self._life = Life(
+        self._life = Lifecycle(
             self._core,
             self._posts,
             urls,
@@ -85,7 +85,7 @@ class Bus(Publisher, Asking, Keeping, Receiving, Streams, Channels):
             learn=learn,
         )
         self._sender = Sender(self._core, offline)
-        self._unstored = self._core.unstored = Unstored(self._core)
+        self._unstored = self._core.unstored = DurablePublisher(self._core)
         self._drain = limit
         self._bind(self._core.session)
         self._opened = False

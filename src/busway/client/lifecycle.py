@@ -12,12 +12,12 @@ import msgspec
 from busway._core import PROTOCOL, __version__
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
-from busway.client.connection.dialer import RECONNECT, Reaching, Schedule
+from busway.client.connection.dialer import RECONNECT, Dialer, RetrySchedule
 from busway.client.connection.events import Event
 from busway.client.connection.sender import PUBLISH
-from busway.client.connection.server_list import Directory, Told
+from busway.client.connection.server_list import ServerList, Told
 from busway.client.connection.wait import FINAL, Waits, is_curable, patience
-from busway.client.reclaim import Regaining
+from busway.client.reclaim import Reclaim
 from busway.client.retained import Posts
 from busway.client.subscriptions.subscription import Subscription
 from busway.common import environment
@@ -67,7 +67,7 @@ class Welcome(msgspec.Struct, frozen=True):
 _told: Final = msgspec.msgpack.Decoder(Told)
 
 
-class Life:
+class Lifecycle:
     """Driver of the connections of one core, one after the other."""
 
     def __init__(
@@ -95,21 +95,21 @@ class Life:
         self.server: dict[str, Any] = {}
         self._core = core
         self._posts = posts
-        self.directory = Directory(urls, environment.chance, learn=learn)
+        self.directory = ServerList(urls, environment.chance, learn=learn)
         self._name = name
         self._timeout = timeout
         self._wait = patience(wait)
-        self._retries = Schedule(reconnect or RECONNECT, jitter, environment.chance)
+        self._retries = RetrySchedule(reconnect or RECONNECT, jitter, environment.chance)
         """For the first connection of a client that waits for its server, which need not reconnect."""
         self._closed = asyncio.Event()
-        self._schedule = Schedule(reconnect, jitter, environment.chance)
+        self._schedule = RetrySchedule(reconnect, jitter, environment.chance)
         self._tls = tls
         self._credentials = credentials
         self._left = False
         """The last server has said that it stops."""
         self._task: asyncio.Task[None] | None = None
         self._since = 0.0
-        self._regaining = Regaining(core)
+        self._regaining = Reclaim(core)
         core.when_lost = self._lost
         core.when_told = self._servers
 
@@ -292,7 +292,7 @@ class Life:
         if before:  # where the ways are long, none of many servers can answer in its part of the time
             urls = self.directory.fewer(urls, before)
         failed: list[tuple[str, BusError]] = []
-        async with Reaching(urls, self._dial, timeout) as reaching:
+        async with Dialer(urls, self._dial, timeout) as reaching:
             while (found := await reaching.next()) is not None:
                 url, connection = found
                 try:

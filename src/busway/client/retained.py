@@ -177,7 +177,7 @@ async def _confirmed(topic: str, timeout: Lasting | None) -> AsyncIterator[None]
         raise Timeout(text) from None
 
 
-class Keeping:
+class RetainedVerbs:
     """The verbs of a bus for messages that are kept."""
 
     _core: Core

@@ -32,7 +32,7 @@ class ServeOptions(TypedDict, total=False):
     wait: Wait | None
 
 
-class Receiving:
+class SubscribeVerbs:
     """What a bus takes from others."""
 
     _core: Core

@@ -7,33 +7,33 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from busway.broker.admin.survey import Answer
+from busway.broker.admin.survey import NodeAnswer
 from busway.broker.channels.dead_letters.redrive import Letter
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import Join, Take
 from busway.broker.channels.state.consumers import Who
 from busway.broker.peers import Placements, Portion
-from busway.broker.retained.store import Kept, Key, Version
+from busway.broker.retained.store import Key, RetainedMessage, Version
 from busway.broker.streams.stream import Stream
-from busway.cluster.channels.host import Hosting
-from busway.cluster.channels.remote_consumer import Seats
+from busway.cluster.channels.host import ConsumerHost
+from busway.cluster.channels.remote_consumer import RemoteConsumers
 from busway.cluster.config import Cluster
-from busway.cluster.definitions.agreement import Agreeing
-from busway.cluster.failover.ownership import Turns
-from busway.cluster.links.barrier import Rounds
-from busway.cluster.links.links import Linking
+from busway.cluster.definitions.agreement import Agreement
+from busway.cluster.failover.ownership import ChannelOwnership
+from busway.cluster.links.barrier import Barrier
+from busway.cluster.links.links import Links
 from busway.cluster.members.actions import Notice
-from busway.cluster.replication.primary_driver import Mirroring
-from busway.cluster.retained.driver import Keeping
+from busway.cluster.replication.primary_driver import PrimaryDriver
+from busway.cluster.retained.driver import RetainedDriver
 from busway.cluster.retained.replica import version
 from busway.cluster.services import Services
-from busway.cluster.status import TRIP, Seeing
+from busway.cluster.status import TRIP, ClusterStatus
 from busway.cluster.streams.messages import Place
-from busway.cluster.streams.provider import Lending
-from busway.cluster.streams.publish_lookup import Placing
-from busway.cluster.streams.reader import Borrowing
-from busway.cluster.streams.remote import FarParts
-from busway.cluster.streams.survey import Surveying
+from busway.cluster.streams.provider import StreamProvider
+from busway.cluster.streams.publish_lookup import PublishLookup
+from busway.cluster.streams.reader import RemoteReader
+from busway.cluster.streams.remote import RemoteStreams
+from busway.cluster.streams.survey import Survey
 from busway.errors import Rejected
 
 if TYPE_CHECKING:
@@ -49,32 +49,32 @@ _LOUD: Final = {"linked": logging.INFO, "forgotten": logging.INFO}
 """How loudly the log tells what is no warning."""
 
 
-class Mesh(Linking):
+class Mesh(Links):
     """The cluster for one hub."""
 
     def __init__(self, hub: "Hub", cluster: Cluster) -> None:
         super().__init__(hub, cluster)
-        self._keeping = Keeping(hub)
-        self._rounds = Rounds(hub.engine.ping)
-        self.agreeing = Agreeing(hub)
-        self.mirroring = Mirroring(hub, cluster)
+        self._keeping = RetainedDriver(hub)
+        self._rounds = Barrier(hub.engine.ping)
+        self.agreeing = Agreement(hub)
+        self.mirroring = PrimaryDriver(hub, cluster)
         self.mirroring.recalling.removed = self.agreeing.removed
-        parts = FarParts(hub)
-        self._borrowing = Borrowing(hub, parts)
-        self._lending = Lending(hub, lambda: self.mirroring.copies, parts.heard_here)
+        parts = RemoteStreams(hub)
+        self._borrowing = RemoteReader(hub, parts)
+        self._lending = StreamProvider(hub, lambda: self.mirroring.copies, parts.heard_here)
         parts.ask_here = self._lending.ask_here
-        self._seats = Seats(hub, parts)
-        self._placing = Placing(hub, lambda: self.mirroring.copies)
-        hosting = Hosting(hub, self._seats.heard)
+        self._seats = RemoteConsumers(hub, parts)
+        self._placing = PublishLookup(hub, lambda: self.mirroring.copies)
+        hosting = ConsumerHost(hub, self._seats.heard)
         self._seats.host = hosting.heard_here
-        self.turns = Turns(hub, cluster, self.mirroring, self.mirroring.send)
+        self.turns = ChannelOwnership(hub, cluster, self.mirroring, self.mirroring.send)
         self.turns.turned = parts.turned
         self.turns.name_of = self._name_of
         parts.hander = self.turns.hander
         self.mirroring.leaving = self._leaving
         if self.mirroring.copying is not None:
             self.mirroring.copying.known = lambda: [] if self._members is None else self._members.known
-        self._surveying = Surveying(hub, lambda: self.mirroring.copies)
+        self._surveying = Survey(hub, lambda: self.mirroring.copies)
         self._surveying.elsewhere = parts.guids
         self._surveying.why = self.turns.waiting.why
         self.say(
@@ -91,7 +91,7 @@ class Mesh(Linking):
             self._surveying,
             self._rounds,
         )
-        self.seeing = Seeing(hub, self, cluster.name)
+        self.seeing = ClusterStatus(hub, self, cluster.name)
         self.mirroring.notice = self.seeing.mirror
         self.agreeing.notice = self.seeing.definition
         self.turns.notice = lambda kind, guid, text: self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
@@ -188,7 +188,7 @@ class Mesh(Linking):
         if token == TRIP:
             self.seeing.pong(conn)
 
-    def kept(self, message: Kept) -> None:
+    def kept(self, message: RetainedMessage) -> None:
         self._keeping.kept(message)
 
     def taken_back(self, key: Key) -> Version | None:
@@ -197,7 +197,7 @@ class Mesh(Linking):
     def elsewhere(self, key: Key) -> bool:
         return self._keeping.elsewhere(key)
 
-    def unkept(self, gone: list[Kept], by: Kept | None) -> None:
+    def unkept(self, gone: list[RetainedMessage], by: RetainedMessage | None) -> None:
         self._keeping.unkept(gone, None if by is None else version(by))
 
     def stream(self, stream: Stream, *, there: bool) -> None:
@@ -219,10 +219,10 @@ class Mesh(Linking):
     ) -> Placements:
         return await self._placing.find(Place(session, tuple(guids), tuple(runs)), within)
 
-    async def survey(self, stream: str, channel: str | None) -> list[Answer]:
+    async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
         return [] if self._members is None else await self._surveying.listed(stream, channel, self._members)
 
-    async def streams(self, name: str | None) -> list[Answer]:
+    async def streams(self, name: str | None) -> list[NodeAnswer]:
         return [] if self._members is None else await self._surveying.streams(name, self._members)
 
     async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
@@ -231,17 +231,17 @@ class Mesh(Linking):
     async def locate(self, guid: str, name: str, time: int) -> int:
         return await self._borrowing.locate(guid, name, time)
 
-    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[Answer]:
+    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[NodeAnswer]:
         members = self._members
         return [] if members is None else await self._surveying.sought(stream, channel, start, members, guid)
 
     async def letters(
         self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
-    ) -> list[Answer]:
+    ) -> list[NodeAnswer]:
         members = self._members
         return [] if members is None else await self._surveying.letters(what, stream, channel, letters, members, guid)
 
-    def joined(self, who: Who, join: Join, handing: Handing) -> None:
+    def joined(self, who: Who, join: Join, handing: ChannelDriver) -> None:
         self._seats.joined(who, join, handing)
 
     def left(self, who: Who, *, lost: bool = False) -> None:
@@ -310,18 +310,18 @@ class Mesh(Linking):
         elif notice.guid in self._apart:
             self._apart.discard(notice.guid)
             if notice.kind == "up":
-                self._hub.directory.apart()
+                self._hub.server_list.apart()
 
     def _leaving(self, guid: str) -> bool:
         return self._members is not None and guid in self._members.stopped
 
     def _leaves(self, guid: str) -> None:
         self.turns.left(guid)
-        self._hub.directory.changed()
+        self._hub.server_list.changed()
 
     def _notice(self, notice: Notice) -> None:
         if notice.kind in {"up", "down", "forgotten"}:
-            self._hub.directory.changed()
+            self._hub.server_list.changed()
             self._count_apart(notice)
         if notice.kind == "forgotten":
             self.turns.forgotten(notice.guid)

@@ -36,7 +36,7 @@ MOVED: Final = 11
 """The request with this number has gone on to the next provider."""
 
 
-class Talk:
+class NodeProtocolHandler:
     """One matter of a mesh. Its frames come while a link is open; nothing of what it does not override happens."""
 
     kinds: ClassVar[frozenset[int]] = frozenset()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busway.cluster.node import Stranger
-from busway.cluster.protocol import MOVED, TERMS, Talk
+from busway.cluster.protocol import MOVED, TERMS, NodeProtocolHandler
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -16,14 +16,14 @@ _DRIVEN: Final = 1 << 63
 _seconds: Final = msgspec.msgpack.Decoder(float)
 
 
-class Services(Talk):
+class Services(NodeProtocolHandler):
     """The words of one hub's shared services."""
 
     kinds = frozenset({TERMS, MOVED})
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        hub.sharing.nodes = self
+        hub.services.nodes = self
 
     def terms(self, conn: int, call: int, each: float) -> None:
         self._hub.engine.node(conn, TERMS, call | _DRIVEN, msgspec.msgpack.encode(each))
@@ -33,7 +33,7 @@ class Services(Talk):
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
         """Raises Stranger."""
-        asking, now = self._hub.sharing.asking, self._hub.loop.time()
+        asking, now = self._hub.services.asking, self._hub.loop.time()
         if kind == MOVED:
             asking.moved(conn, number & ~_DRIVEN, now)
             return
@@ -42,4 +42,4 @@ class Services(Talk):
         except msgspec.MsgspecError as error:
             raise Stranger(f"no time for providers: {error}") from error
         asking.terms(conn, number, each, now)
-        self._hub.pulse.arm()
+        self._hub.clock.arm()

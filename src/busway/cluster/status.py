@@ -31,7 +31,7 @@ _MIRROR: Final = {
 """What is told of mirrors, by the kind of event."""
 
 
-class Seeing:
+class ClusterStatus:
     """One node's view."""
 
     def __init__(self, hub: "Hub", mesh: "Mesh", name: str) -> None:
@@ -119,7 +119,7 @@ class Seeing:
             "lacking": self._mesh.agreeing.figures(),
             "mirroring": mirroring,
             "interest": stats["interest"],
-            "kept": len(hub.keeping.box),
+            "kept": len(hub.retained.box),
             "refused": self._mesh.refused,
             "conflicts": self._mesh.conflicts,
         }

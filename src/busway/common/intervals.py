@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 
-class Runs:
+class Intervals:
     """A map of offsets to small numbers; an offset that is in no run has the value 0."""
 
     __slots__ = ("_ends", "_starts", "_values")
@@ -53,8 +53,8 @@ class Runs:
         if self._starts and self._starts[0] < below:
             self._replace(0, self._cut(below), [], [], [])
 
-    def copy(self) -> "Runs":
-        other = Runs()
+    def copy(self) -> "Intervals":
+        other = Intervals()
         other._starts, other._ends, other._values = self._starts.copy(), self._ends.copy(), self._values.copy()
         return other
 

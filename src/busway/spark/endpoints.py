@@ -18,7 +18,7 @@ from busway.positions import moment
 from busway.spark.columns import covered
 from busway.spark.connect import connected, patiently
 from busway.spark.options import Options
-from busway.spark.ranges import Held, Range
+from busway.spark.ranges import Available, Range
 from busway.sync.stream import Stream as SyncStream
 
 log = logging.getLogger("busway.spark")
@@ -35,14 +35,14 @@ Tell: TypeAlias = Callable[[str], None]
 """Is told of messages that are gone, and raises if the reading is to end there."""
 
 
-class Place(Protocol):
+class Endpoint(Protocol):
     """One broker, or its folder."""
 
     broker: str
     name: str
     """How the user called it."""
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[Available]:
         """What its streams hold now."""
 
     def find_time(self, stream: str, time: datetime) -> int:
@@ -66,9 +66,9 @@ class Folder:
         self.broker = log_reader.owner(self._path)
         self._logs: dict[str, Log] = {}
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[Available]:
         self._logs = {stream: log_reader.view(self._path, stream) for stream in log_reader.streams(self._path)}
-        return [Held(self.broker, stream, log.first, log.safe, log.usage[0]) for stream, log in self._logs.items()]
+        return [Available(self.broker, stream, log.first, log.safe, log.usage[0]) for stream, log in self._logs.items()]
 
     def find_time(self, stream: str, time: datetime) -> int:
         return self._log(stream).find_time(moment("time", time))
@@ -123,9 +123,9 @@ class Broker:
             self._bus.close()
             raise
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[Available]:
         streams = patiently(self.name, self._timeout, self._bus.streams)
-        return [Held(one.broker, one.name, one.first, one.next, one.bytes) for one in streams]
+        return [Available(one.broker, one.name, one.first, one.next, one.bytes) for one in streams]
 
     def find_time(self, stream: str, time: datetime) -> int:
         return patiently(self.name, self._timeout, lambda: self._bus.stream(stream).locate(time))
@@ -164,14 +164,14 @@ class Broker:
         self._bus.close()
 
 
-class Places:
+class Endpoints:
     """All places of a read, or only one, by the guids of their brokers.
 
     Made where it is used: connections can't be sent to another process.
     """
 
     def __init__(self, options: Options, only: str = "") -> None:
-        self._all: dict[str, Place] = {}
+        self._all: dict[str, Endpoint] = {}
         with ExitStack() as opened:
             for name in [only] if only else (*options.paths, *options.urls):
                 place = Folder(name) if options.paths else _connected(name, options)
@@ -196,13 +196,13 @@ class Places:
         """What the user called each broker."""
         return {broker: place.name for broker, place in self._all.items()}
 
-    def __getitem__(self, broker: str) -> Place:
+    def __getitem__(self, broker: str) -> Endpoint:
         return self._all[broker]
 
     def __contains__(self, broker: object) -> bool:
         return broker in self._all
 
-    def held(self, streams: Sequence[str] = ()) -> list[Held]:
+    def held(self, streams: Sequence[str] = ()) -> list[Available]:
         """What these streams hold now; none: all. Raises ValueError for one that no place has."""
         there = [one for place in self._all.values() for one in place.held()]
         known = {one.stream for one in there}

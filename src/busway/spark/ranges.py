@@ -9,7 +9,7 @@ Place: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Available:
     """What a stream holds: offsets from `first` to before `next`. `bytes` is about what they take."""
 
     broker: str

@@ -23,10 +23,10 @@ from busway.fields import Extra, Fields, Where
 from busway.message import Message
 from busway.positions import Placed, Position, Since
 from busway.settings import MiB, Offline, Policy, Scope, Wait
-from busway.sync.channel import Channels
+from busway.sync.channel import ChannelVerbs
 from busway.sync.portal import Portal
-from busway.sync.requests import Asking
-from busway.sync.stream import Streams
+from busway.sync.requests import RequestVerbs
+from busway.sync.stream import StreamVerbs
 from busway.sync.subscription import Closing, Events, Request, Service, Subscription, TypedRequest
 from busway.sync.threads import in_threads
 
@@ -40,7 +40,7 @@ _ASKING: Final = 4
 """Threads in which a service is asked whether it is willing: not those of its handler, which may all be at work."""
 
 
-class Bus(Asking, Streams, Channels, Closing):
+class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
     """A client; made by busway.sync.connect() or a blocking server's connect()."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:

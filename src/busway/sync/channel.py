@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from weakref import ref
 
 from busway.client import bus as asynchronous
-from busway.client.channels.acks import Settled
+from busway.client.channels.acks import AckOutcome
 from busway.client.channels.admin import ChannelOptions, kind_and_names
 from busway.client.channels.channel import Channel as AsyncChannel
 from busway.client.channels.dead_letters import LAST, Progress, Since
 from busway.client.channels.positions import Start
-from busway.client.connection.delegates import ShowsChannel
+from busway.client.connection.delegates import ChannelProperties
 from busway.client.typed_wrappers.channel import handling, reading
 from busway.common.durations import Duration
 from busway.dead_letters import DeadLetter, Redrive
@@ -24,7 +24,7 @@ from busway.errors import Closed, PayloadError, Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
 from busway.sync.portal import Portal
-from busway.sync.subscription import Part, signed_as
+from busway.sync.subscription import Registration, signed_as
 from busway.sync.threads import in_threads
 from busway.sync.typed_channel import Delivered, TypedChannel
 
@@ -37,7 +37,7 @@ _AHEAD: Final = 64
 """Messages that recv() has brought over from the other thread at once."""
 
 
-class Channel(Part, ShowsChannel):
+class Channel(Registration, ChannelProperties):
     """A channel of a stream; iterate, recv(), take() or batches(), and ack() each message. Threads may share one."""
 
     _inner: AsyncChannel
@@ -140,7 +140,7 @@ class Channel(Part, ShowsChannel):
         """Work on these goes on: their lease begins anew."""
         self._settle(self._inner.extend, messages)
 
-    def _settle(self, how: Callable[[list[Message]], Settled], messages: Message | Iterable[Message]) -> None:
+    def _settle(self, how: Callable[[list[Message]], AckOutcome], messages: Message | Iterable[Message]) -> None:
         given = [messages] if isinstance(messages, Message) else list(messages)
 
         async def settled() -> None:
@@ -182,7 +182,7 @@ class Channel(Part, ShowsChannel):
         return f"<sync {self._inner!r}>"
 
 
-class Channels:
+class ChannelVerbs:
     """The verbs of a bus for channels."""
 
     _portal: Portal

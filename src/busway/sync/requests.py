@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Asking:
+class RequestVerbs:
     """What a bus asks others."""
 
     _portal: Portal

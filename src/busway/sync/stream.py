@@ -111,7 +111,7 @@ def _each(portal: Portal, items: AsyncGenerator[T, None]) -> Generator[T, None, 
         portal.call(items.aclose)
 
 
-class Streams:
+class StreamVerbs:
     """The verbs of a bus for streams."""
 
     _portal: Portal

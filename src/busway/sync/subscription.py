@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from busway import arrow as arrow_columns
 from busway.arrow import PLACED
-from busway.client.connection.delegates import Figures, ShowsFigures, ShowsMessage, before
+from busway.client.connection.delegates import CounterProperties, HasCounters, MessageProperties, before
 from busway.client.connection.events import Event, EventStream
 from busway.client.services.gather import Gathering as AsyncGathering
 from busway.client.services.service import Request as AsyncRequest
@@ -39,7 +39,7 @@ Q = TypeVar("Q")
 Q_co = TypeVar("Q_co", covariant=True)
 
 
-class _AsyncSubscription(Figures, Protocol[M_co]):
+class _AsyncSubscription(HasCounters, Protocol[M_co]):
     """What a plain and a typed subscription have in common."""
 
     def __await__(self) -> Generator[Any, None, Any]: ...
@@ -97,7 +97,7 @@ class _Closable(Protocol):
     def closed(self) -> bool: ...
 
 
-class Part(Closing):
+class Registration(Closing):
     """A subscription, channel or service, and the threads of its handler."""
 
     _inner: _Closable
@@ -119,7 +119,7 @@ class Part(Closing):
         return self._inner.closed
 
 
-class Subscription(Part, ShowsFigures, Generic[M]):
+class Subscription(Registration, CounterProperties, Generic[M]):
     """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
 
     _inner: _AsyncSubscription[M]
@@ -243,7 +243,7 @@ class _Answerable:
         self._portal.call(lambda: self._inner.fail(text, code=code, details=details))
 
 
-class Request(_Answerable, ShowsMessage):
+class Request(_Answerable, MessageProperties):
     """A request of a service without a handler."""
 
 
@@ -255,7 +255,7 @@ class TypedRequest(_Answerable, Generic[T]):
         self.value: T = inner.value
 
 
-class Service(Part, Generic[Q]):
+class Service(Registration, Generic[Q]):
     """Answers requests, in the threads of its handler or by iterating over them."""
 
     _inner: _AsyncService[Any]

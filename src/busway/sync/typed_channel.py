@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from busway.client.channels.positions import Start
-from busway.client.connection.delegates import ShowsChannel
+from busway.client.connection.delegates import ChannelProperties
 from busway.client.typed.protocol import Received
 from busway.client.typed_wrappers.channel import Given, fitting, plain
 from busway.common.checks import check_timeout
@@ -45,7 +45,7 @@ class Delivered(Received[T]):
         self.message.extend()
 
 
-class TypedChannel(Closing, ShowsChannel, Generic[T]):
+class TypedChannel(Closing, ChannelProperties, Generic[T]):
     """A channel that gives Delivered[T]; a payload that does not fit the type becomes a dead letter at once."""
 
     _inner: "Channel"

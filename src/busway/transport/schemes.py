@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Factory = Callable[[], asyncio.BufferedProtocol]
 
 
-class Carrier(Protocol):
+class Scheme(Protocol):
     """What listens and dials. Errors are OSErrors, as those of sockets are."""
 
     def listen(self, address: "Address", factory: Factory) -> tuple[int, Callable[[], None]]:
@@ -23,5 +23,5 @@ class Carrier(Protocol):
         """Connect a new protocol to whoever listens there."""
 
 
-carriers: dict[str, Carrier] = {}
+carriers: dict[str, Scheme] = {}
 """By scheme."""

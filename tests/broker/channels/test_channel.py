@@ -3,7 +3,7 @@
 import functools
 import operator
 
-from busway.broker.channels.state.actions import Answer, Deliver, TakeDone
+from busway.broker.channels.state.actions import AckResult, Deliver, TakeDone
 from tests.support.channel_bench import ANNA, BOB, CARL, Bench, given_to
 
 
@@ -11,7 +11,7 @@ class TestWindow:
     def test_it_gets_as_many_as_its_window_and_more_as_it_acknowledges(self) -> None:
         bench = Bench(100)
         assert bench.join(window=10) == [Deliver(ANNA, [(0, 10)], 1)]
-        assert bench.ack((0, 4)) == [Answer(ANNA, 4, 0, 0), Deliver(ANNA, [(10, 4)], 1)]
+        assert bench.ack((0, 4)) == [AckResult(ANNA, 4, 0, 0), Deliver(ANNA, [(10, 4)], 1)]
         assert (bench.figure("floor"), bench.figure("in_flight"), bench.figure("lag")) == (4, 10, 96)
 
     def test_nothing_is_read_that_nobody_can_get(self) -> None:
@@ -116,23 +116,23 @@ class TestAcknowledging:
         bench = Bench(10)
         bench.join()
         bench.ack((0, 5))
-        assert bench.ack((3, 4)) == [Answer(ANNA, 2, 2, 0)]
+        assert bench.ack((3, 4)) == [AckResult(ANNA, 2, 2, 0)]
         assert bench.spared == ((3, 2),)
         assert bench.figure("late") == 2
 
     def test_twice_in_one_breath(self) -> None:
         bench = Bench(20)
         bench.join()
-        assert bench.ack((4, 2), (0, 5), (4, 2))[0] == Answer(ANNA, 6, 3, 0)
-        assert bench.nack((6, 4), (7, 1), (5, 3))[0] == Answer(ANNA, 4, 4, 0)
-        assert bench.extend((6, 4), (7, 1), (5, 3)) == [Answer(ANNA, 7, 1, 0)]
+        assert bench.ack((4, 2), (0, 5), (4, 2))[0] == AckResult(ANNA, 6, 3, 0)
+        assert bench.nack((6, 4), (7, 1), (5, 3))[0] == AckResult(ANNA, 4, 4, 0)
+        assert bench.extend((6, 4), (7, 1), (5, 3)) == [AckResult(ANNA, 7, 1, 0)]
         assert bench.figure("in_flight") == 10
 
     def test_what_never_was_handed_out(self) -> None:
         bench = Bench(100)
         bench.join(window=10)
-        assert bench.ack((50, 2**40)) == [Answer(ANNA, 0, 2**40, 0)]
-        assert bench.ack((0, 1), who=CARL)[0] == Answer(CARL, 0, 0, 1), "who is no consumer has nothing to say"
+        assert bench.ack((50, 2**40)) == [AckResult(ANNA, 0, 2**40, 0)]
+        assert bench.ack((0, 1), who=CARL)[0] == AckResult(CARL, 0, 0, 1), "who is no consumer has nothing to say"
         assert given_to(bench.ack((0, 10))) == {ANNA: list(range(10, 20))}
 
     def test_from_the_one_who_had_it_before_while_another_has_it(self) -> None:
@@ -141,9 +141,9 @@ class TestAcknowledging:
         bench.join(BOB)
         bench.channel.stop(ANNA)
         assert bench.later(5.0) == [Deliver(BOB, [(0, 1)], 2)]
-        assert bench.ack((0, 1), who=ANNA) == [Answer(ANNA, 0, 0, 1)]
+        assert bench.ack((0, 1), who=ANNA) == [AckResult(ANNA, 0, 0, 1)]
         assert bench.figure("refused") == 1
-        assert bench.ack((0, 1), who=BOB) == [Answer(BOB, 1, 0, 0)]
+        assert bench.ack((0, 1), who=BOB) == [AckResult(BOB, 1, 0, 0)]
 
     def test_from_the_one_who_had_it_before_while_nobody_has_it(self) -> None:
         bench = Bench(3, lease=5.0)
@@ -151,13 +151,13 @@ class TestAcknowledging:
         bench.channel.stop(ANNA)
         bench.later(5.0)
         assert bench.figure("waiting") == 3
-        assert bench.ack((0, 2)) == [Answer(ANNA, 2, 0, 0)]
+        assert bench.ack((0, 2)) == [AckResult(ANNA, 2, 0, 0)]
         assert bench.act(bench.channel.go_on(ANNA, bench.now)) == [Deliver(ANNA, [(2, 1)], 2)]
 
     def test_many_small_ones_at_once(self) -> None:
         bench = Bench(1000, chosen=lambda n: n % 2 == 0)
         bench.join(window=500)
-        assert bench.ack((0, 1000)) == [Answer(ANNA, 500, 500, 0)]
+        assert bench.ack((0, 1000)) == [AckResult(ANNA, 500, 500, 0)]
         assert (bench.figure("floor"), bench.figure("ranges")) == (1000, 0)
 
 

@@ -15,16 +15,16 @@ async def test_a_channel_that_was_made_on_both_sides_is_done_with_what_either_is
         await bus.create_stream("orders", ["orders/**"], store="memory")
         for number in range(6):
             await bus.publish("orders/x", str(number), durable=True)
-        stream = hub.streaming.streams["orders"]
+        stream = hub.streams.by_name["orders"]
         async with bus.channel("orders", "work", window=3) as work:
             for message in await gather(work, 3):
                 await message.ack()
-            machine = hub.delivering.channels[stream.number]["work"].machine
+            machine = hub.channels.channels[stream.number]["work"].machine
             state = ChannelState("work", None, machine.epoch + ahead, 0)
             state.done.put(3, 5)
-            hub.delivering.standing.rest()
-            hub.delivering.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
-            hub.delivering.standing.wake()
+            hub.channels.standing.rest()
+            hub.channels.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
+            hub.channels.standing.wake()
         async with bus.channel("orders", "work", window=3) as work:
             assert (await work.recv(timeout=60)).text == "5"
 
@@ -37,12 +37,12 @@ async def test_such_a_channel_begins_where_the_earlier_of_both_did(here: str | i
         await bus.create_stream("orders", ["orders/**"], store="memory")
         for number in range(6):
             await bus.publish("orders/x", str(number), durable=True)
-        stream = hub.streaming.streams["orders"]
+        stream = hub.streams.by_name["orders"]
         await bus.create_channel("orders", "work", start=here)
         state = rebuild([Created("work", 1, there, None), Done("work", 1, there + 1)])["work"]
-        hub.delivering.standing.rest()
-        hub.delivering.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
-        hub.delivering.standing.wake()
+        hub.channels.standing.rest()
+        hub.channels.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
+        hub.channels.standing.wake()
         async with bus.channel("orders", "work", window=6) as work:
             left = [number for number in range(6) if number != there]
             assert [message.offset for message in await gather(work, 5)] == left

@@ -3,16 +3,16 @@
 import pytest
 
 from busway.broker.channels.state.actions import (
-    Answer,
+    AckResult,
     ChannelBusy,
     Delete,
     Deliver,
-    Gone,
-    Note,
     Read,
+    ReportLost,
     Rewound,
     SeekFailed,
     TakeDone,
+    Write,
 )
 from busway.broker.channels.state.progress import ChannelConfig, Configured, Deleted, Sought, rebuild
 from busway.errors import Rejected
@@ -60,7 +60,7 @@ class TestPlace:
         bench.join(window=2)
         bench.act(bench.channel.pause())
         assert bench.entries[-1] == Configured("c", ChannelConfig(paused=True, backoff=()))
-        assert bench.ack((0, 2)) == [Answer(ANNA, 2, 0, 0)]
+        assert bench.ack((0, 2)) == [AckResult(ANNA, 2, 0, 0)]
         assert bench.take(1) == [TakeDone(ANNA, 1, 0)]
         bench.crash()
         assert bench.join(window=2) == [], "it stays so"
@@ -119,7 +119,7 @@ class TestPlace:
         bench.channel.found(read.ticket, [(0, 50)], 50, bench.now)
         config = ChannelConfig(topic="a/*")
         note, *rest = bench.channel.configure(config, bench.now)
-        assert (note, rest) == (Note(Configured("c", config)), [])
+        assert (note, rest) == (Write(Configured("c", config)), [])
         (_, _, new) = bench.channel.ack(ANNA, [(0, 2)], bench.now)
         assert isinstance(new, Read)
         assert new.from_ == 2
@@ -144,12 +144,12 @@ class TestStream:
         bench.nack((0, 1), delay=50.0)  # 4 comes in its place
         bench.ack((2, 1))
         assert bench.act(bench.channel.trimmed(3, bench.now)) == [
-            Gone(ANNA, [(1, 1)]),
-            Gone(None, [(0, 1)]),
+            ReportLost(ANNA, [(1, 1)]),
+            ReportLost(None, [(0, 1)]),
             Deliver(ANNA, [(6, 1)], 1),
         ]
         assert (bench.figure("lost"), bench.figure("floor")) == (2, 3)
-        assert bench.ack((1, 1)) == [Answer(ANNA, 0, 1, 0)]
+        assert bench.ack((1, 1)) == [AckResult(ANNA, 0, 1, 0)]
         assert bench.act(bench.channel.trimmed(50, bench.now))[-1] == Deliver(ANNA, [(50, 4)], 1)
         assert bench.figure("lost") == 2 + 47
         assert bench.act(bench.channel.trimmed(50, bench.now)) == []
@@ -159,7 +159,7 @@ class TestStream:
         bench.join(window=20)
         bench.ack((0, 5), (8, 2))
         bench.first = 12
-        assert bench.crash() == [Gone(None, [(5, 3), (10, 2)])]
+        assert bench.crash() == [ReportLost(None, [(5, 3), (10, 2)])]
         assert given_to(bench.join(window=2)) == {ANNA: [12, 13]}
 
     def test_the_stream_lost_its_end(self) -> None:

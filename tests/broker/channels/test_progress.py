@@ -9,7 +9,7 @@ from busway.broker.channels.state.actions import Deliver, Read
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.dispatch import STRIDE
 from busway.broker.channels.state.progress import ChannelConfig, Created, Delivered, Done, rebuild
-from busway.common.intervals import Runs
+from busway.common.intervals import Intervals
 from tests.support.channel_bench import ANNA, Bench, given_to
 
 
@@ -132,7 +132,7 @@ class TestSize:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 3)), max_size=25), st.integers(0, 40))
 def test_runs_are_a_map(puts, below: int) -> None:
-    runs, model = Runs(), {}
+    runs, model = Intervals(), {}
     for start, count, value in puts:
         runs.put(start, start + count, value)
         model |= dict.fromkeys(range(start, start + count), value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from busway.broker.channels.state.actions import Answer, Dead, Deliver
+from busway.broker.channels.state.actions import AckResult, Bury, Deliver
 from busway.broker.channels.state.progress import ChannelConfig
 from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
@@ -11,7 +11,7 @@ class TestAgain:
     def test_given_back_it_comes_at_once(self) -> None:
         bench = Bench(20)
         bench.join(window=5)
-        assert bench.nack((1, 2)) == [Answer(ANNA, 2, 0, 0), Deliver(ANNA, [(1, 2)], 2)]
+        assert bench.nack((1, 2)) == [AckResult(ANNA, 2, 0, 0), Deliver(ANNA, [(1, 2)], 2)]
         assert bench.figure("redelivered") == 2
 
     def test_or_after_a_delay(self) -> None:
@@ -44,8 +44,8 @@ class TestAgain:
         bench = Bench(4, lease=5.0)
         bench.join(ANNA, window=4)
         bench.later(4.0)
-        assert bench.extend((1, 2)) == [Answer(ANNA, 2, 0, 0)]
-        assert bench.extend((0, 1), who=BOB) == [Answer(BOB, 0, 1, 0)]
+        assert bench.extend((1, 2)) == [AckResult(ANNA, 2, 0, 0)]
+        assert bench.extend((0, 1), who=BOB) == [AckResult(BOB, 0, 1, 0)]
         assert given_to(bench.later(4.0)) == {ANNA: [0, 3]}
         assert given_to(bench.later(1.0)) == {ANNA: [1, 2]}
 
@@ -54,7 +54,7 @@ class TestAgain:
         bench.join(ANNA, window=3)
         bench.join(BOB, window=3)
         bench.later(4.0)
-        assert bench.act(bench.channel.renew(ANNA, bench.now)) == [Answer(ANNA, 3, 0, 0)]
+        assert bench.act(bench.channel.renew(ANNA, bench.now)) == [AckResult(ANNA, 3, 0, 0)]
         assert given_to(bench.later(1.0)) == {BOB: [3, 4, 5]}
         assert bench.later(3.9) == [], "until a lease after the renewal"
         assert given_to(bench.later(0.1))[ANNA] == [0, 1, 2]
@@ -73,7 +73,7 @@ class TestAgain:
         bench.join(ANNA, window=3)
         bench.later(4.0)
         bench.act(bench.channel.renew(ANNA, bench.now))
-        assert bench.act(bench.channel.lapse(ANNA, [(1, 1), (7, 2)])) == [Answer(ANNA, 1, 0, 0)]
+        assert bench.act(bench.channel.lapse(ANNA, [(1, 1), (7, 2)])) == [AckResult(ANNA, 1, 0, 0)]
         assert bench.spared == ((7, 2),)
         assert given_to(bench.later(1.0)) == {ANNA: [1]}
         bench.act(bench.channel.renew(ANNA, bench.now))
@@ -107,16 +107,16 @@ class TestAgain:
         bench.join(window=3)
         for _ in range(5):
             assert given_to(bench.nack((0, 3), counted=False)) == {ANNA: [0, 1, 2]}
-        assert bench.nack((0, 3)) == [Answer(ANNA, 3, 0, 0), Deliver(ANNA, [(0, 3)], 2)]
+        assert bench.nack((0, 3)) == [AckResult(ANNA, 3, 0, 0), Deliver(ANNA, [(0, 3)], 2)]
         bench.nack((1, 1), counted=False)
-        assert [one.span for one in bench.nack((0, 3)) if isinstance(one, Dead)] == [(0, 1), (1, 1), (2, 1)]
+        assert [one.span for one in bench.nack((0, 3)) if isinstance(one, Bury)] == [(0, 1), (1, 1), (2, 1)]
 
     def test_two_who_had_it_different_times(self) -> None:
         bench = Bench(4)
         bench.join(window=4)
         bench.nack((2, 1))
         assert bench.nack((0, 4)) == [
-            Answer(ANNA, 4, 0, 0),
+            AckResult(ANNA, 4, 0, 0),
             Deliver(ANNA, [(0, 2)], 2),
             Deliver(ANNA, [(2, 1)], 3),
             Deliver(ANNA, [(3, 1)], 2),
@@ -129,9 +129,9 @@ class TestDead:
         bench.join()
         bench.nack((0, 1))
         bench.nack((0, 1))
-        assert bench.nack((0, 1)) == [Answer(ANNA, 1, 0, 0), Dead((0, 1), 3)]
+        assert bench.nack((0, 1)) == [AckResult(ANNA, 1, 0, 0), Bury((0, 1), 3)]
         assert (bench.figure("dying"), bench.figure("floor")) == (1, 0)
-        assert bench.ack((0, 1)) == [Answer(ANNA, 0, 1, 0)]
+        assert bench.ack((0, 1)) == [AckResult(ANNA, 0, 1, 0)]
         bench.act(bench.channel.dead_done(0, bench.now))
         assert (bench.figure("dead"), bench.figure("dying"), bench.figure("floor")) == (1, 0, 1)
 
@@ -140,17 +140,17 @@ class TestDead:
         bench.join(ANNA)
         bench.join(BOB)
         assert given_to(bench.leave(ANNA)) == {BOB: [0]}
-        assert bench.later(5.0) == [Dead((0, 1), 2)]
+        assert bench.later(5.0) == [Bury((0, 1), 2)]
 
     def test_while_it_cannot_be_stored_it_is_tried_again(self) -> None:
         bench = Bench(3, max_deliveries=1)
         bench.join()
-        assert bench.nack((0, 3))[1:] == [Dead((0, 3), 1)]
+        assert bench.nack((0, 3))[1:] == [Bury((0, 3), 1)]
         bench.act(bench.channel.dead_done(1, bench.now))
         bench.channel.dead_failed(2, 5.0, bench.now)
         bench.channel.dead_failed(0, 5.0, bench.now)
         assert bench.channel.deadline() == bench.now + 5.0
-        assert sorted(bench.later(5.0)) == [Dead((0, 1), 1), Dead((2, 1), 1)]
+        assert sorted(bench.later(5.0)) == [Bury((0, 1), 1), Bury((2, 1), 1)]
         bench.act(bench.channel.dead_done(0, bench.now, count=3))
         assert bench.figure("floor") == 3
 
@@ -159,7 +159,7 @@ class TestDead:
         bench.join()
         bench.nack((0, 1))
         assert bench.crash() == []
-        assert bench.join() == [Dead((0, 1), 1)]
+        assert bench.join() == [Bury((0, 1), 1)]
         bench.act(bench.channel.dead_done(0, bench.now))
         bench.crash()
         assert bench.join() == []
@@ -177,7 +177,7 @@ class TestDead:
         deliveries = []
         for _ in range(20):
             actions = bench.join()
-            if any(isinstance(one, Dead) for one in actions):
+            if any(isinstance(one, Bury) for one in actions):
                 break
             actions += bench.nack((0, 1))
             deliveries += [one.deliveries for one in actions if isinstance(one, Deliver)]

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 
-from busway.broker.channels.state.actions import Deliver, Note, Read
+from busway.broker.channels.state.actions import Deliver, Read, Write
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.progress import (
     ChannelConfig,
@@ -39,7 +39,7 @@ class Driver:
         todo = list(actions)
         while todo:
             action = todo.pop(0)
-            if isinstance(action, Note):
+            if isinstance(action, Write):
                 apply(self.journal, action.entry)
             elif isinstance(action, Read):
                 spans = [(action.from_, self.size - action.from_)]

@@ -187,10 +187,10 @@ async def test_who_comes_back_in_time_keeps_its_posts(house: House) -> None:
     await bob.take(wire.DELIVER)
     alice.abort()
     await until(lambda: server.stats()["connections"] == 1)
-    assert server._hub.keeping.deadline() is not None
+    assert server._hub.retained.deadline() is not None
     again = await house.peer(ALICE)
-    assert server._hub.keeping.deadline() is None
-    server._hub.keeping.expire(server._hub.loop.time() + 1000)
+    assert server._hub.retained.deadline() is None
+    server._hub.retained.expire(server._hub.loop.time() + 1000)
     assert (await again.keep("a", b"1", number=5)).code == Code.OK
     await bob.nothing_more()
     assert await bob.subscribe(2, "a") == 1

@@ -17,7 +17,7 @@ from busway import DataFailed
 from busway.broker.flags import PIN
 from busway.broker.retained import pin_entries, pin_file as pins_module
 from busway.broker.retained.pin_entries import MAGIC, Damage, Found, Pin, Unpin, encode, scan
-from busway.broker.retained.pin_file import Pins
+from busway.broker.retained.pin_file import PinFile
 from busway.broker.storage.data_folder import DataFolder
 from tests.support.net import within
 
@@ -26,7 +26,7 @@ def pin(number: int = 1, topic: str = "t", payload: bytes = b"x", name: str = "n
     return Pin(7, number, name, topic, PIN, 1_700, fields, payload)
 
 
-async def store(pins: Pins, *entries: pin_entries.Entry) -> list[OSError | None]:
+async def store(pins: PinFile, *entries: pin_entries.Entry) -> list[OSError | None]:
     results: list[OSError | None] = []
     done = asyncio.Event()
 
@@ -43,7 +43,7 @@ async def store(pins: Pins, *entries: pin_entries.Entry) -> list[OSError | None]
 
 async def content(folder: Path) -> list[Pin]:
     """What a start finds."""
-    pins = Pins(folder)
+    pins = PinFile(folder)
     found = await within(pins.start())
     await within(pins.stop())
     return found
@@ -153,7 +153,7 @@ class TestFormat:
 
 class TestFile:
     async def test_what_was_told_is_there_after_a_restart(self, tmp_path: Path) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         assert await pins.start() == []
         assert await store(pins, pin(1, "a"), pin(2, "b"), pin(3, "c")) == [None] * 3
         assert await store(pins, pin(4, "a"), Unpin("n", "b", b"")) == [None] * 2
@@ -165,7 +165,7 @@ class TestFile:
         synced: list[int] = []
         real = os.fsync
         monkeypatch.setattr(pins_module.os, "fsync", lambda fd: (real(fd), synced.append(os.fstat(fd).st_size)))
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         synced.clear()
         await store(pins, pin(1))
@@ -173,7 +173,7 @@ class TestFile:
         await pins.stop()
 
     async def test_many_that_wait_share_an_fsync(self, tmp_path: Path, monkeypatch) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         synced: list[int] = []
         real = os.fsync
@@ -184,7 +184,7 @@ class TestFile:
         assert len(await content(tmp_path)) == 1000
 
     async def test_fields_tell_pins_apart_whatever_their_order(self, tmp_path: Path) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         one, two = (msgspec.msgpack.encode(dict(items)) for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
         other = msgspec.msgpack.encode({"a": 1})
@@ -193,7 +193,7 @@ class TestFile:
         assert [one.number for one in await content(tmp_path)] == [2, 3]
 
     async def test_stopping_waits_for_what_is_to_be_written(self, tmp_path: Path) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         results: list[OSError | None] = []
         for number in range(3):
@@ -203,7 +203,7 @@ class TestFile:
         assert len(await content(tmp_path)) == 3
 
     async def test_a_start_writes_anew_what_is_dead(self, tmp_path: Path) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         await store(pins, *(pin(n) for n in range(50)))
         await pins.stop()
@@ -213,7 +213,7 @@ class TestFile:
         assert [one.name for one in tmp_path.iterdir()] == ["pins.log"]
 
     async def test_a_file_that_is_mostly_dead_is_written_anew_while_it_runs(self, tmp_path: Path) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         large = b"z" * 100_000
         await store(pins, pin(1, "stays", b"old"), *(pin(n, payload=large) for n in range(40)))
@@ -224,7 +224,7 @@ class TestFile:
         assert [one.topic for one in await content(tmp_path)] == ["stays", "t", "after"]
 
     async def test_it_goes_on_after_it_was_written_anew(self, tmp_path: Path) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         for number in range(5):
             await store(pins, *(pin(number * 100 + n, payload=b"z" * 100_000) for n in range(30)))
@@ -251,7 +251,7 @@ class TestDamage:
         data = bytearray(b"".join(records))
         data[len(records[0]) + len(records[1]) + 20] ^= 0x40
         (tmp_path / "pins.log").write_bytes(data)
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         with caplog.at_level(logging.WARNING):
             found = await pins.start()
         assert [one.number for one in found] == [0, 1, 3, 4]
@@ -270,7 +270,7 @@ class TestDamage:
         torn = encode(pin(3, "c"))
         for cut in range(1, len(torn)):
             (tmp_path / "pins.log").write_bytes(good + torn[:cut])
-            pins = Pins(tmp_path)
+            pins = PinFile(tmp_path)
             with caplog.at_level(logging.WARNING):
                 assert await pins.start() == [pin(1, "a"), pin(2, "b")]
             assert "not written to its end" in caplog.text
@@ -289,14 +289,14 @@ class TestDamage:
             for _ in range(chance.randrange(1, 6)):
                 data[chance.randrange(len(data))] = chance.randrange(256)
             (tmp_path / "pins.log").write_bytes(data[: chance.randrange(len(data))])
-            pins = Pins(tmp_path)
+            pins = PinFile(tmp_path)
             before = await pins.start()
             await store(pins, pin(99, "new"))
             await pins.stop()
             assert await content(tmp_path) == [*before, pin(99, "new")]
 
     async def test_one_that_rots_while_the_broker_runs(self, tmp_path: Path, caplog) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         await store(pins, pin(1, "rots"), pin(2, "stays"))
         with (tmp_path / "pins.log").open("r+b") as file:
@@ -311,7 +311,7 @@ class TestDamage:
 
 class TestDisk:
     async def test_a_full_disk_refuses_the_pin_and_nothing_else(self, tmp_path: Path, monkeypatch) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
         await store(pins, pin(1, "a"))
         real = os.pwrite
@@ -333,7 +333,7 @@ class TestDisk:
         assert [one.topic for one in await content(tmp_path)] == ["a", "c", "e", "f"]
 
     async def test_a_failed_fsync_is_no_success(self, tmp_path: Path, monkeypatch) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
 
         def broken(fd: int) -> None:
@@ -358,7 +358,7 @@ class TestDisk:
             return real(path, flags, mode)
 
         monkeypatch.setattr(pins_module.os, "open", read_only)
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         assert await pins.start() == [pin(2)]
         assert "pins will be refused" in caplog.text
         (result,) = await store(pins, pin(3))
@@ -370,7 +370,7 @@ class TestDisk:
         assert [one.number for one in await content(tmp_path)] == [2, 4]
 
     async def test_a_rewrite_that_fails_leaves_the_file_as_it_was(self, tmp_path: Path, monkeypatch) -> None:
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         await pins.start()
 
         def broken(self, target):
@@ -387,7 +387,7 @@ class TestDisk:
 
     async def test_a_file_that_cannot_be_read_is_told_at_the_start(self, tmp_path: Path) -> None:
         (tmp_path / "pins.log").mkdir()
-        pins = Pins(tmp_path)
+        pins = PinFile(tmp_path)
         with pytest.raises(DataFailed, match=r"pins\.log can't be read"):
             await pins.start()
         await pins.stop()

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from busway import InvalidPattern, InvalidRule, _core, matches
 from busway.broker.flags import FIELDS, PIN, POST
-from busway.broker.retained.store import Kept, Retained, body_of, normal
+from busway.broker.retained.store import RetainedMessage, RetainedStore, body_of, normal
 from busway.fields import compile_where
 
 ALICE, BOB = 0xA11CE, 0xB0B
@@ -34,17 +34,19 @@ class Selection:
         return matches(self.pattern, topic) and self.rules == payload
 
 
-def retained(count: int = 100, size: int = 10_000, grace: float = 10.0) -> Retained:
-    return Retained(count=count, size=size, grace=grace, compile=Selection)
+def retained(count: int = 100, size: int = 10_000, grace: float = 10.0) -> RetainedStore:
+    return RetainedStore(count=count, size=size, grace=grace, compile=Selection)
 
 
-def message(kind, topic, payload=b"", *, session=ALICE, name="alice", number=1, fields=None, client=1) -> Kept:
+def message(
+    kind, topic, payload=b"", *, session=ALICE, name="alice", number=1, fields=None, client=1
+) -> RetainedMessage:
     packed = msgspec.msgpack.encode(fields) if fields else b""
     flags = kind | (FIELDS if packed else 0)
-    return Kept(client, session, name, flags, topic, body_of(1_700, number, packed, payload))
+    return RetainedMessage(client, session, name, flags, topic, body_of(1_700, number, packed, payload))
 
 
-def payloads(found: list[Kept]) -> list[bytes]:
+def payloads(found: list[RetainedMessage]) -> list[bytes]:
     return [one.payload for one in found]
 
 
@@ -229,7 +231,7 @@ def test_selecting_by_pattern_and_rules_in_order() -> None:
 
 
 def test_selecting_with_the_selection_of_the_engine() -> None:
-    box = Retained(count=10, size=10_000, grace=1.0, compile=_core.Selection)
+    box = RetainedStore(count=10, size=10_000, grace=1.0, compile=_core.Selection)
     for number, venue in enumerate(["krk", "bin", "krk"]):
         box.put(message(POST, f"price/{number}", fields={"venue": venue}))
     box.put(message(PIN, "price/*", fields={"venue": "krk"}))

@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from busway.broker.services.driver import Sharing
+from busway.broker.services.driver import ServicesDriver
 from busway.settings import Settings
 
 LINK, REQUESTER = 4, 2
@@ -27,7 +27,7 @@ async def test_a_requester_that_goes_calls_off_what_another_node_was_asked() -> 
     hub = SimpleNamespace(
         settings=Settings(), engine=engine, loop=loop, pulse=SimpleNamespace(arm=lambda: None), sessions={}
     )
-    sharing = Sharing(hub)
+    sharing = ServicesDriver(hub)
     sharing.asking.providers.join_far(LINK, 7, "sum", "another node", asks=False)
     sharing.do(sharing.asking.request(REQUESTER, 15, "sum", b"", loop.time()))
     assert engine.done == [("call", LINK)]

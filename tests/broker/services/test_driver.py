@@ -48,7 +48,7 @@ class House:
 
     async def pass_time(self, seconds: float) -> None:
         hub = self.server._hub
-        hub.sharing.expire(hub.loop.time() + seconds)
+        hub.services.expire(hub.loop.time() + seconds)
         hub.flush()
 
     async def answer(self) -> Got:
@@ -318,7 +318,7 @@ async def test_one_whose_connection_takes_nothing_more_is_passed_by(house: House
     conns = {session.name: conn for conn, session in hub.sessions.items()}
     hub.engine.close(conns["p1"], Code.GOING_AWAY, "")
     body = wire.request(0, b"[1,2]", 5)
-    hub.sharing.do(hub.sharing.asking.request(conns[""], 5, "sum", body, hub.loop.time()))
+    hub.services.do(hub.services.asking.request(conns[""], 5, "sum", body, hub.loop.time()))
     hub.flush()
     await two.reply(await call_of(two), b"3")
     assert (await house.answer()).payload == b"3"

@@ -203,7 +203,7 @@ async def test_until_the_grace_is_over_its_posts_are_there(net: Net, children: C
         await settle(watcher)
         assert watching.pending == 0
         assert server._hub is not None
-        server._hub.keeping.expire(server._hub.loop.time() + NEVER + 1)
+        server._hub.retained.expire(server._hub.loop.time() + NEVER + 1)
         server._hub.flush()
         assert [message.kind for message in await gather(watching, 1)] == ["withdrawn"]
 

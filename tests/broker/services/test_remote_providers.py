@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
-from busway.broker.services.actions import Answer, Ask, Call, Moved, Off, Terms, Willing
+from busway.broker.services.actions import Answer, Ask, Call, CancelCall, Moved, Terms, Willing
 from busway.broker.services.providers import ASIDE, FAILURES
 from busway.broker.services.requests import GRACE, MARGIN
 from busway.errors import Code
@@ -124,7 +124,7 @@ class TestOfOurClients:
         one.request()
         call = one.calls[11]
         one.asking.cancel(ME, 1, one.now)
-        assert one.offs() == [Off(11, call)]
+        assert one.offs() == [CancelCall(11, call)]
         assert one.idle()
 
     def test_the_requesters_limit_calls_off(self):

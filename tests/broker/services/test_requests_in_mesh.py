@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from busway.broker.flags import END, ERROR, PARTIAL
-from busway.broker.services.actions import Answer, Ask, Call, Moved, Off, Terms, Willing
-from busway.broker.services.requests import Asking
+from busway.broker.services.actions import Answer, Ask, Call, CancelCall, Moved, Terms, Willing
+from busway.broker.services.requests import SharedRequests
 from busway.errors import Code
 
 TOPIC = "sum"
@@ -20,7 +20,7 @@ class World:
     def __init__(self, seed):
         self.dice = dice = random.Random(seed)
         self.now = 0.0
-        self.nodes = [Asking(each=2.0, size=10**6) for _ in range(dice.randint(2, 4))]
+        self.nodes = [SharedRequests(each=2.0, size=10**6) for _ in range(dice.randint(2, 4))]
         self.ways = []  # what is on its way between nodes, or to and from clients, in order for each pair
         self.moods = {}
         self.answers = {}
@@ -67,7 +67,7 @@ class World:
                 node.terms(link, call, each, now)
             case Moved(_, call):
                 node.moved(link, call, now)
-            case Off(_, call):
+            case CancelCall(_, call):
                 node.cancel(link, call, now)
                 self.do(other, [])
             case Willing(_, call, code):

@@ -184,7 +184,7 @@ async def filled(net: Net, data: Path, count: int = 300) -> list[bytes]:
     """A folder of several buckets; what is in it."""
     server = await net.serve(data=data)
     assert server._hub is not None
-    server._hub.streaming.get("default").log.set(bucket_bytes=4000)
+    server._hub.streams.get("default").log.set(bucket_bytes=4000)
     payloads = [b"%d " % number + b"." * 50 for number in range(count)]
     async with net.client() as bus:
         for begin in range(0, count, 20):
@@ -215,7 +215,7 @@ async def look(net: Net, data: Path, payloads: list[bytes]) -> tuple[list[bytes]
                         break
         assert (await bus.publish("t", b"on", durable=True)).offset == end.offset + 1
     assert server._hub is not None
-    damage = server._hub.streaming.get("default").figures()["damage"]
+    damage = server._hub.streams.get("default").figures()["damage"]
     return [message.payload for message in got[:-1]], lost, damage
 
 

@@ -124,7 +124,7 @@ async def test_a_resend_of_a_stored_message_is_answered(server: busway.Server, d
         await is_low(again, True)
         with pytest.raises(busway.StoreFailed):
             await within(again.publish("a", b"2", durable=True))
-    log = server._hub.streaming.get("default").log  # type: ignore[union-attr]
+    log = server._hub.streams.get("default").log  # type: ignore[union-attr]
     assert log.placed(identity.session, 1, 10)[0][1] == first.offset
 
 

@@ -249,7 +249,7 @@ async def test_the_engine_tells_those_who_wait(net: Net, tmp_path: Path) -> None
     await bus.create_stream("s", ["t"], safety="synced")
     hub = server._hub
     assert hub is not None
-    stream = hub.streaming.streams["s"]
+    stream = hub.streams.by_name["s"]
     hub.loop.remove_reader(stream.log.fileno())  # the broker is deaf for what has been written
     publishes = [asyncio.ensure_future(bus.publish("t", b"%d" % number, durable=True)) for number in range(3)]
     await until(lambda: stream.log.next == 3)
@@ -287,7 +287,7 @@ async def test_a_read_that_a_connection_did_not_wait_for_goes_to_nobody_else(net
     await bus.publish("t", b"1", durable=True)
     hub = server._hub
     assert hub is not None
-    inner, held = hub.streaming.streams["s"], []
+    inner, held = hub.streams.by_name["s"], []
     original = inner.read
     inner.read = lambda offset, most, again: (
         held.append(again) or (None if len(held) == 1 else original(offset, most, again))

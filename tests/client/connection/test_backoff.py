@@ -5,15 +5,15 @@ from itertools import cycle, islice
 
 import pytest
 
-from busway.client.connection.dialer import JITTER, Schedule
+from busway.client.connection.dialer import JITTER, RetrySchedule
 
 
-def taken(schedule: Schedule, count: int) -> list[float]:
+def taken(schedule: RetrySchedule, count: int) -> list[float]:
     return [schedule.next() for _ in range(count)]
 
 
 def test_the_last_delay_repeats_and_the_schedule_can_begin_anew() -> None:
-    schedule = Schedule([0, 0.5, 2], 0, lambda: 0.9)
+    schedule = RetrySchedule([0, 0.5, 2], 0, lambda: 0.9)
     assert taken(schedule, 4) == [0, 0.5, 2, 2]
     schedule.begin()
     assert taken(schedule, 2) == [0, 0.5]
@@ -21,12 +21,12 @@ def test_the_last_delay_repeats_and_the_schedule_can_begin_anew() -> None:
 
 def test_chance_makes_each_delay_longer_or_shorter_by_up_to_the_jitter() -> None:
     numbers = cycle([0.0, 0.5, 1.0])
-    schedule = Schedule([10.0], 0.2, lambda: next(numbers))
+    schedule = RetrySchedule([10.0], 0.2, lambda: next(numbers))
     assert taken(schedule, 6) == pytest.approx([8, 10, 12, 8, 10, 12])
 
 
 def test_two_clients_with_the_same_schedule_do_not_keep_step() -> None:
-    one, two = (Schedule([1.0], JITTER, random.Random(seed).random) for seed in (1, 2))
+    one, two = (RetrySchedule([1.0], JITTER, random.Random(seed).random) for seed in (1, 2))
     pairs = list(islice(zip(taken(one, 50), taken(two, 50), strict=True), 50))
     assert all(left != right for left, right in pairs)
     assert all(0.8 <= delay <= 1.2 for pair in pairs for delay in pair)
@@ -34,8 +34,8 @@ def test_two_clients_with_the_same_schedule_do_not_keep_step() -> None:
 
 @pytest.mark.parametrize("never", [None, (), []])
 def test_without_delays_there_is_no_coming_back(never: object) -> None:
-    assert not Schedule(never, 0.2, random.random)
-    assert Schedule([0], 0.2, random.random)
+    assert not RetrySchedule(never, 0.2, random.random)
+    assert RetrySchedule([0], 0.2, random.random)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_without_delays_there_is_no_coming_back(never: object) -> None:
 )
 def test_what_is_no_schedule_is_refused(delays: object, jitter: object, text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
-        Schedule(delays, jitter, random.random)
+        RetrySchedule(delays, jitter, random.random)

@@ -8,7 +8,7 @@ import pytest
 
 import busway
 from busway.client.connection import dialer
-from busway.client.connection.dialer import Reaching
+from busway.client.connection.dialer import Dialer
 from tests.support.net import PATIENCE, within
 
 AGES = 600.0
@@ -113,7 +113,7 @@ async def test_a_slow_one_has_its_time_beside_many_that_were_not_tried():
     async def dial(url, timeout):
         return url
 
-    async with Reaching([f"s{number}" for number in range(10)], dial, AGES) as round_:
+    async with Dialer([f"s{number}" for number in range(10)], dial, AGES) as round_:
         assert await round_.next() == ("s0", "s0")
         assert round_.share > AGES / 3
         assert len(round_._untried) == 9, "who answers at once is the only one that is dialled"
@@ -131,7 +131,7 @@ async def test_the_first_that_answers_is_taken_and_the_others_are_called_off(mon
             raise
         return url
 
-    async with Reaching(["a", "b", "c"], dial, AGES) as round_:
+    async with Dialer(["a", "b", "c"], dial, AGES) as round_:
         asking = asyncio.ensure_future(round_.next())
         while len(round_._dialling) < 3:
             await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_all_that_fails_is_given_and_then_nothing():
             raise RuntimeError(url)
         raise busway.ConnectFailed(url)
 
-    async with Reaching(["a", "odd", "c"], dial, AGES) as round_:
+    async with Dialer(["a", "odd", "c"], dial, AGES) as round_:
         found = [await within(round_.next()) for _ in range(4)]
     assert [one and (one[0], type(one[1])) for one in found] == [
         ("a", busway.ConnectFailed),
@@ -204,7 +204,7 @@ async def test_one_that_is_thrown_away_waits_for_nothing():
         await asyncio.Event().wait()
 
     async def reach():
-        async with Reaching(["a", "b"], dial, AGES) as round_:
+        async with Dialer(["a", "b"], dial, AGES) as round_:
             await round_.next()
 
     coroutine = reach()

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from busway.client.connection.server_list import MOST, Directory, Known
+from busway.client.connection.server_list import MOST, Known, ServerList
 
 WEST, EAST, NORTH = "tcp://10.0.0.1:7420", "tcp://10.0.0.2:7420", "tcp://10.0.0.3:7420"
 SERVERS = [["west", WEST], ["east", EAST], ["north", NORTH]]
 
 
-def directory(*given: str, learn: bool = True, seed: int = 1) -> Directory:
-    return Directory(given, random.Random(seed).random, learn=learn)
+def directory(*given: str, learn: bool = True, seed: int = 1) -> ServerList:
+    return ServerList(given, random.Random(seed).random, learn=learn)
 
 
 def test_who_tries_in_vain_tries_fewer_at_once_and_all_in_turn() -> None:

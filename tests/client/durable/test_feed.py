@@ -3,7 +3,7 @@
 import asyncio
 
 import busway
-from busway.client.durable.in_flight import Telling
+from busway.client.durable.in_flight import ReportedPublish
 from busway.fields import encode_fields
 from busway.positions import Position
 from busway.testing import FaultProxy
@@ -82,7 +82,7 @@ async def test_those_under_way_when_all_ends_are_told():
 
 def test_what_is_answered_twice_is_told_once():
     told = []
-    telling = Telling(5, 0, lambda rows, place: told.append(([row[3] for row in rows], place)), None)
+    telling = ReportedPublish(5, 0, lambda rows, place: told.append(([row[3] for row in rows], place)), None)
     for number in range(6):
         telling.rows.append(row(number))
     telling.end, telling.left = 11, 6
@@ -96,7 +96,7 @@ def test_what_is_answered_twice_is_told_once():
 
 def test_one_that_is_refused_is_told_and_not_sent_again():
     told = []
-    telling = Telling(1, 7, None, lambda row, error: told.append((row[3], error)))
+    telling = ReportedPublish(1, 7, None, lambda row, error: told.append((row[3], error)))
     telling.rows.extend(row(number) for number in range(3))
     assert telling.refuse(2, "why")
     assert not telling.refuse(2, "why")

@@ -141,7 +141,7 @@ async def test_taking_from_all_nodes(three):
             consumers = [
                 one["consumers"]
                 for server in servers
-                for one in server._hub.delivering.figures(server._hub.streaming.streams["jobs"].number)
+                for one in server._hub.channels.figures(server._hub.streams.by_name["jobs"].number)
             ]
             return consumers == [1, 1, 1]
 
@@ -202,8 +202,8 @@ async def test_an_exclusive_channel_has_one_consumer_in_the_cluster(three):
     async with clients[0].channel("jobs", "alone", exclusive=True):
 
         async def seated():
-            numbers = [(one, one._hub.streaming.streams["jobs"].number) for one in servers]
-            parts = [one._hub.delivering.figures(number) for one, number in numbers]
+            numbers = [(one, one._hub.streams.by_name["jobs"].number) for one in servers]
+            parts = [one._hub.channels.figures(number) for one, number in numbers]
             return all(part and part[0]["consumers"] for part in parts)
 
         await eventually(seated)

@@ -51,7 +51,7 @@ async def test_one_that_the_mirror_may_not_know_yet_is_made(cluster: Cluster, ca
     a, b = await cluster.several(2)
     one = await cluster.client(a)
     await one.create_stream("orders", topics=["orders/**"])
-    delivering = b._hub.delivering
+    delivering = b._hub.channels
     declare = delivering.declare
 
     async def unsure(*how):

@@ -6,7 +6,7 @@ import pytest
 
 import busway
 from busway.cluster.definitions.definitions import Definition, portions
-from busway.cluster.definitions.missing import PAUSES, Lacking
+from busway.cluster.definitions.missing import PAUSES, MissingDefinitions
 from busway.cluster.protocol import DEFINED
 from busway.errors import DataFailed, StoreFailed
 from tests.support.cluster import Cluster
@@ -88,7 +88,7 @@ async def test_it_is_made_when_something_else_has_made_room(cluster: Cluster):
 async def test_a_disk_that_fails_for_a_while_is_tried_again(cluster: Cluster, monkeypatch, caplog):
     monkeypatch.setattr("busway.cluster.definitions.missing.PAUSES", (0.001,))
     a, b = await cluster.several(2)
-    streaming = b._hub.streaming
+    streaming = b._hub.streams
     create, tries = streaming.create, []
     full = True
 
@@ -143,7 +143,7 @@ async def test_a_stream_made_here_later_takes_its_topics(cluster: Cluster):
 async def test_of_streams_made_at_once_the_later_one_is_everywhere(cluster: Cluster, monkeypatch, last):
     a, b, c = await cluster.several(3)
     one, other = await cluster.client(a), await cluster.client(b)
-    streaming, definitions = b._hub.streaming, b._hub.nodes.agreeing._definitions
+    streaming, definitions = b._hub.streams, b._hub.nodes.agreeing._definitions
     add, make = streaming._add, definitions.make
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -193,7 +193,7 @@ def definition(key, spec=None, stamp=1):
 
 
 def test_pauses_grow_and_what_is_news_is_said_once():
-    lacks, one, now = Lacking(), definition("s", {}), 100.0
+    lacks, one, now = MissingDefinitions(), definition("s", {}), 100.0
     for number in range(10):
         assert lacks.failed(one, "full", now) == (number == 0)
         due = lacks.deadline()
@@ -209,7 +209,7 @@ def test_pauses_grow_and_what_is_news_is_said_once():
 
 
 def test_what_makes_room_is_tried_first_and_channels_wait_for_their_stream():
-    lacks = Lacking()
+    lacks = MissingDefinitions()
     told = [lacks.failed(definition(*one), "no", 0.0) for one in (("c/d", {}), ("b", {}), ("b/c", {}), ("a",))]
     assert told == [True, True, False, True]
     lacks.hurry(0.5)

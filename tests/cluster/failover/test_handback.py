@@ -11,8 +11,8 @@ from busway.broker.channels.journal import decode
 from busway.broker.channels.state.progress import ChannelConfig, Created, Done, rebuild
 from busway.broker.storage.record_format import scan
 from busway.cluster.failover import handback
-from busway.cluster.failover.handback import Returning
-from busway.cluster.replication.known_mirrors import Remembered
+from busway.cluster.failover.handback import Handback
+from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import Back, Took
 from busway.common import environment
 from tests.support.net import eventually, gather
@@ -31,20 +31,20 @@ class Node:
 
     def restart(self):
         """What it knew only in memory is gone."""
-        self.known = Remembered(self.folder)
-        self.returning = Returning(self.hub, self.known, lambda conn, word: self.took.append((conn, word)))
+        self.known = KnownMirrors(self.folder)
+        self.returning = Handback(self.hub, self.known, lambda conn, word: self.took.append((conn, word)))
 
     @property
     def stream(self):
-        return self.hub.streaming.streams["jobs"]
+        return self.hub.streams.by_name["jobs"]
 
     @property
     def channels(self):
-        return self.hub.delivering.channels[self.stream.number]
+        return self.hub.channels.channels[self.stream.number]
 
     @property
     def journal(self):
-        return self.hub.delivering.noted[self.stream.number]
+        return self.hub.channels.noted[self.stream.number]
 
     def tell(self, conn, *entries, **more):
         self.returning.heard(conn, MIRROR, Back("jobs", entries, last=True, turn=self.turn, **more))
@@ -153,7 +153,7 @@ async def test_of_what_was_told_in_part_only_the_rest_is_taken_in_when_it_is_tol
     back.returning.heard(2, MIRROR, Back("more", said[:1], made=("work",), last=True, turn=back.turn))
     await back.told(2)
     assert not back.channels
-    assert list(back.hub.delivering.channels[back.hub.streaming.streams["more"].number]) == ["work"]
+    assert list(back.hub.channels.channels[back.hub.streams.by_name["more"].number]) == ["work"]
 
 
 async def test_what_the_mirror_did_when_it_stood_in_once_more_is_taken_in(back):

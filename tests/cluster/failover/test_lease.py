@@ -5,11 +5,11 @@ from copy import deepcopy
 
 import pytest
 
-from busway.cluster.failover.lease import Turn
+from busway.cluster.failover.lease import Lease
 
 
 def test_a_mirror_takes_over_when_most_miss_the_node() -> None:
-    turn = Turn(owner=False, has=False, patience=5.0)
+    turn = Lease(owner=False, has=False, patience=5.0)
     assert not turn.look(0.0, linked=2, denied=1, known=3, other=True)
     assert not turn.look(1.0, linked=1, denied=1, known=3, other=False)
     assert turn.deadline() is None, "only this one misses it"
@@ -24,7 +24,7 @@ def test_a_mirror_takes_over_when_most_miss_the_node() -> None:
 
 
 def test_a_node_without_the_others_gives_up_its_turn_first() -> None:
-    turn = Turn(owner=True, has=True, patience=5.0)
+    turn = Lease(owner=True, has=True, patience=5.0)
     assert not turn.look(0.0, linked=1, denied=1, known=3, other=False)
     assert not turn.look(1.0, linked=0, denied=1, known=3, other=False)
     assert turn.deadline() == 6.0
@@ -38,7 +38,7 @@ def test_a_node_without_the_others_gives_up_its_turn_first() -> None:
 
 def test_what_is_due_happens_when_it_is_due() -> None:
     """Not a rounding error later: who looks at that time and sees nothing would look again and again."""
-    owner, mirror = Turn(owner=True, has=True, patience=5.0), Turn(owner=False, has=False, patience=5.0)
+    owner, mirror = Lease(owner=True, has=True, patience=5.0), Lease(owner=False, has=False, patience=5.0)
     assert not owner.look(3.986223196077984, linked=0, denied=1, known=3, other=False)
     assert (due := owner.deadline()) is not None
     assert owner.look(due, linked=0, denied=1, known=3, other=False)
@@ -48,7 +48,7 @@ def test_what_is_due_happens_when_it_is_due() -> None:
 
 
 def test_of_two_nodes_only_the_owner_goes_on() -> None:
-    owner, mirror = Turn(owner=True, has=True), Turn(owner=False, has=False)
+    owner, mirror = Lease(owner=True, has=True), Lease(owner=False, has=False)
     for now in range(100):
         owner.look(now, linked=0, denied=1, known=2, other=False)
         mirror.look(now, linked=0, denied=1, known=2, other=False)
@@ -57,7 +57,7 @@ def test_of_two_nodes_only_the_owner_goes_on() -> None:
 
 
 def test_a_node_whose_mirror_is_gone_gets_its_turn_back_from_the_others() -> None:
-    turn = Turn(owner=True, has=False, patience=5.0)
+    turn = Lease(owner=True, has=False, patience=5.0)
     for now in range(10):
         turn.look(now, linked=1, denied=2, known=3, other=False)
         assert not turn.has
@@ -65,7 +65,7 @@ def test_a_node_whose_mirror_is_gone_gets_its_turn_back_from_the_others() -> Non
 
 
 def test_a_node_that_stops_leaves_nothing_to_wait_for() -> None:
-    turn = Turn(owner=False, has=False, patience=5.0)
+    turn = Lease(owner=False, has=False, patience=5.0)
     turn.given()
     assert not turn.look(0.0, linked=0, denied=1, known=3, other=False), "most have to miss it, all the same"
     assert turn.look(0.1, linked=1, denied=2, known=3, other=False)
@@ -76,7 +76,7 @@ def test_a_node_that_stops_leaves_nothing_to_wait_for() -> None:
 
 
 def test_one_that_has_slept_is_not_sure_of_its_turn() -> None:
-    turn = Turn(owner=True, has=True, patience=5.0)
+    turn = Lease(owner=True, has=True, patience=5.0)
     turn.look(0.0, linked=2, denied=3, known=3, other=True)
     assert turn.sure(10.0)
     assert not turn.sure(10.1)
@@ -88,7 +88,7 @@ def test_one_that_has_slept_is_not_sure_of_its_turn() -> None:
 
 
 def test_a_mirror_that_has_slept_begins_to_wait_anew() -> None:
-    turn = Turn(owner=False, has=False, patience=5.0)
+    turn = Lease(owner=False, has=False, patience=5.0)
     turn.given()
     assert turn.look(0.0, linked=1, denied=2, known=3, other=False)
     assert turn.look(60.0, linked=1, denied=2, known=3, other=False), "what it heard of the others is old"
@@ -99,7 +99,7 @@ def test_a_mirror_that_has_slept_begins_to_wait_anew() -> None:
 
 def test_a_mirror_that_has_slept_while_it_waited_waits_anew() -> None:
     """Whoever missed the node before may see it since."""
-    turn = Turn(owner=False, has=False, patience=5.0)
+    turn = Lease(owner=False, has=False, patience=5.0)
     turn.look(0.0, linked=1, denied=2, known=3, other=False)
     turn.slept()
     assert not turn.look(60.0, linked=1, denied=2, known=3, other=False), "by what it heard before"
@@ -117,7 +117,7 @@ class Side:
 
     def __init__(self, me, other, *, owner):
         self.me, self.other = me, other
-        self.turn = Turn(owner=owner, has=owner, patience=5.0)
+        self.turn = Lease(owner=owner, has=owner, patience=5.0)
 
     def look(self, world):
         linked = world.seen(self.me)

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from busway.cluster.failover.quorum import Counting
+from busway.cluster.failover.quorum import Quorum
 
 
 def test_a_node_that_stops_counts_no_more_until_it_comes_back() -> None:
-    count = Counting("a", most=True)
+    count = Quorum("a", most=True)
     for guid in "bcde":
         count.came(guid, 1, anew=False)
     assert (count.here, len(count.nodes)) == (5, 5)
@@ -24,7 +24,7 @@ def test_a_node_that_stops_counts_no_more_until_it_comes_back() -> None:
 
 
 def test_the_smaller_part_does_not_grow_by_those_that_come() -> None:
-    count = Counting("a", most=False)
+    count = Quorum("a", most=False)
     for guid in "bc":
         count.came(guid, 1, anew=False)
     for guid in "bc":
@@ -40,7 +40,7 @@ def test_the_smaller_part_does_not_grow_by_those_that_come() -> None:
 
 def test_one_that_had_stopped_unheard_is_late() -> None:
     """The larger part has heard that it stops, and goes on without it."""
-    count = Counting("a", "abcd", most=False)
+    count = Quorum("a", "abcd", most=False)
     count.came("b", 2, anew=True)
     assert not count.enough
     count.came("c", 1, anew=False)
@@ -59,7 +59,7 @@ class World:
         self.chance = random.Random(seed)
         self.sides: dict[int, int] = dict.fromkeys(range(self.chance.randint(3, 6)), 0)
         self.incarnations = dict.fromkeys(self.sides, 1)
-        self.up: dict[int, dict[bool, Counting]] = {}
+        self.up: dict[int, dict[bool, Quorum]] = {}
         self.known: dict[int, set[str]] = {}
         self.left: set[int] = set()
         self.ready = False
@@ -74,7 +74,7 @@ class World:
         # Only the node with a mirror remembers whom it knew.
         known = self.known.get(one, set()) if one == 0 else set()
         self.incarnations[one] += 1
-        self.up[one] = {most: Counting(str(one), known, most=most) for most in (False, True)}
+        self.up[one] = {most: Quorum(str(one), known, most=most) for most in (False, True)}
         for other in self.linked(one):
             self.link(one, other)
 

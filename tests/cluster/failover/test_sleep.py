@@ -7,7 +7,7 @@ import signal
 import pytest
 
 import busway
-from busway.cluster.failover.sleep import Waking
+from busway.cluster.failover.sleep import SleepDetector
 from tests.support.mirror_processes import is_mirrored, make_mirrored
 
 
@@ -16,7 +16,7 @@ class Links:
 
     def __init__(self) -> None:
         self.pings: list[tuple[int, int]] = []
-        self.waking = Waking(lambda conn, token: self.pings.append((conn, token)))
+        self.waking = SleepDetector(lambda conn, token: self.pings.append((conn, token)))
 
     def look(self, now: float, clock: float | None = None) -> bool:
         return self.waking.look(now, now if clock is None else clock, [1, 2])

@@ -1,6 +1,6 @@
 """What lies in a copy of which nobody hands out is told, once."""
 
-from busway.cluster.failover.stalled import STARTED, Waiting
+from busway.cluster.failover.stalled import STARTED, StalledChannels
 
 
 class Heir:
@@ -15,7 +15,7 @@ class Heir:
 
 def test_what_is_known_only_after_a_write_is_told_all_the_same():
     heir, told = Heir(), []
-    waiting = Waiting(heir, lambda guid, text: told.append((guid, text)), 10.0)
+    waiting = StalledChannels(heir, lambda guid, text: told.append((guid, text)), 10.0)
     idle = {"a" * 32: STARTED}
     for now in (0.0, 9.0, 10.0, 11.0):
         waiting.look(now, idle)

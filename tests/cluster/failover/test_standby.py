@@ -99,8 +99,8 @@ async def test_what_was_done_at_the_mirror_is_done_when_the_node_is_back(three):
         for message in left:
             await message.ack()
         assert {message.broker for message in left} == {again.guid}
-    number = again._hub.streaming.streams["jobs"].number
-    assert [one["lag"] for one in again._hub.delivering.figures(number)] == [0]
+    number = again._hub.streams.by_name["jobs"].number
+    assert [one["lag"] for one in again._hub.channels.figures(number)] == [0]
 
     async def known():  # so it is not told again when the node comes next
         return again.guid not in turns(three.b)._heir.marks

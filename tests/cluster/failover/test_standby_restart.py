@@ -6,7 +6,7 @@ import pytest
 
 import busway
 from busway.cluster.failover.quorum import Witness, undisputed
-from busway.cluster.failover.standby_file import Marks
+from busway.cluster.failover.standby_file import StandbyFile
 from tests.support.mirrored import Mirrored
 from tests.support.net import eventually
 from tests.support.standby import Three, crash, hands_out, numbers, ready, stands_in, take, turns
@@ -180,14 +180,14 @@ def test_a_witness_forgets_a_mirror_when_the_node_is_back():
 def test_who_was_only_not_seen_for_long_counts_on(tmp_path):
     """It may be with the node; one that has said that it stops is not."""
     (tmp_path / "mirrors" / "n").mkdir(parents=True)
-    marks = Marks(tmp_path)
+    marks = StandbyFile(tmp_path)
     marks.begin("n", {"jobs": ["work"]}, {"m", "n", "x", "y"})
     marks.counts({"m", "n", "z"})
     marks.left("y")
-    again = Marks(tmp_path)
+    again = StandbyFile(tmp_path)
     assert again.nodes == {"m", "n", "x", "z"}
     assert (again.last, again.get("n").channels) == (["n"], {"jobs": ["work"]})
     again.back("n")
-    assert (again.last, "n" in Marks(tmp_path)) == ([], True)
+    assert (again.last, "n" in StandbyFile(tmp_path)) == ([], True)
     again.remove("n")
-    assert "n" not in Marks(tmp_path)
+    assert "n" not in StandbyFile(tmp_path)

@@ -1,6 +1,6 @@
 """Who waits until every linked node knows: the machine alone."""
 
-from busway.cluster.links.barrier import FIRST, Rounds
+from busway.cluster.links.barrier import FIRST, Barrier
 from busway.cluster.node import Node
 
 NODE = Node("0" * 32, 1, "test")
@@ -10,7 +10,7 @@ class Bench:
     def __init__(self, *links):
         self.pings = []
         self.done = []
-        self.rounds = Rounds(lambda conn, token: self.pings.append((conn, token)))
+        self.rounds = Barrier(lambda conn, token: self.pings.append((conn, token)))
         for conn in links:
             self.rounds.opened(conn, NODE)
 

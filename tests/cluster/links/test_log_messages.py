@@ -62,7 +62,7 @@ async def test_whose_part_of_a_stream_has_no_mirror(nodes: Mirrored, caplog):
     bus = await nodes.client(a, learn=False)
     for name in ("jobs", "logs"):
         await bus.create_stream(name, [name], safety="mirrored")
-    await until(lambda: all("logs" in one._hub.streaming.streams for one in (b, c)))
+    await until(lambda: all("logs" in one._hub.streams.by_name for one in (b, c)))
     told = [one for one in warnings(caplog) if "nobody mirrors" in one]
     assert sorted(told) == [
         "b mirrors 'a', and nobody mirrors b: what is published here, as in stream 'jobs', is acknowledged without",

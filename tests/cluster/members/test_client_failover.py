@@ -78,7 +78,7 @@ async def test_a_server_that_was_lost_without_a_word_may_still_be_there_for_clie
         if session.node:
             session.abort()
     await until(lambda: b.guid not in links(a))
-    assert [one[0] for one in a._hub.directory.listing()] == ["node-0", "node-1"]
+    assert [one[0] for one in a._hub.server_list.listing()] == ["node-0", "node-1"]
     assert sorted(names(bus)) == ["node-0", "node-1"]
 
 
@@ -417,7 +417,7 @@ async def test_who_is_sent_elsewhere_is_told_that_it_may_have_missed_something(n
 async def test_who_was_told_something_else_at_its_welcome_is_told_again(nodes):
     """What is told to all is gathered for a moment; who came meanwhile knows more, and must hear if that was wrong."""
     a = await nodes.start()
-    directory = a._hub.directory
+    directory = a._hub.server_list
     listing = directory.listing
     directory.listing = lambda: [["node-0", *a.addresses], ["seen for a moment", "tcp://127.0.0.1:1"]]
     bus = await nodes.client(a)
@@ -431,7 +431,7 @@ async def test_a_node_that_does_not_listen_everywhere_yet_answers_its_first_clie
     said, start = [], Mesh.start
 
     def watched(self, addresses):
-        said.append((self.servers(), self.stats(), self._hub.directory.welcome()))
+        said.append((self.servers(), self.stats(), self._hub.server_list.welcome()))
         start(self, addresses)
 
     monkeypatch.setattr(Mesh, "start", watched)

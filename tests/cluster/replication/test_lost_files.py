@@ -7,7 +7,7 @@ import pytest
 
 from busway.broker.channels.state.progress import rebuild
 from busway.cli import doctor
-from busway.cluster.replication.replica_driver import Copying
+from busway.cluster.replication.replica_driver import ReplicaDriver
 from tests.support.cluster_streams import some
 from tests.support.mirrored import Mirrored, follows, mirroring, streams
 from tests.support.net import eventually
@@ -69,7 +69,7 @@ class Three(Nodes):
 
     def lags(self):
         number = streams(self.a)["jobs"].number
-        return {one["name"]: one["lag"] for one in self.a._hub.delivering.figures(number)}
+        return {one["name"]: one["lag"] for one in self.a._hub.channels.figures(number)}
 
     async def left(self, bus):
         """What is handed out of the channel, and nothing else."""
@@ -121,8 +121,8 @@ async def test_nothing_is_handed_out_before_the_mirror_has_told(nodes: Mirrored,
     three = await Three(nodes).begin()
     crash(three.a)
     three.lose("channels")
-    asked, tell = [], Copying._recalled
-    monkeypatch.setattr(Copying, "_recalled", lambda *question: asked.append(question))
+    asked, tell = [], ReplicaDriver._recalled
+    monkeypatch.setattr(ReplicaDriver, "_recalled", lambda *question: asked.append(question))
     three.a = await nodes.node("a")
     await hands_out(three.a)
 
@@ -284,7 +284,7 @@ async def test_what_is_missing_is_told_and_counted(nodes: Mirrored, caplog):
     (finding,) = await doctor._damage(bus)
     assert finding.state == "warn"
     assert "default (1), one (1), three (1), two (1)" in finding.text
-    assert [one["lag"] for one in a._hub.delivering.figures(streams(a)["two"].number)] == [0]
+    assert [one["lag"] for one in a._hub.channels.figures(streams(a)["two"].number)] == [0]
     await some(bus, "two/1", 5, 6)
     async with bus.channel("two", "work") as jobs:
         assert numbers([await jobs.recv(60)]) == [5]

@@ -10,8 +10,8 @@ from busway._core import Log, SimulatedFiles
 from busway.cluster.node import Stranger
 from busway.cluster.replication.compare import agrees, have, judge, mark, mark_at
 from busway.cluster.replication.messages import Ask, Gone, Got, Have, Offer, Tail, Trouble, pack, read
-from busway.cluster.replication.primary import WINDOW, Origin, Promise, furthest
-from busway.cluster.replication.replica import Mirror, wanted
+from busway.cluster.replication.primary import WINDOW, Primary, Promise, furthest
+from busway.cluster.replication.replica import Replica, wanted
 from busway.streams import StreamConfig
 from tests.support.mirror_machines import CONFIG, LIMITS, Pair, Shelf, add, content, copy_some, filled
 from tests.support.stored import row
@@ -343,19 +343,19 @@ class Life:
         self.resting = False
         self.now = 0.0
         self.promise = Promise(5.0, 0.0, hopeful=False)
-        self.origin = Origin(self.numbers)
-        self.mirror = Mirror(self.shelf)
+        self.origin = Primary(self.numbers)
+        self.mirror = Replica(self.shelf)
         self.there, self.back = deque(), deque()
         self.faults = dict.fromkeys(FAULTS, 0)
 
     def connect(self):
         self.up = True
-        self.origin = Origin(self.numbers)
+        self.origin = Primary(self.numbers)
         self.back.append(self.mirror.ask())
 
     def cut(self):
         self.up = False
-        self.origin = Origin(self.numbers)
+        self.origin = Primary(self.numbers)
         self.there.clear()
         self.back.clear()
 
@@ -441,12 +441,12 @@ class Life:
                 self.faults["mirror killed"] += 1
                 self.cut()
                 self.shelf.crash()
-                self.mirror = Mirror(self.shelf)
+                self.mirror = Replica(self.shelf)
             case 9 if not self.resting:  # else both would have lost something
                 self.faults["mirror without power"] += 1
                 self.cut()
                 self.shelf.crash(self.chance.randrange(1 << 30))
-                self.mirror = Mirror(self.shelf)
+                self.mirror = Replica(self.shelf)
             case 7:
                 self.older = self.files.survivor()
             case 8 if not self.up:

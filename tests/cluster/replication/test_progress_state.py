@@ -5,17 +5,17 @@ import asyncio
 import pytest
 
 from busway.cluster.config import Cluster
-from busway.cluster.failover.lease import SILENCE, Turn
-from busway.cluster.replication.progress_state import Hearing
+from busway.cluster.failover.lease import SILENCE, Lease
+from busway.cluster.replication.progress_state import ProgressState
 from busway.errors import StoreFailed
 
 PATIENCE = 2.0
-LONG = Hearing(PATIENCE).wait
+LONG = ProgressState(PATIENCE).wait
 
 
 @pytest.fixture
 async def hearing():
-    return Hearing(PATIENCE)
+    return ProgressState(PATIENCE)
 
 
 def note(hearing, serial, now=0.0):
@@ -102,7 +102,7 @@ async def test_what_waits_is_refused_when_somebody_else_hands_out(hearing):
 async def test_at_the_deadline_it_is_over(since):
     """Also where the sum and the difference of the same times differ in their last bit; else it is due again and again."""
     for patience in (0.1, 0.7, 2.0, 3.3):
-        hearing = Hearing(patience)
+        hearing = ProgressState(patience)
         hearing.heard("m", 1, all_=True)
         waits = note(hearing, 2, since)
         hearing.expire(hearing.deadline())
@@ -118,10 +118,10 @@ async def test_at_the_deadline_it_is_over(since):
 async def test_nobody_is_given_up_who_may_still_take_over(takeover):
     """Whatever is acknowledged when a link is cut: the node rests, or its mirror knows that it has missed something, before it is answered."""
     patience = Cluster(takeover=takeover).patience
-    hearing, noticed = Hearing(patience), SILENCE + 1.0
+    hearing, noticed = ProgressState(patience), SILENCE + 1.0
     hearing.heard("m", 1, all_=True)
     note(hearing, 2, 0.0)
-    node = Turn(owner=True, has=True, patience=patience)
+    node = Lease(owner=True, has=True, patience=patience)
     node.look(0.0, linked=2, denied=1, known=3, other=True)
     node.look(noticed, linked=0, denied=1, known=3, other=False)
     assert node.deadline() < hearing.deadline()

@@ -6,7 +6,7 @@ import pytest
 
 from busway._core import Log, SimulatedFiles
 from busway.cluster.replication.messages import Have
-from busway.cluster.replication.primary import Mending, shared
+from busway.cluster.replication.primary import Repair, shared
 from tests.support.mirror_machines import LIMITS, Pair, add, content, copy_some, filled
 from tests.support.mirrored import follows, mirroring, payloads, streams
 from tests.support.net import eventually, until
@@ -76,7 +76,7 @@ class Whole:
 
 def test_holes_are_asked_for_one_after_the_other_and_piece_by_piece():
     log = Whole(2, 3, 0, 1)
-    mending = Mending(log, [(20, 30), (5, 10), (40, 41)], trusted=True)
+    mending = Repair(log, [(20, 30), (5, 10), (40, 41)], trusted=True)
     assert (mending.wanted, mending.witness) == (5, None)
     mending.heard(b"2 of 5")
     assert mending.wanted == 7
@@ -90,17 +90,17 @@ def test_holes_are_asked_for_one_after_the_other_and_piece_by_piece():
 
 
 def test_what_the_mirror_does_not_have_is_asked_for_once():
-    mending = Mending(Whole(), [(5, 10)], trusted=True)
+    mending = Repair(Whole(), [(5, 10)], trusted=True)
     mending.heard(b"")
     assert not mending
 
 
 def test_without_another_sign_the_record_before_has_to_be_the_same():
-    mending = Mending(Whole(5), [(5, 10)], trusted=False)
+    mending = Repair(Whole(5), [(5, 10)], trusted=False)
     assert (mending.wanted, mending.witness) == (4, 4)
     mending.trust()
     assert (mending.wanted, mending.witness) == (5, None)
-    assert Mending(Whole(), [(0, 3)], trusted=False).witness is None, "there is nothing before"
+    assert Repair(Whole(), [(0, 3)], trusted=False).witness is None, "there is nothing before"
 
 
 def test_only_what_the_copy_may_have_is_asked_for():

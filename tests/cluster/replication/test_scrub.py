@@ -7,8 +7,8 @@ import msgspec
 
 from busway.cluster.replication.compare import have
 from busway.cluster.replication.messages import Ask
-from busway.cluster.replication.replica import Mirror
-from busway.cluster.replication.scrub import Auditing
+from busway.cluster.replication.replica import Replica
+from busway.cluster.replication.scrub import Scrub
 from tests.support import mirrored
 from tests.support.mirror_machines import Pair, add, content, filled
 from tests.support.mirrored import follows, mirroring, streams
@@ -70,13 +70,13 @@ async def test_a_hole_that_is_found_when_the_copy_has_gone_on(nodes, tmp_path, m
     a, b = await stored(nodes)
     await b.stop()
     tear(buckets(tmp_path, a)[0])
-    look, linked = Auditing._look, asyncio.Event()
+    look, linked = Scrub._look, asyncio.Event()
 
     async def later(self, copy):
         await linked.wait()
         await look(self, copy)
 
-    monkeypatch.setattr(Auditing, "_look", later)
+    monkeypatch.setattr(Scrub, "_look", later)
     b = await nodes.node("b", mirror_of="a")
     await follows(a, b)
     assert not any("has holes" in one for one in caplog.messages)
@@ -140,7 +140,7 @@ def test_a_copy_that_goes_on_after_a_power_cut_misses_nothing():
         pair.run()
         pair.shelf.crash(seed)
         add(pair.log, 10)
-        pair.mirror = Mirror(pair.shelf)
+        pair.mirror = Replica(pair.shelf)
         seen = pair.mirror.ask().have["s"]
         blind = msgspec.structs.replace(seen, holes=())  # as if only the newest bucket was read
         went_on += pair.answer(Ask({"s": blind}, all=True)).how == "on"

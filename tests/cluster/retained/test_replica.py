@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from busway.broker.flags import PIN, POST
-from busway.broker.retained.store import Kept, body_of
+from busway.broker.retained.store import RetainedMessage, body_of
 from busway.cluster.node import Stranger
-from busway.cluster.retained.replica import All, Drop, Keepsakes, Put, Word, pack, put, read, sum_of, version
+from busway.cluster.retained.replica import All, Drop, Put, RetainedReplica, Word, pack, put, read, sum_of, version
 from tests.support.cluster import Cluster
 from tests.support.net import eventually
 
@@ -21,10 +21,10 @@ class Node:
     def __init__(self, guid: str, grace: float = 10.0) -> None:
         self.guid = guid
         self.box: dict = {}
-        self.words = Keepsakes(grace)
+        self.words = RetainedReplica(grace)
 
     def put(self, session: int, name: str, topic: str, time: int, number: int, flags: int) -> list[Word]:
-        new = Kept(1, session, name, flags, topic, body_of(time, number, b"", b"x"))
+        new = RetainedMessage(1, session, name, flags, topic, body_of(time, number, b"", b"x"))
         old = self.box.get(new.key)
         if old is not None and version(old) > version(new):
             return []
@@ -236,14 +236,14 @@ def test_what_a_node_tells_late_takes_no_post_from_another():
 async def test_who_lacks_a_pin_gets_it_when_the_other_only_says_its_sum(cluster: Cluster):
     """A node that died while it told the others of a pin has told this one and not that one."""
     a, b = await cluster.several(2)
-    lone = Kept(1, 7, "feed", PIN, "config/x", body_of(1_700, 1, b"", b"only here"))
+    lone = RetainedMessage(1, 7, "feed", PIN, "config/x", body_of(1_700, 1, b"", b"only here"))
     lone.dress({})
-    a._hub.keeping.put_far(lone)
-    a._hub.nodes._keeping._tell_all(sum_of(a._hub.keeping.box))
+    a._hub.retained.put_far(lone)
+    a._hub.nodes._keeping._tell_all(sum_of(a._hub.retained.box))
     a._hub.flush()
 
     async def known():
-        return lone.key in b._hub.keeping.box
+        return lone.key in b._hub.retained.box
 
     await eventually(known)
 

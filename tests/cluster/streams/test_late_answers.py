@@ -8,8 +8,8 @@ import pytest
 from busway.cluster.node import Node, Stranger
 from busway.cluster.protocol import FETCHED, LOCATED, PARTS, SURVEYED
 from busway.cluster.streams.messages import Fetched, Located, Part, Parts
-from busway.cluster.streams.remote import FarParts
-from busway.cluster.streams.survey import Surveying
+from busway.cluster.streams.remote import RemoteStreams
+from busway.cluster.streams.survey import Survey
 from tests.support.cluster_streams import some, take
 from tests.support.mirrored import Mirrored, follows
 
@@ -45,7 +45,7 @@ def parts(engine):
     pulse = SimpleNamespace(arm=lambda: None)
     replaying = SimpleNamespace(found_far=lambda part: None)
     loop = SimpleNamespace(time=lambda: 0.0)
-    parts = FarParts(SimpleNamespace(guid="f" * 32, engine=engine, pulse=pulse, replaying=replaying, loop=loop))
+    parts = RemoteStreams(SimpleNamespace(guid="f" * 32, engine=engine, pulse=pulse, replaying=replaying, loop=loop))
     parts.opened(7, Node(OTHER, 1, "test"))
     parts.opened(8, Node(THIRD, 1, "test"))
     tell(parts, 7)
@@ -104,7 +104,7 @@ def test_an_answer_that_was_never_asked_for_is_refused(parts):
 
 def test_a_survey_that_nobody_has_made_has_no_answer():
     with pytest.raises(Stranger, match="nobody has asked for"):
-        Surveying(SimpleNamespace(), dict).heard(7, SURVEYED, 1, b"")
+        Survey(SimpleNamespace(), dict).heard(7, SURVEYED, 1, b"")
 
 
 async def test_nodes_stay_linked_when_a_stream_is_removed_that_somebody_reads(nodes: Mirrored):

@@ -48,7 +48,7 @@ def begun(bus, count, topic="t"):
 
 
 def stored(*servers):
-    return [server._hub.streaming.streams["default"].log.next for server in servers]
+    return [server._hub.streams.by_name["default"].log.next for server in servers]
 
 
 async def test_what_the_other_node_has_stored_keeps_its_place(cluster: Cluster):
@@ -205,7 +205,7 @@ async def test_an_answer_waits_until_what_is_stored_is_safe(cluster: Cluster):
     """A promise that its own node did not make yet is made by nobody else."""
     a, b = await cluster.several(2)
     bus = await cluster.client(a, timeout=60.0)
-    stream = a._hub.streaming.streams["default"]
+    stream = a._hub.streams.by_name["default"]
     stream.log.confirm(2)  # the rest waits, as for a mirror
     with deaf(bus) as connection:
         answers = begun(bus, 3)

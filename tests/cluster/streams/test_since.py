@@ -180,7 +180,7 @@ async def test_what_becomes_safe_while_it_is_read_comes_once(cluster: Cluster):
     a, b = await cluster.several(2)
     publisher, reader = await cluster.client(a), await cluster.client(b)
     await some(publisher, "log/a", 0, 3)
-    stream = a._hub.streaming.streams["default"]
+    stream = a._hub.streams.by_name["default"]
     read = stream.read
 
     def late(*given):

@@ -32,9 +32,7 @@ async def seated(jobs, servers):
 
     async def known():
         return all(
-            any(
-                one["consumers"] for one in server._hub.delivering.figures(server._hub.streaming.streams["jobs"].number)
-            )
+            any(one["consumers"] for one in server._hub.channels.figures(server._hub.streams.by_name["jobs"].number))
             for server in servers
         )
 

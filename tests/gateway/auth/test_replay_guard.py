@@ -2,18 +2,18 @@
 
 from hypothesis import given, strategies as st
 
-from busway.gateway.auth.replay_guard import Replays
+from busway.gateway.auth.replay_guard import ReplayGuard
 
 
 def test_a_request_is_new_once():
-    replays = Replays(10)
+    replays = ReplayGuard(10)
     assert replays.look(b"a", 100, 100) == "new"
     assert replays.look(b"a", 100, 105) == "again"
     assert replays.look(b"b", 100, 105) == "new"
 
 
 def test_requests_out_of_the_window_are_late_and_not_remembered():
-    replays = Replays(10)
+    replays = ReplayGuard(10)
     assert replays.look(b"a", 89, 100) == "late"
     assert replays.look(b"b", 111, 100) == "late"
     assert replays.look(b"c", float("nan"), 100) == "late"
@@ -23,14 +23,14 @@ def test_requests_out_of_the_window_are_late_and_not_remembered():
 
 
 def test_what_is_out_of_the_window_is_forgotten():
-    replays = Replays(10)
+    replays = ReplayGuard(10)
     for number in range(50):
         assert replays.look(bytes([number]), 100 + number, 100 + number) == "new"
     assert len(replays) == 11
 
 
 def test_without_room_the_window_becomes_shorter():
-    replays = Replays(10, most=3)
+    replays = ReplayGuard(10, most=3)
     for number in range(5):
         assert replays.look(bytes([number]), 100 + number, 104) == "new"
     assert len(replays) == 3
@@ -45,7 +45,7 @@ def test_without_room_the_window_becomes_shorter():
     st.integers(1, 4),
 )
 def test_nothing_is_new_twice_whatever_the_clock_does(requests, most):
-    replays, now, taken = Replays(3, most=most), 100, set()
+    replays, now, taken = ReplayGuard(3, most=most), 100, set()
     for number, off, passed in requests:
         now += passed
         request = (number, now + off)

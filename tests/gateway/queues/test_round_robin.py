@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as given_, strategies as st
 
 from busway.gateway.queues import filters, names
-from busway.gateway.queues.round_robin import BATCH, Ring, Subscriber
+from busway.gateway.queues.round_robin import BATCH, RoundRobin, Subscriber
 from busway.streams import is_name
 
 
@@ -20,7 +20,7 @@ def subscriber(credit=None, text=None):
 
 @given_(st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 40))
 def test_turns_are_even_and_credit_is_kept(given, count):
-    ring, members = Ring(), [subscriber(credit) for credit in given]
+    ring, members = RoundRobin(), [subscriber(credit) for credit in given]
     for one in members:
         ring.add(one)
     got = {id(one): 0 for one in members}
@@ -44,7 +44,7 @@ def test_turns_are_even_and_credit_is_kept(given, count):
 
 @given_(st.lists(st.sampled_from(["add", "leave", "next"]), max_size=40))
 def test_who_leaves_disturbs_no_turn(steps):
-    ring, there = Ring(), []
+    ring, there = RoundRobin(), []
     for step in steps:
         if step == "add":
             there.append(subscriber())
@@ -58,7 +58,7 @@ def test_who_leaves_disturbs_no_turn(steps):
 
 
 def test_who_is_full_is_left_out():
-    ring, one, two = Ring(), subscriber(), subscriber(text="a")
+    ring, one, two = RoundRobin(), subscriber(), subscriber(text="a")
     ring.add(one)
     ring.add(two)
     assert ring.filtered
@@ -120,7 +120,7 @@ def test_names_of_streams_differ(one, two):
 
 @given_(st.lists(st.booleans(), min_size=1, max_size=6), st.lists(st.integers(0, 20), min_size=1, max_size=5))
 def test_many_are_dealt_as_one_by_one(full, counts):
-    dealt, chosen = Ring(), Ring()
+    dealt, chosen = RoundRobin(), RoundRobin()
     for one in full:
         for ring in (dealt, chosen):
             ring.add(subscriber())
@@ -135,7 +135,7 @@ def test_many_are_dealt_as_one_by_one(full, counts):
 
 
 def test_who_has_credit_or_a_filter_is_chosen_each_time():
-    ring = Ring()
+    ring = RoundRobin()
     ring.add(subscriber())
     assert len(ring.deal(3)) == 3
     ring.add(subscriber(credit=2))

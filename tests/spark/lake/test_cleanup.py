@@ -11,7 +11,7 @@ from busway.spark.lake.table_log.cleanup import Left, left, tidy
 from busway.spark.lake.table_log.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.table_log.folder import Lake
 from busway.spark.options import COLUMNS
-from busway.spark.ranges import Held
+from busway.spark.ranges import Available
 from tests.support.spark.rows import row
 
 FOLDER = "stream=s/date=2026-01-31"
@@ -43,23 +43,23 @@ def archived(lake: Lake, end: int = 100) -> Snapshot:
 @pytest.mark.parametrize(
     ("offsets", "brokers", "held", "spare"),
     [
-        (range(100, 150), "b", [Held("b", "s", 0, 150)], True),
-        (range(100, 150), "b", [Held("b", "s", 100, 200)], True),
-        (range(100, 150), "b", [Held("b", "s", 101, 200)], False),
-        (range(100, 150), "b", [Held("b", "s", 0, 149)], False),  # the stream has lost its end
-        (range(100, 150), "b", [Held("b", "t", 0, 150), Held("c", "s", 0, 150)], False),
-        (range(100, 150), "b", [Held("b", "t", 0, 150)], False),
+        (range(100, 150), "b", [Available("b", "s", 0, 150)], True),
+        (range(100, 150), "b", [Available("b", "s", 100, 200)], True),
+        (range(100, 150), "b", [Available("b", "s", 101, 200)], False),
+        (range(100, 150), "b", [Available("b", "s", 0, 149)], False),  # the stream has lost its end
+        (range(100, 150), "b", [Available("b", "t", 0, 150), Available("c", "s", 0, 150)], False),
+        (range(100, 150), "b", [Available("b", "t", 0, 150)], False),
         (range(100, 150), "b", [], False),
         (range(20, 50), "b", [], True),  # of a compaction
         (range(20, 101), "b", [], False),
-        (range(100, 150), "bc", [Held("b", "s", 0, 150), Held("c", "s", 0, 150)], True),
-        (range(100, 150), "bc", [Held("b", "s", 0, 150), Held("c", "s", 101, 150)], False),
-        (range(100, 150), "f", [Held("b", "s", 0, 150)], True),  # of another broker, by way of this one
-        (range(100, 150), "f", [Held("b", "s", 120, 150)], False),
+        (range(100, 150), "bc", [Available("b", "s", 0, 150), Available("c", "s", 0, 150)], True),
+        (range(100, 150), "bc", [Available("b", "s", 0, 150), Available("c", "s", 101, 150)], False),
+        (range(100, 150), "f", [Available("b", "s", 0, 150)], True),  # of another broker, by way of this one
+        (range(100, 150), "f", [Available("b", "s", 120, 150)], False),
     ],
 )
 def test_whether_a_file_may_be_the_only_copy(
-    tmp_path: Path, offsets: range, brokers: str, held: list[Held], spare: bool
+    tmp_path: Path, offsets: range, brokers: str, held: list[Available], spare: bool
 ) -> None:
     lake = Lake(str(tmp_path))
     snapshot = archived(lake)

@@ -6,7 +6,7 @@ from busway.spark.endpoints import gone
 from busway.spark.lake import continuity
 from busway.spark.lake.plan import advised, judged, plan
 from busway.spark.lake.table_log.commits import Commit, Covered, File, Snapshot, decode, encode
-from busway.spark.ranges import Held, Range
+from busway.spark.ranges import Available, Range
 from busway.spark.source import history
 
 AGAIN = 1 << 40
@@ -20,7 +20,7 @@ def archived(*ranges: Covered) -> Snapshot:
 
 def test_a_stream_that_has_lost_some_keeps_no_other_from_being_archived() -> None:
     snapshot = archived(Covered("b", "s", 0, 10), Covered("b", "t", 0, 10))
-    held = [Held("b", "s", 30, 40), Held("b", "t", 5, 40), Held("b", "new", 7, 9)]
+    held = [Available("b", "s", 30, 40), Available("b", "t", 5, 40), Available("b", "new", 7, 9)]
     found = plan(snapshot, held, 1000, fail=True)
     assert found.covered == (Covered("b", "new", 7, 9), Covered("b", "t", 10, 40))
     (text,) = found.lost
@@ -51,7 +51,7 @@ def test_the_source_has_other_advice() -> None:
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_stream_in_memory_that_began_anew_has_lost_nothing_that_is_known(fail: bool) -> None:
     snapshot = archived(Covered("b", "m", 0, 50, lost=3))
-    found = plan(snapshot, [Held("b", "m", AGAIN, AGAIN + 7)], 1000, fail=fail)
+    found = plan(snapshot, [Available("b", "m", AGAIN, AGAIN + 7)], 1000, fail=fail)
     (covered,) = found.covered
     assert covered == Covered("b", "m", 50, AGAIN + 7, jumped=AGAIN - 50)
     assert covered.start == AGAIN
@@ -62,11 +62,11 @@ def test_a_stream_in_memory_that_began_anew_has_lost_nothing_that_is_known(fail:
     )
     snapshot.apply(Commit(number=2, time=0.0, kind="archive", ranges=(covered,)))
     assert snapshot.covered["b", "m"] == Covered("b", "m", 0, AGAIN + 7, lost=3, jumped=AGAIN - 50)
-    assert plan(snapshot, [Held("b", "m", AGAIN + 2, AGAIN + 9)], 1000, fail=True).told == ()
+    assert plan(snapshot, [Available("b", "m", AGAIN + 2, AGAIN + 9)], 1000, fail=True).told == ()
 
 
 def test_what_it_has_lost_since_then_counts() -> None:
-    snapshot, held = archived(Covered("b", "m", 0, 50)), [Held("b", "m", AGAIN + 4, AGAIN + 7)]
+    snapshot, held = archived(Covered("b", "m", 0, 50)), [Available("b", "m", AGAIN + 4, AGAIN + 7)]
     assert "4 messages of the stream 'm'" in plan(snapshot, held, 1000, fail=True).lost[0]
     (covered,) = plan(snapshot, held, 1000, fail=False).covered
     assert (covered.lost, covered.jumped, covered.start) == (4, AGAIN - 50, AGAIN + 4)
@@ -81,8 +81,8 @@ def test_how_far_a_stream_jumped(end: int, first: int, jump: int) -> None:
 
 
 def test_a_table_goes_on_behind_the_jump() -> None:
-    assert history._begin(archived(Covered("b", "m", 0, 50)), Held("b", "m", AGAIN, AGAIN + 7)) == AGAIN
-    assert history._begin(archived(Covered("b", "m", 0, 50)), Held("b", "m", 60, 70)) == 50
+    assert history._begin(archived(Covered("b", "m", 0, 50)), Available("b", "m", AGAIN, AGAIN + 7)) == AGAIN
+    assert history._begin(archived(Covered("b", "m", 0, 50)), Available("b", "m", 60, 70)) == 50
 
 
 def test_a_file_is_left_out_only_if_no_broker_may_have_something_in_it() -> None:

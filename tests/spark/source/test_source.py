@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from busway.message import Message
 from busway.spark.columns import arrow_schema
-from busway.spark.endpoints import DataLoss, Places
+from busway.spark.endpoints import DataLoss, Endpoints
 from busway.spark.options import COLUMNS, reading
 from busway.spark.source import plan
 from busway.topic import matches
@@ -67,7 +67,7 @@ def expected(message: Message, stream: str) -> dict[str, Any]:
 def read_all(given: dict[str, str]) -> list[dict[str, Any]]:
     """As Spark would, without it."""
     options = reading(given)
-    with Places(options) as places:
+    with Endpoints(options) as places:
         parts = plan.batch(options, places)
         names = places.names
     rows: list[dict[str, Any]] = []
@@ -244,7 +244,7 @@ def test_what_is_gone_is_an_error_or_is_skipped(bus: Served, kind: str, caplog: 
     assert "are gone" in caplog.text
     # Between the planning and the reading.
     given = reading(options)
-    with Places(given) as places:
+    with Endpoints(given) as places:
         parts = plan.batch(given, places)
         now = bus.forget(name, 20)
         assert now > first

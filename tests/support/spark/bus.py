@@ -26,7 +26,7 @@ class Served:
     def stream(self, name: str, *topics: str, bucket: int = 4096, **settings: Any) -> sync.Stream:
         """A stream with buckets of so many bytes."""
         made = self.bus.create_stream(name, topics or [f"{name}/**"], **{"max_age": None, **settings})
-        self.server._inner._hub.streaming.get(name).log.set(bucket_bytes=bucket)
+        self.server._inner._hub.streams.get(name).log.set(bucket_bytes=bucket)
         return made
 
     def forget(self, name: str, count: int) -> int:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from busway.client.durable.publisher import Unstored
+from busway.client.durable.publisher import DurablePublisher
 from busway.testing.simulation.__main__ import main
 from busway.testing.simulation.runs.many import simulate_many
 
@@ -29,7 +29,7 @@ def test_seeds_that_pass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_a_seed_that_fails_says_how_it_is_run_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Unstored, "restore", lambda self: None)
+    monkeypatch.setattr(DurablePublisher, "restore", lambda self: None)
     options = ["--nodes", "1-1", "--steps", "30", "--faults", "8", "--kind", "reset"]
     assert run(monkeypatch, "12", "--processes", "1", *options) == 1
     told = capsys.readouterr().out

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from busway.testing.simulation.kit.transport import End
+from busway.testing.simulation.kit.transport import SimulatedTransport
 from busway.testing.simulation.kit.world import World
 from busway.transport import dial, listen, parse
 
@@ -24,7 +24,7 @@ class Peer(asyncio.BufferedProtocol):
         self._buffer = bytearray(65536)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, End)
+        assert isinstance(transport, SimulatedTransport)
         self.end = transport
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -73,7 +73,7 @@ class Scene:
         await asyncio.sleep(1.0)
         assert self.failed is None
 
-    def write(self, end: End, data: bytes) -> None:
+    def write(self, end: SimulatedTransport, data: bytes) -> None:
         self.world.loop.enter(end.process, end.write, data)
 
 

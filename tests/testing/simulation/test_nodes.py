@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import busway
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import Join
-from busway.broker.channels.manager import Delivering
+from busway.broker.channels.manager import Channels
 from busway.errors import Code
 from busway.testing.simulation.checker.final_read_cluster import strangers
-from busway.testing.simulation.kit.transport import End
+from busway.testing.simulation.kit.transport import SimulatedTransport
 from busway.testing.simulation.kit.world import Node, World
 
 SETTINGS = busway.Settings(heartbeat=1.0, grace=8.0, drain=1.0)
@@ -67,8 +67,12 @@ def clean(world: World) -> None:
     assert world.loop.failures == []
 
 
-@pytest.mark.parametrize("how", [End.reset, lambda end: end.peer.fall(), End.fall], ids=["reset", "unheard", "unseen"])
-def test_a_post_goes_with_its_client_to_another_node(world: World, how: Callable[[End], None]) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [SimulatedTransport.reset, lambda end: end.peer.fall(), SimulatedTransport.fall],
+    ids=["reset", "unheard", "unseen"],
+)
+def test_a_post_goes_with_its_client_to_another_node(world: World, how: Callable[[SimulatedTransport], None]) -> None:
     """The first node sees sooner or later that the client is gone from there, and withdraws nothing."""
     stopping = asyncio.Event()
     there: list[str] = []
@@ -137,12 +141,16 @@ async def answer(bus: busway.Bus) -> str:
 
 
 LOST = pytest.mark.parametrize(
-    "how", [End.reset, lambda end: end.peer.fall(), End.fall], ids=["reset", "unheard", "unseen"]
+    "how",
+    [SimulatedTransport.reset, lambda end: end.peer.fall(), SimulatedTransport.fall],
+    ids=["reset", "unheard", "unseen"],
 )
 
 
 @LOST
-def test_an_exclusive_service_goes_with_its_client_to_another_node(world: World, how: Callable[[End], None]) -> None:
+def test_an_exclusive_service_goes_with_its_client_to_another_node(
+    world: World, how: Callable[[SimulatedTransport], None]
+) -> None:
     """The first node may believe for a while that the client still serves there; it waits for that, and loses nothing."""
     stopping, serves = asyncio.Event(), asyncio.Event()
     told: list[str] = []
@@ -382,15 +390,15 @@ def test_a_channel_that_can_not_be_taken_back_now_is_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got, over, ready = list[str](), asyncio.Event(), asyncio.Event()
-    joined, refused = Delivering._joined, list[float]()
+    joined, refused = Channels._joined, list[float]()
 
-    async def refuse(self: Delivering, join: Join) -> Handing:
+    async def refuse(self: Channels, join: Join) -> ChannelDriver:
         if ready.is_set() and len(refused) < 3:
             refused.append(world.loop.time())
             raise busway.StoreFailed("its mirror may stand in for it", code=Code.STORE_FAILED)
         return await joined(self, join)
 
-    monkeypatch.setattr(Delivering, "_joined", refuse)
+    monkeypatch.setattr(Channels, "_joined", refuse)
 
     async def consume() -> None:
         async with busway.connect("sim://b1:7420", reconnect=(0.1,)) as bus:

@@ -15,24 +15,24 @@ import pytest
 
 import busway
 from busway.broker.channels.journal import Journal
-from busway.broker.clock import Pulse
-from busway.broker.retained.driver import Keeping
+from busway.broker.clock import Clock
+from busway.broker.retained.driver import RetainedDriver
 from busway.broker.session import Session
 from busway.client.channels.channel import Channel
 from busway.client.connection.connection import Connection
-from busway.client.connection.registration import Part
-from busway.client.durable.publisher import Unstored
-from busway.client.reclaim import Regaining
+from busway.client.connection.registration import Registration
+from busway.client.durable.publisher import DurablePublisher
+from busway.client.reclaim import Reclaim
 from busway.client.subscriptions.subscription import Subscription
-from busway.cluster.failover.standby import Heir
-from busway.cluster.members.dialer import Dialling
+from busway.cluster.failover.standby import Standby
+from busway.cluster.members.dialer import Dialer
 from busway.cluster.members.membership import Membership
 from busway.cluster.mesh import Mesh
 from busway.cluster.replication.messages import Word
-from busway.cluster.replication.primary import Origin, Sending
-from busway.cluster.retained.replica import Keepsakes
-from busway.cluster.streams.provider import Lending
-from busway.cluster.streams.remote import FarParts
+from busway.cluster.replication.primary import Primary, Sending
+from busway.cluster.retained.replica import RetainedReplica
+from busway.cluster.streams.provider import StreamProvider
+from busway.cluster.streams.remote import RemoteStreams
 from busway.common import environment
 from busway.errors import BusError
 from busway.testing import Report, simulate
@@ -132,7 +132,7 @@ def lie(self: Disk, *, power: bool, honest: Any = Disk.died) -> None:
     honest(self, power=True)
 
 
-def forgive(self: Keepsakes, now: float) -> list[Any]:
+def forgive(self: RetainedReplica, now: float) -> list[Any]:
     """The posts of a node that is gone are not withdrawn."""
     self._gone.clear()
     return []
@@ -140,13 +140,13 @@ def forgive(self: Keepsakes, now: float) -> list[Any]:
 
 BROKEN: dict[str, tuple[Any, str, Any, list[str], str]] = {
     "durable publishes are not sent again": (
-        Unstored,
+        DurablePublisher,
         "_send_again",
         nothing,
         ["reset", "broker killed"],
         "are not done",
     ),
-    "posts outlive their clients": (Keeping, "lost", nothing, ["client killed"], "is still there"),
+    "posts outlive their clients": (RetainedDriver, "lost", nothing, ["client killed"], "is still there"),
     "a channel forgets what is done": (Journal, "append", nothing, ["broker killed"], "had acknowledged it"),
     "what is stored is lost": (Disk, "died", lie, ["broker killed"], "acknowledged and lost"),
     "what was read is read again": (Subscription, "_again", lambda self: self._since, ["reset"], "too many"),
@@ -206,7 +206,7 @@ async def relay(url: str) -> None:
                     await bus.publish(message.topic, message.payload)
 
 
-def give_up(self: Regaining, connection: Any, part: Part, error: BusError) -> None:
+def give_up(self: Reclaim, connection: Any, part: Registration, error: BusError) -> None:
     """A service that is taken elsewhere is given up at once, even if it is taken by the client's own last connection."""
     self._give_up(part, error)
 
@@ -223,34 +223,34 @@ class Trusting:
         return nothing if name == "far_behind" else getattr(self._real, name)
 
 
-def trust(self: FarParts, hub: Any, honest: Any = FarParts.__init__) -> None:
+def trust(self: RemoteStreams, hub: Any, honest: Any = RemoteStreams.__init__) -> None:
     """Who reads what is stored at another node does not look what came while there was no link."""
     honest(self, Trusting(hub))
 
 
 AMONG_NODES: dict[str, tuple[Any, str, Any, list[str], str]] = {
-    "a lost link is not made anew": (Dialling, "lost", nothing, ["link reset"], "has no link to"),
+    "a lost link is not made anew": (Dialer, "lost", nothing, ["link reset"], "has no link to"),
     "nodes believe nobody": (Membership, "heard", nothing, ["broker killed"], "has no link to"),
-    "a dead link is not noticed": (Pulse, "_on_beat", Pulse.start, ["link half-open"], "has no link to"),
+    "a dead link is not noticed": (Clock, "_on_beat", Clock.start, ["link half-open"], "has no link to"),
     "posts of a node that is gone stay": (
-        Keepsakes,
+        RetainedReplica,
         "expire",
         forgive,
         ["broker killed", "client killed"],
         "is still there",
     ),
-    "what is told after a loss is not told": (Keepsakes, "mine", lambda *_: iter(()), ["link reset"], "at b"),
-    "pins come back": (Keepsakes, "taken_back", nothing, ["broker killed"], "the pin at"),
+    "what is told after a loss is not told": (RetainedReplica, "mine", lambda *_: iter(()), ["link reset"], "at b"),
+    "pins come back": (RetainedReplica, "taken_back", nothing, ["broker killed"], "the pin at"),
     "what was passed on is passed on again": (Mesh, "start", pass_on, ["link reset"], "got messages so often"),
     "what was stored without a link is missed": (
-        FarParts,
+        RemoteStreams,
         "__init__",
         trust,
         ["link blocked", "split"],
         "unread stays",
     ),
     "a client does not wait for its service": (
-        Regaining,
+        Reclaim,
         "refused",
         give_up,
         ["half-open broker"],
@@ -259,18 +259,18 @@ AMONG_NODES: dict[str, tuple[Any, str, Any, list[str], str]] = {
 }
 
 
-def forget_end(self: Origin, sending: Sending, *, same: bool) -> Word | None:
+def forget_end(self: Primary, sending: Sending, *, same: bool) -> Word | None:
     """What a node has lost, and its mirror has, is not asked for: the node's word counts."""
     return self.offer(sending.config, sending.log, None)
 
 
-def take_for_sent(self: Origin) -> None:
+def take_for_sent(self: Primary) -> None:
     """Nothing is sent to the mirror, and what would have been is taken for something that it has."""
     for sending in self.streams.values():
         sending.sent = sending.have = sending.log.written
 
 
-def keep_back(self: Heir, guid: str, _conn: int, then: Callable[[], None]) -> None:
+def keep_back(self: Standby, guid: str, _conn: int, then: Callable[[], None]) -> None:
     """A node that is back does not hear what became of its channels."""
     self._release(guid)
     self.marks.back(guid)
@@ -279,28 +279,28 @@ def keep_back(self: Heir, guid: str, _conn: int, then: Callable[[], None]) -> No
 
 WITH_MIRRORS: dict[str, tuple[Any, str, Any, list[str], str]] = {
     "what is acknowledged is not at the mirror": (
-        Origin,
+        Primary,
         "part",
         take_for_sent,
         ["mirrored node lost"],
         "acknowledged and lost",
     ),
-    "a copy is told to nobody": (Lending, "copied", nothing, ["mirrored node lost"], "acknowledged and lost"),
+    "a copy is told to nobody": (StreamProvider, "copied", nothing, ["mirrored node lost"], "acknowledged and lost"),
     "a lost end stays lost": (
-        Origin,
+        Primary,
         "_checked",
         forget_end,
         ["mirrored node without power"],
         "acknowledged and lost",
     ),
     "what was done at a mirror is not given back": (
-        Heir,
+        Standby,
         "give_back",
         keep_back,
         ["mirror restarted while standing in"],
         "had acknowledged it",
     ),
-    "copies stay behind": (Origin, "part", nothing, ["link reset"], "of which 0 are the same"),
+    "copies stay behind": (Primary, "part", nothing, ["link reset"], "of which 0 are the same"),
 }
 
 

@@ -43,7 +43,7 @@ class Publisher:
 
 def kept(nodes: list[Node]) -> list[int]:
     """How many messages each node has stored itself."""
-    return [node.server._running().streaming.streams["orders"].log.next for node in nodes if node.server is not None]
+    return [node.server._running().streams.by_name["orders"].log.next for node in nodes if node.server is not None]
 
 
 def test_what_lay_in_front_of_a_node_that_slept_is_not_stored_there(world: World) -> None:

@@ -10,9 +10,9 @@ import msgspec
 
 from busway._core import Message
 from busway.broker.admin.streams import Service
-from busway.broker.admin.survey import Answer, own_figures, summed
+from busway.broker.admin.survey import NodeAnswer, own_figures, summed
 from busway.broker.channels.dead_letters.redrive import Letters, look, redrive as send_back
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import OneMessage, check_channel
 from busway.errors import Code, OutOfRange, Rejected, StoreFailed, from_code
 
@@ -44,7 +44,7 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/create`: a channel with these settings; one that is there gets them."""
     question = _question(message)
     name = check_channel(question.channel)
-    handing = await hub.delivering.declare(question.stream, name, _settings(question), question.start)
+    handing = await hub.channels.declare(question.stream, name, _settings(question), question.start)
     await _everywhere(hub, handing)
     return await _whole(hub, handing)
 
@@ -53,7 +53,7 @@ async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/update`: other settings; those that aren't named stay."""
     question = _question(message)
     handing = _found(hub, question)
-    await hub.delivering.configure(handing, _settings(question))
+    await hub.channels.configure(handing, _settings(question))
     await _everywhere(hub, handing)
     return await _whole(hub, handing)
 
@@ -65,7 +65,7 @@ async def seek(hub: "Hub", message: Message) -> dict[str, Any]:
     guid = _owner(hub, question.start)
     moved: dict[str, int] = {}
     if guid in {None, hub.guid}:
-        moved[hub.guid] = await hub.delivering.seek(handing, question.start)
+        moved[hub.guid] = await hub.channels.seek(handing, question.start)
     if guid == hub.guid:
         return {"offset": moved[guid], "parts": moved}
     others = [] if hub.nodes is None else await hub.nodes.seek(question.stream, handing.name, question.start, guid)
@@ -94,7 +94,7 @@ def _owner(hub: "Hub", start: tuple[str, Any]) -> str | None:
     return None
 
 
-def _raise_for(start: tuple[str, Any], guid: str, others: list[Answer]) -> NoReturn:
+def _raise_for(start: tuple[str, Any], guid: str, others: list[NodeAnswer]) -> NoReturn:
     """The one part that was to be moved was not."""
     if not others:
         raise OutOfRange(f"{start[0]}: the broker {guid}, whose place that is, is not known here")
@@ -118,7 +118,7 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
     question = msgspec.json.decode(message.payload, type=LettersQuestion)
     name, guid = check_channel(question.channel), question.broker or hub.guid
     if guid == hub.guid:
-        handing = hub.delivering.get(question.stream, name)
+        handing = hub.channels.get(question.stream, name)
         letters = list(question.letters)
         states = await (look(handing, letters) if what == "dead" else send_back(hub, handing, letters))
         return {"states": states}
@@ -137,12 +137,12 @@ async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/remove`: the channel as it was."""
     handing = _found(hub, _question(message))
     was = await _whole(hub, handing)
-    await hub.delivering.remove(handing)
+    await hub.channels.remove(handing)
     await _everywhere(hub, handing)
     return was
 
 
-async def _everywhere(hub: "Hub", handing: Handing) -> None:
+async def _everywhere(hub: "Hub", handing: ChannelDriver) -> None:
     """Wait for the other nodes, so that their consumers find it as it is."""
     if hub.nodes is not None:
         await hub.nodes.settled(f"{handing.stream.name}/{handing.name}")
@@ -160,11 +160,11 @@ def _question(message: Message) -> Question:
     return msgspec.json.decode(message.payload, type=Question)
 
 
-def _found(hub: "Hub", question: Question) -> Handing:
-    return hub.delivering.get(question.stream, check_channel(question.channel))
+def _found(hub: "Hub", question: Question) -> ChannelDriver:
+    return hub.channels.get(question.stream, check_channel(question.channel))
 
 
-async def _whole(hub: "Hub", handing: Handing) -> dict[str, Any]:
+async def _whole(hub: "Hub", handing: ChannelDriver) -> dict[str, Any]:
     """Settings and figures of one channel, and what each node has of it."""
     name = handing.name
     return next(one for one in await _wholes(hub, handing.stream.name, name) if one["name"] == name)
@@ -172,7 +172,7 @@ async def _whole(hub: "Hub", handing: Handing) -> dict[str, Any]:
 
 async def _wholes(hub: "Hub", stream: str, channel: str | None) -> list[dict[str, Any]]:
     """The same of all channels of a stream, without what each node has."""
-    found = hub.delivering.found(stream, channel)
+    found = hub.channels.found(stream, channel)
     here = [own_figures(hub, one) for one in found]
     if hub.nodes is None:
         return here

@@ -30,7 +30,7 @@ def are_meant(pattern: str) -> bool:
     return pattern.startswith((f"{CLUSTER}/", f"{DISK}/"))
 
 
-class Events:
+class ClusterEvents:
     """Those who want to know what happens to one hub."""
 
     def __init__(self, hub: "Hub") -> None:

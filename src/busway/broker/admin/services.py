@@ -13,7 +13,7 @@ from busway.broker.admin import channels, streams
 from busway.broker.admin.events import CLUSTER
 from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
-from busway.broker.retained.store import Kept
+from busway.broker.retained.store import RetainedMessage
 from busway.common import environment
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB
@@ -52,11 +52,11 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Answer one request, at once or when it is done."""
     _, conn, number, message = event
     if (later := _LATER.get(message.topic)) is not None:
-        hub.answering.begin(conn, number, message, later)
+        hub.admin.begin(conn, number, message, later)
         return
     if (own := _OWN.get(message.topic)) is not None:
         session = hub.sessions[conn].session
-        hub.answering.begin(conn, number, message, lambda hub, message: own(hub, message, session))
+        hub.admin.begin(conn, number, message, lambda hub, message: own(hub, message, session))
         return
     try:
         payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
@@ -73,7 +73,7 @@ def refusal(message: Message, error: BusError | msgspec.MsgspecError | Recursion
     return Code.HANDLER_ERROR, f"{message.topic}: {error}".encode()
 
 
-class Answering:
+class AdminServices:
     """Requests to the broker itself whose answers take more than a moment, such as those that wait for a disk."""
 
     def __init__(self, hub: "Hub") -> None:
@@ -128,11 +128,11 @@ def overview(hub: "Hub") -> dict[str, Any]:
         "servers": hub.settings.servers,
         "limits": limits(hub.settings),
         "stats": stats(hub),
-        "kept": hub.keeping.figures(),
-        "shared": hub.sharing.figures(),
+        "kept": hub.retained.figures(),
+        "shared": hub.services.figures(),
         "storage": "memory" if hub.folder is None else "disk",
         "disk": hub.disk.figures(),
-        "streams": [stream.figures() for stream in hub.streaming.streams.values()],
+        "streams": [stream.figures() for stream in hub.streams.by_name.values()],
     }
 
 
@@ -140,7 +140,7 @@ def kept(hub: "Hub", message: Message) -> dict[str, Any]:
     """For tools that only speak requests (others subscribe, as `bus.kept()` does): kept messages in order, as many as fit."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
-    found = hub.keeping.box.select(question.pattern, question.rules)
+    found = hub.retained.box.select(question.pattern, question.rules)
     room = hub.settings.frame - KiB
     listed: list[msgspec.Raw] = []
     for one in islice(found, question.skip, question.skip + question.most):
@@ -156,7 +156,7 @@ def kept(hub: "Hub", message: Message) -> dict[str, Any]:
     return {"total": len(found), "skip": question.skip, "kept": listed}
 
 
-def _kept(one: Kept) -> dict[str, Any]:
+def _kept(one: RetainedMessage) -> dict[str, Any]:
     payload = one.payload
     return {
         "id": f"{one.session:016x}{one.number:016x}",
@@ -193,10 +193,10 @@ def _plain(value: Any) -> Any:
 def stats(hub: "Hub") -> dict[str, Any]:
     """The engine's counters, those of the sessions, of what is kept and of shared services."""
     return hub.engine.stats() | {
-        "kept": len(hub.keeping.box),
-        "kept_bytes": hub.keeping.box.bytes,
-        "shared_pending": hub.sharing.asking.pending,
-        "shared_late": hub.sharing.asking.late,
+        "kept": len(hub.retained.box),
+        "kept_bytes": hub.retained.box.bytes,
+        "shared_pending": hub.services.asking.pending,
+        "shared_late": hub.services.asking.late,
         "connections": len(hub.sessions),
         "clients": hub.clients,
         "refused": hub.refused,

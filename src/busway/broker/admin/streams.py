@@ -97,11 +97,11 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/create`: a stream of these settings; where it is stored the broker may choose."""
     name, given = _settings(message)
     if given.get("store") is None:
-        given["store"] = hub.streaming.best
+        given["store"] = hub.streams.best
     config = _checked(lambda: StreamConfig.make(name, **given))
-    if name not in hub.streaming.streams:
-        hub.streaming.check_mirror(config)
-    stream = await hub.streaming.create(config)
+    if name not in hub.streams.by_name:
+        hub.streams.check_mirror(config)
+    stream = await hub.streams.create(config)
     await _everywhere(hub, name)
     return shown(hub, stream)
 
@@ -109,10 +109,10 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/update`: other settings; those that aren't named stay."""
     name, given = _settings(message)
-    config = hub.streaming.get(name).config
+    config = hub.streams.get(name).config
     if given.get("safety", config.safety) != config.safety:
-        hub.streaming.check_mirror(_checked(lambda: config.changed(**given)))
-    stream = await hub.streaming.update(_checked(lambda: config.changed(**given)))
+        hub.streams.check_mirror(_checked(lambda: config.changed(**given)))
+    stream = await hub.streams.update(_checked(lambda: config.changed(**given)))
     await _everywhere(hub, name)
     return shown(hub, stream)
 
@@ -120,8 +120,8 @@ async def update(hub: "Hub", message: Message) -> dict[str, Any]:
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/remove`: the stream as it was."""
     name = msgspec.json.decode(message.payload, type=NameQuestion).name
-    was = shown(hub, hub.streaming.get(name))
-    await hub.streaming.remove(name)
+    was = shown(hub, hub.streams.get(name))
+    await hub.streams.remove(name)
     await _everywhere(hub, name)
     return was
 
@@ -137,7 +137,7 @@ async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
     payload = message.payload
     question = msgspec.json.decode(payload, type=ListQuestion) if payload else ListQuestion()
     name = question.name
-    chosen = hub.streaming.streams.values() if name is None else [hub.streaming.get(name)]
+    chosen = hub.streams.by_name.values() if name is None else [hub.streams.get(name)]
     here = [shown(hub, stream) for stream in chosen]
     if not question.parts:
         return {"streams": here}
@@ -148,7 +148,7 @@ async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/stream/topics`: what a stream holds of each topic."""
     question = msgspec.json.decode(message.payload, type=TopicsQuestion)
     selection = Selection(question.pattern)
-    found = await hub.streaming.get(question.name).topics()
+    found = await hub.streams.get(question.name).topics()
     return await asyncio.to_thread(_page, found, question, selection, hub.settings.frame - KiB)
 
 
@@ -175,7 +175,7 @@ async def find(hub: "Hub", message: Message) -> dict[str, Any]:
     if far is not None and question.topic is not None:
         raise Rejected("a sequence is looked for in the broker's own part only", code=Code.INVALID_SETTING)
     if far is None:
-        stream = hub.streaming.get(question.name)
+        stream = hub.streams.get(question.name)
     if question.topic is not None:
         return {"offset": await stream.find(question.topic, question.sequence)}
     moment = environment.time_ns() - question.ago if question.ago is not None else question.time or 0
@@ -203,7 +203,7 @@ async def read(hub: "Hub", message: Message) -> bytes:
     selection = Selection(question.pattern, question.rules)
     if (far := _elsewhere(hub, question.broker)) is not None:
         return await _read_far(hub, far, question, selection)
-    stream = hub.streaming.get(question.stream)
+    stream = hub.streams.get(question.stream)
     end = stream.safe if question.to is None else min(question.to, stream.safe)
     begin = max(question.begin, min(stream.first, end))
     lost = begin - question.begin
@@ -217,8 +217,8 @@ async def read(hub: "Hub", message: Message) -> bytes:
         most = min(question.most, _BLOCK, max(hub.settings.frame - KiB, 1))
         first, behind, block = await stream.fetch(start, most)
     except BusError:
-        if hub.streaming.streams.get(question.stream) is not stream:
-            hub.streaming.get(question.stream)  # says that it is gone
+        if hub.streams.by_name.get(question.stream) is not stream:
+            hub.streams.get(question.stream)  # says that it is gone
         raise
     lost += min(first, end) - start
     if not everything or behind > end:

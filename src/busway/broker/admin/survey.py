@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.errors import Code
 from busway.streams import ChannelInfo, ChannelPart, StreamInfo, StreamPart
 
@@ -29,7 +29,7 @@ STREAM_FIGURES: Final = tuple(name for name in StreamPart.__struct_fields__ if n
 _NOT_THERE: Final = {Code.NO_CHANNEL, Code.NO_STREAM}
 
 
-class Answer(NamedTuple):
+class NodeAnswer(NamedTuple):
     """What another node says of its part, or why it says nothing."""
 
     guid: str
@@ -51,14 +51,16 @@ class Answer(NamedTuple):
         return not self.error or self.code in _NOT_THERE
 
 
-def own_figures(hub: "Hub", handing: Handing) -> dict[str, Any]:
+def own_figures(hub: "Hub", handing: ChannelDriver) -> dict[str, Any]:
     """Of the part that this broker has. A consumer is counted where it is connected, although it consumes at every node."""
-    outlets = hub.delivering.outlets
+    outlets = hub.channels.outlets
     consumers = sum(conn not in outlets for conn, _ in handing.consumers)
     return handing.figures() | {"consumers": consumers}
 
 
-def summed(hub: "Hub", here: list[dict[str, Any]], others: Iterable[Answer], *, parts: bool) -> list[dict[str, Any]]:
+def summed(
+    hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer], *, parts: bool
+) -> list[dict[str, Any]]:
     """Each channel once, with the sums of all its parts; floor and cursor are of the part here, if there is one."""
     others = list(others)
     wholes = {one["name"]: dict(one) for one in here}
@@ -84,7 +86,7 @@ def _part(guid: str, node: str, figures: dict[str, Any]) -> ChannelPart:
     return ChannelPart(guid, node, "", **{name: figures[name] for name in _OWN})
 
 
-def with_parts(hub: "Hub", here: list[dict[str, Any]], others: Iterable[Answer]) -> list[dict[str, Any]]:
+def with_parts(hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer]) -> list[dict[str, Any]]:
     """Each stream with what every node has of it; its own figures stay those of the part here."""
     others = list(others)
     silent = [one for one in others if not one.heard]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import MILLI, Entry, Nack, What
-from busway.broker.channels.state.actions import Action, Answer
+from busway.broker.channels.state.actions import AckResult, Action
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import Span
 from busway.errors import BusError, Code, StoreFailed
@@ -21,7 +21,7 @@ _LONGEST: Final = (1 << 31) - 1
 """The longest lease in milliseconds, and the most messages, that the answer to a renewal has room for."""
 
 
-class Settling:
+class Acks:
     """The acknowledgements of one hub."""
 
     def __init__(self, hub: "Hub") -> None:
@@ -29,7 +29,7 @@ class Settling:
         self.noting = 0
         """Acknowledgements that are answered when they are noted."""
 
-    def settle(self, who: Who, handing: Handing, call: int, entries: list[Entry]) -> None:
+    def settle(self, who: Who, handing: ChannelDriver, call: int, entries: list[Entry]) -> None:
         """An ACK: answered when it is noted as safely as the stream promises."""
         if entries[0].what is What.RENEW:
             self._renew(who, handing, call)
@@ -38,7 +38,7 @@ class Settling:
         self._check_turn(who, handing, given)
         self._do(who, handing, call, self._settled(who, handing, entries))
 
-    def fail(self, who: Who, handing: Handing, call: int, nack: Nack) -> None:
+    def fail(self, who: Who, handing: ChannelDriver, call: int, nack: Nack) -> None:
         """A NACK, likewise."""
         self._check_turn(who, handing, nack.spans)
         machine, now = handing.machine, handing.now
@@ -49,18 +49,18 @@ class Settling:
             actions = machine.nack(who, nack.spans, delay, now, failure=nack.failure)
         self._do(who, handing, call, [actions])
 
-    def _check_turn(self, who: Who, handing: Handing, given: Iterable[Span]) -> None:
-        if handing.machine.resting or not self._hub.delivering.standing.is_sure(handing.stream.copied):
+    def _check_turn(self, who: Who, handing: ChannelDriver, given: Iterable[Span]) -> None:
+        if handing.machine.resting or not self._hub.channels.standing.is_sure(handing.stream.copied):
             handing.machine.take_back(who, given)
             text = "the mirror of this broker may hand it out now; it may be handed out again"
             raise StoreFailed(f"channel {handing.name!r}: {text}")
 
-    def _do(self, who: Who, handing: Handing, call: int, settled: Iterable[list[Action]]) -> None:
+    def _do(self, who: Who, handing: ChannelDriver, call: int, settled: Iterable[list[Action]]) -> None:
         good, left = 0, list[Span]()
         told: asyncio.Future[None] | None = None
         for actions in settled:
             for action in actions:
-                if isinstance(action, Answer):
+                if isinstance(action, AckResult):
                     good += action.good
                     left += action.left
             told = handing.do(actions) or told
@@ -71,7 +71,7 @@ class Settling:
             self.noting += 1
             told.add_done_callback(lambda told: self._answer_later(session, who, call, good, left, told))
 
-    def _settled(self, who: Who, handing: Handing, entries: list[Entry]) -> Iterator[list[Action]]:
+    def _settled(self, who: Who, handing: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
         machine, now = handing.machine, handing.now
         at = 0
         while at < len(entries):
@@ -93,21 +93,21 @@ class Settling:
                     machine.stop(who)  # it is about to leave, and must not be given the same again
                 yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
 
-    def _renew(self, who: Who, handing: Handing, call: int) -> None:
+    def _renew(self, who: Who, handing: ChannelDriver, call: int) -> None:
         """The consumer is alive. The answer has the lease, so that it knows when to renew next, and how many messages it holds."""
         (answer,) = handing.machine.renew(who, handing.now)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, AckResult)
         held = answer.good
-        if self._hub.nodes is not None and who[0] not in self._hub.delivering.outlets:
+        if self._hub.nodes is not None and who[0] not in self._hub.channels.outlets:
             held += self._hub.nodes.renew(who)
         lease = min(int(handing.machine.config.lease * 1000 + 0.999), _LONGEST)
-        self._hub.delivering.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
+        self._hub.channels.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
 
     def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:
         if left:
-            self._hub.delivering.outlet(who).result(who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode())
+            self._hub.channels.outlet(who).result(who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode())
         else:
-            self._hub.delivering.outlet(who).result(who, call, Code.OK, good, "")
+            self._hub.channels.outlet(who).result(who, call, Code.OK, good, "")
 
     def _answer_later(
         self,
@@ -123,7 +123,7 @@ class Settling:
             return  # it is gone, and somebody else may have its number
         error = None if told.cancelled() else told.exception()
         if isinstance(error, BusError):
-            self._hub.delivering.outlet(who).result(who, call, error.code, 0, error.reason)
+            self._hub.channels.outlet(who).result(who, call, error.code, 0, error.reason)
         else:
             self._answer(who, call, good, left)
         self._hub.flush()

@@ -16,16 +16,16 @@ from busway.broker.channels.frames import dead_topic
 from busway.broker.channels.journal import heard
 from busway.broker.channels.order_keys import keys_of
 from busway.broker.channels.state.actions import (
+    AckResult,
     Action,
-    Answer,
-    Dead,
+    Bury,
     Delete,
     Deliver,
-    Gone,
-    Note,
     Read,
+    ReportLost,
     Rewound,
     TakeDone,
+    Write,
 )
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.consumers import Who
@@ -53,7 +53,7 @@ _RETRY: Final = 1.0
 _USUAL: Final = USUAL_SETTINGS | {"where": ""}
 
 
-class Notes(Protocol):
+class ProgressLog(Protocol):
     """Where a stream's channels are noted: a `journal.Journal`, or a table."""
 
     async def start(self) -> States: ...
@@ -62,19 +62,19 @@ class Notes(Protocol):
     def figures(self) -> dict[str, Any]: ...
 
 
-class Handing:
+class ChannelDriver:
     """A channel, its stream and its notes."""
 
     def __init__(
         self,
         hub: "Hub",
         stream: Stream,
-        notes: Notes,
+        notes: ProgressLog,
         state: ChannelState,
         *,
-        bury: Callable[["Handing", Block, Dead], None],
-        deleted: Callable[["Handing"], None],
-        alarm: Callable[["Handing"], None],
+        bury: Callable[["ChannelDriver", Block, Bury], None],
+        deleted: Callable[["ChannelDriver"], None],
+        alarm: Callable[["ChannelDriver"], None],
     ) -> None:
         self._hub = hub
         self.stream = stream
@@ -112,9 +112,9 @@ class Handing:
         """Do these; tells when what has to be noted of them is safe, if anything has."""
         noted: list[Entry] = []
         for action in actions:
-            if isinstance(action, Note):
+            if isinstance(action, Write):
                 noted.append(action.entry)
-            elif not isinstance(action, Answer):
+            elif not isinstance(action, AckResult):
                 self._todo.append(action)
         told = None
         if noted:
@@ -134,7 +134,7 @@ class Handing:
         """Those who take for the clients of another node hear when it is worth to ask; once, until they have asked."""
         far, self.far = self.far, set()
         for who in far & self.consumers:
-            self._hub.delivering.outlet(who).more(who)
+            self._hub.channels.outlet(who).more(who)
 
     def catch_up(self) -> None:
         """The stream may have more, and less: one in memory keeps its bounds by itself."""
@@ -212,14 +212,14 @@ class Handing:
             return self._look(action)
         if isinstance(action, Deliver):
             return self._hand(action)
-        if isinstance(action, Dead):
+        if isinstance(action, Bury):
             return self._let_die(action)
         self._todo.popleft()
         if isinstance(action, TakeDone):
             if action.consumer in self.consumers:
                 got = action.got - min(self._short.pop(action.consumer, 0), action.got)
-                self._hub.delivering.taken(action.consumer, action.number, got)
-        elif isinstance(action, Gone):
+                self._hub.channels.taken(action.consumer, action.number, got)
+        elif isinstance(action, ReportLost):
             self._tell_gone(action)
         elif isinstance(action, Rewound):
             name = self.stream.config.name
@@ -254,7 +254,7 @@ class Handing:
     def _hand(self, action: Deliver) -> bool:
         """Hand records out, block by block."""
         who, spans, deliveries = action
-        outlet = self._hub.delivering.outlet(who)
+        outlet = self._hub.channels.outlet(who)
         lost: list[Span] = []
         rest = deque(spans)
         while rest and who in self.consumers:
@@ -287,7 +287,7 @@ class Handing:
             self._short[who] = self._short.get(who, 0) + sum(count for _, count in spans)
             self._add(self.machine.skip(spans, self.now))
 
-    def _let_die(self, action: Dead) -> bool:
+    def _let_die(self, action: Bury) -> bool:
         (start, count), deliveries = action
         found = self._fetch(start, _MOST)
         if found is None:
@@ -299,8 +299,8 @@ class Handing:
             return True
         part = min(count, following - start)
         if part < count:
-            self._todo.appendleft(Dead((start + part, count - part), deliveries))
-        self._bury(self, block, Dead((start, part), deliveries))
+            self._todo.appendleft(Bury((start + part, count - part), deliveries))
+        self._bury(self, block, Bury((start, part), deliveries))
         return True
 
     def _add(self, actions: Iterable[Action]) -> None:
@@ -311,14 +311,14 @@ class Handing:
         finally:
             self._running = running
 
-    def _tell_gone(self, action: Gone) -> None:
+    def _tell_gone(self, action: ReportLost) -> None:
         count = sum(many for _, many in action.spans)
         name = self.stream.config.name
         if not action.before:
             log.warning("stream %r dropped %d messages that channel %r had not done", name, count, self.name)
         told = self.consumers if action.consumer is None else self.consumers & {action.consumer}
         for who in told:
-            outlet = self._hub.delivering.outlet(who)
+            outlet = self._hub.channels.outlet(who)
             for start, many in action.spans:
                 outlet.gap(who, self.stream.number, start, start + many)
 

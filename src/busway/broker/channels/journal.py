@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway.broker.channels.journal_identity import Lineage
+from busway.broker.channels.journal_identity import JournalIdentity
 from busway.broker.channels.state.progress import Entry, Stamp, States, apply
 from busway.broker.storage import data_folder, record_format
 from busway.broker.storage.record_file import RecordFile
@@ -66,7 +66,7 @@ class Journal(RecordFile):
     def __init__(self, folder: Path, safety: Safety = "written", *, new: bool = False, copy: bool = False) -> None:
         super().__init__(folder / FILE)
         self.safety = safety
-        self.lineage = None if copy else Lineage(new=new)
+        self.lineage = None if copy else JournalIdentity(new=new)
         """How far it goes with what was given to be written."""
         self._stamp: Stamp | None = None
         """The last one in the file,"""

@@ -15,7 +15,7 @@ _LIVES: Final = 32
 Loss: TypeAlias = Literal["", "lost", "behind"]
 
 
-class Lineage:
+class JournalIdentity:
     """Of one journal. `new`: there can't have been another one in its place."""
 
     def __init__(self, *, new: bool) -> None:

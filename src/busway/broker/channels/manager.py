@@ -12,13 +12,13 @@ import msgspec
 
 from busway._core import block_records
 from busway.broker.channels import frames
-from busway.broker.channels.acks import Settling
-from busway.broker.channels.dead_letters.move import Burying
-from busway.broker.channels.driver import Handing, Notes
+from busway.broker.channels.acks import Acks
+from busway.broker.channels.dead_letters.move import DeadLetters
+from busway.broker.channels.driver import ChannelDriver, ProgressLog
 from busway.broker.channels.frames import Join
 from busway.broker.channels.journal import Journal
-from busway.broker.channels.ownership import Standing
-from busway.broker.channels.sinks import Clients, Outlet
+from busway.broker.channels.ownership import Ownership
+from busway.broker.channels.sinks import ClientSink, Sink
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import ChannelConfig, ChannelState, Created, Deleted, States
 from busway.broker.streams.stream import Stream, native
@@ -36,7 +36,7 @@ CHANNELS: Final = 10_000
 _LATEST: Final = (1 << 63) - 1
 
 
-class _NoNotes:
+class _NoJournal:
     """For streams in memory, which end with the broker as their channels do."""
 
     async def start(self) -> States:
@@ -56,37 +56,37 @@ class _NoNotes:
         return {}
 
 
-class Delivering:
+class Channels:
     """The channels of one hub, by stream and name."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self.channels: dict[int, dict[str, Handing]] = {}
+        self.channels: dict[int, dict[str, ChannelDriver]] = {}
         """By the number of their stream, and their name."""
-        self.noted: dict[int, Notes] = {}
+        self.noted: dict[int, ProgressLog] = {}
         """Where the channels of a stream are noted."""
-        self._consumed: dict[int, dict[int, Handing]] = {}
+        self._consumed: dict[int, dict[int, ChannelDriver]] = {}
         """By connection and the number that the connection has given the channel."""
         self._joining: dict[Who, int] = {}
         """Who is about to consume a channel, and the number of the frame that said so."""
-        self._burying = Burying(hub)
-        self._clients = Clients(hub)
-        self.outlets: dict[int, Outlet] = {}
+        self._burying = DeadLetters(hub)
+        self._clients = ClientSink(hub)
+        self.outlets: dict[int, Sink] = {}
         """Of connections that are no clients: links to other nodes."""
         self._taking: dict[tuple[Who, int], Callable[[int], None]] = {}
         """What is taken here for somebody who takes elsewhere too."""
-        self._alarms: list[tuple[float, int, Handing]] = []
+        self._alarms: list[tuple[float, int, ChannelDriver]] = []
         self._serial = count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.settling = Settling(hub)
-        self.standing = Standing(self)
+        self.settling = Acks(hub)
+        self.standing = Ownership(self)
 
     # Streams.
 
     async def added(self, stream: Stream) -> None:
         """A stream is there: its channels are where they were."""
-        notes = stream.notes() or _NoNotes()
+        notes = stream.notes() or _NoJournal()
         states = await notes.start()
         self.noted[stream.number] = notes
         self.channels[stream.number] = {}
@@ -121,7 +121,7 @@ class Delivering:
         if isinstance(notes := self.noted.get(stream.number), Journal):
             notes.safety = native(stream.config.safety)
 
-    def notes(self, stream: Stream) -> Notes | None:
+    def notes(self, stream: Stream) -> ProgressLog | None:
         """Where the channels of a stream are noted."""
         return self.noted.get(stream.number)
 
@@ -143,23 +143,27 @@ class Delivering:
 
     # Channels.
 
-    def get(self, stream: str, channel: str) -> Handing:
-        number = self._hub.streaming.get(stream).number
+    def get(self, stream: str, channel: str) -> ChannelDriver:
+        number = self._hub.streams.get(stream).number
         if (handing := self.channels.get(number, {}).get(channel)) is None:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return handing
 
-    def found(self, stream: str, channel: str | None) -> list[Handing]:
+    def found(self, stream: str, channel: str | None) -> list[ChannelDriver]:
         """One channel of a stream, or all."""
         if channel is not None:
             return [self.get(stream, channel)]
-        return list(self.channels.get(self._hub.streaming.get(stream).number, {}).values())
+        return list(self.channels.get(self._hub.streams.get(stream).number, {}).values())
 
-    async def declare(self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
+    async def declare(
+        self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]
+    ) -> ChannelDriver:
         """The channel with these settings; made if it is not there."""
-        return await self._declare(self._hub.streaming.get(stream), channel, settings, start)
+        return await self._declare(self._hub.streams.get(stream), channel, settings, start)
 
-    async def _declare(self, found: Stream, channel: str, settings: dict[str, Any], start: tuple[str, Any]) -> Handing:
+    async def _declare(
+        self, found: Stream, channel: str, settings: dict[str, Any], start: tuple[str, Any]
+    ) -> ChannelDriver:
         stream = found.name
         if (channels := self.channels.get(found.number)) is None:
             raise Rejected(f"the stream {stream!r} is being made or removed", code=Code.NO_STREAM)
@@ -185,7 +189,7 @@ class Delivering:
         await told
         return handing
 
-    async def configure(self, handing: Handing, settings: dict[str, Any]) -> None:
+    async def configure(self, handing: ChannelDriver, settings: dict[str, Any]) -> None:
         machine = handing.machine
         config = frames.configured(machine.config, settings, handing.stream.config.name, handing.name)
         if config != machine.config:
@@ -195,7 +199,7 @@ class Delivering:
             if (told := handing.do(actions)) is not None:
                 await told
 
-    async def seek(self, handing: Handing, start: tuple[str, Any]) -> int:
+    async def seek(self, handing: ChannelDriver, start: tuple[str, Any]) -> int:
         """Put a channel to another place; its offset."""
         offset = await self.place(handing.stream, start)
         handing.catch_up()
@@ -206,17 +210,17 @@ class Delivering:
             await told
         return offset
 
-    async def remove(self, handing: Handing) -> None:
+    async def remove(self, handing: ChannelDriver) -> None:
         told = self.forget_channel(handing)
         if self._hub.nodes is not None and not handing.machine.config.delete_on_leave:
             self._hub.nodes.channel(handing.stream.name, handing.name, None, None)
         await told
 
-    def forget_channel(self, handing: Handing) -> "asyncio.Future[None]":
+    def forget_channel(self, handing: ChannelDriver) -> "asyncio.Future[None]":
         self.end(handing, Code.NO_CHANNEL, f"the channel {handing.name!r} was removed")
         return handing.notes.write([Deleted(handing.name)])
 
-    def _tell_nodes(self, handing: Handing, start: tuple[str, Any] | None) -> None:
+    def _tell_nodes(self, handing: ChannelDriver, start: tuple[str, Any] | None) -> None:
         """The other nodes have it, too, unless it goes with its consumers, who bring it there themselves."""
         config = handing.machine.config
         if self._hub.nodes is not None and not config.delete_on_leave and not handing.stream.copied:
@@ -274,9 +278,9 @@ class Delivering:
         """Of the channels of a stream."""
         return [handing.figures() for handing in self.channels.get(number, {}).values()]
 
-    def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> Handing:
+    def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> ChannelDriver:
         """Let a channel begin where it stands. Not whole: the stream may lack its end, so nothing is concluded from where that is."""
-        handing = Handing(
+        handing = ChannelDriver(
             self._hub,
             stream,
             self.noted[stream.number],
@@ -292,12 +296,12 @@ class Delivering:
         handing.do(handing.machine.open(stream.first, stream.safe, handing.now, copy=lacks))
         return handing
 
-    def wait_for_somebody(self, handing: Handing) -> None:
+    def wait_for_somebody(self, handing: ChannelDriver) -> None:
         """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
         handing.machine.alone(handing.now + self._hub.settings.grace)
         self._set_alarm(handing)
 
-    def end(self, handing: Handing, code: Code, text: str) -> None:
+    def end(self, handing: ChannelDriver, code: Code, text: str) -> None:
         """Nobody consumes it any more, and nobody can."""
         handing.end()
         self.channels.get(handing.stream.number, {}).pop(handing.name, None)
@@ -308,7 +312,7 @@ class Delivering:
                 self._hub.nodes.left((conn, number))
         handing.consumers.clear()
 
-    def outlet(self, who: Who) -> Outlet:
+    def outlet(self, who: Who) -> Sink:
         return self.outlets.get(who[0], self._clients)
 
     def taken(self, who: Who, number: int, got: int) -> None:
@@ -344,7 +348,7 @@ class Delivering:
         except BusError as error:
             self.outlet((conn, number)).result((conn, number), call, error.code, 0, error.reason)
 
-    def _acked(self, who: Who, handing: Handing, call: int, rest: bytes) -> None:
+    def _acked(self, who: Who, handing: ChannelDriver, call: int, rest: bytes) -> None:
         """An ACK: of messages of this broker, or of another one of the cluster."""
         guid, entries = frames.entries_of(rest)
         if self._is_here(who, guid):
@@ -352,7 +356,7 @@ class Delivering:
         elif self._hub.nodes is not None:
             self._hub.nodes.settle(who, guid or "", call, frames.ACK, rest[frames.GUID :])
 
-    def _nacked(self, who: Who, handing: Handing, call: int, nack: "frames.Nack") -> None:
+    def _nacked(self, who: Who, handing: ChannelDriver, call: int, nack: "frames.Nack") -> None:
         """A NACK, likewise."""
         if self._is_here(who, nack.broker or None):
             self._settled(who, lambda: self.settling.fail(who, handing, call, nack))
@@ -386,7 +390,7 @@ class Delivering:
             raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
 
     async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
-        handing: Handing | None = None
+        handing: ChannelDriver | None = None
         try:
             handing = await self._joined(join)
             if session is None or session.conn >= 0:
@@ -403,7 +407,7 @@ class Delivering:
                 self.wait_for_somebody(handing)
             self._hub.flush()
 
-    def _enter(self, handing: Handing, who: Who, call: int, join: Join) -> None:
+    def _enter(self, handing: ChannelDriver, who: Who, call: int, join: Join) -> None:
         conn, number = who
         if self._joining.get(who) != call or handing.over:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
@@ -424,7 +428,7 @@ class Delivering:
             self._hub.nodes.joined(who, join, handing)
         handing.do(actions)
 
-    async def _joined(self, join: Join) -> Handing:
+    async def _joined(self, join: Join) -> ChannelDriver:
         """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
         stream = self._stream(join)
         found = self.channels.get(stream.number, {}).get(join.channel)
@@ -442,10 +446,10 @@ class Delivering:
     def _stream(self, join: Join) -> Stream:
         """That of this broker, or the copy of another one's for which this one stands in."""
         if not join.part or join.part == self._hub.guid:
-            return self._hub.streaming.get(join.stream)
+            return self._hub.streams.get(join.stream)
         return self.standing.get(join.part, join.stream)
 
-    def _leave(self, who: Who, handing: Handing, *, lost: bool = False, grace: float = 0.0) -> None:
+    def _leave(self, who: Who, handing: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
         for key in [key for key in self._taking if key[0] == who]:
             del self._taking[key]
@@ -457,7 +461,7 @@ class Delivering:
         if not handing.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
             self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
 
-    def _take(self, who: Who, handing: Handing, call: int, take: "frames.Take | int") -> None:
+    def _take(self, who: Who, handing: ChannelDriver, call: int, take: "frames.Take | int") -> None:
         machine = handing.machine
         if who[0] in self.outlets:
             handing.far.add(who)
@@ -537,7 +541,7 @@ class Delivering:
                 handing.do(handing.machine.expire(now))
 
     @contextmanager
-    def _windows(self, handing: Handing) -> Iterator[None]:
+    def _windows(self, handing: ChannelDriver) -> Iterator[None]:
         """Consumers of other nodes hear if they have less in flight: those nodes keep their windows, and don't see a lease end."""
         machine = handing.machine
         had = {who: machine.in_flight(who) for who in handing.consumers if who[0] in self.outlets}
@@ -546,12 +550,12 @@ class Delivering:
             if machine.in_flight(who) < before:
                 self.outlet(who).more(who)
 
-    def _set_alarm(self, handing: Handing) -> None:
+    def _set_alarm(self, handing: ChannelDriver) -> None:
         when = handing.machine.deadline()
         if when is not None and (handing.alarm_at is None or when < handing.alarm_at):
             handing.alarm_at = when
             heapq.heappush(self._alarms, (when, next(self._serial), handing))
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
 
     def _spawn(self, work: Any) -> None:
         task = self._hub.loop.create_task(work, name="busway channel")
@@ -589,12 +593,12 @@ def _offset(stream: Stream, offset: int) -> int:
 
 
 def frame(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.delivering.frame(*event[1:])
+    hub.channels.frame(*event[1:])
 
 
 def own(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.delivering.own(*event[1:])
+    hub.channels.own(*event[1:])
 
 
 def stored(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.delivering.stored(event[1])
+    hub.channels.stored(event[1])

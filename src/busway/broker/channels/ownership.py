@@ -4,22 +4,22 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.channels.driver import Handing, Notes
+from busway.broker.channels.driver import ChannelDriver, ProgressLog
 from busway.broker.channels.journal import heard
 from busway.broker.channels.state.progress import ChannelConfig, States
 from busway.broker.streams.stream import Stream
 from busway.errors import Code, Rejected
 
 if TYPE_CHECKING:
-    from busway.broker.channels.manager import Delivering
+    from busway.broker.channels.manager import Channels
 
 _AWAY: Final = "its own broker hands it out again"
 
 
-class Standing:
+class Ownership:
     """A part of `delivering`."""
 
-    def __init__(self, delivering: "Delivering") -> None:
+    def __init__(self, delivering: "Channels") -> None:
         self._delivering = delivering
         self._adopted: dict[tuple[str, str], Stream] = {}
         self.resting = False
@@ -116,14 +116,14 @@ class Standing:
             raise Rejected(f"nobody here hands out of the stream {name!r} of {guid}", code=Code.NO_STREAM)
         return stream
 
-    def found(self, guid: str, stream: str, channel: str | None) -> list[Handing]:
+    def found(self, guid: str, stream: str, channel: str | None) -> list[ChannelDriver]:
         """One channel of such a stream, or all."""
         channels = self._delivering.channels.get(self.get(guid, stream).number, {})
         if channel is not None and channel not in channels:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return list(channels.values()) if channel is None else [channels[channel]]
 
-    def adopt(self, guid: str, stream: Stream, notes: Notes, states: States) -> None:
+    def adopt(self, guid: str, stream: Stream, notes: ProgressLog, states: States) -> None:
         """Hand out of the copy of a stream, whose channels stand there."""
         delivering = self._delivering
         self._adopted[guid, stream.name] = stream
@@ -142,6 +142,6 @@ class Standing:
                 delivering.end(handing, Code.NO_STREAM, _AWAY)
             delivering.noted.pop(stream.number, None)
 
-    def _own(self) -> list[Handing]:
+    def _own(self) -> list[ChannelDriver]:
         every = (handing for channels in self._delivering.channels.values() for handing in channels.values())
         return [handing for handing in every if not handing.stream.copied]

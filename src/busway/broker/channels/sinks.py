@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 
-class Outlet(Protocol):
+class Sink(Protocol):
     """What a consumer is told."""
 
     def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
@@ -35,7 +35,7 @@ class Outlet(Protocol):
         """The channel has something to hand out, and this one has taken all that it asked for."""
 
 
-class Clients:
+class ClientSink:
     """Clients of this broker; the engine writes to them."""
 
     def __init__(self, hub: "Hub") -> None:

@@ -28,8 +28,8 @@ from busway.broker.flags import (
     scope_of,
 )
 from busway.broker.retained.pin_entries import Pin, Unpin
-from busway.broker.retained.pin_file import Pins
-from busway.broker.retained.store import Kept, Key, Retained, Version
+from busway.broker.retained.pin_file import PinFile
+from busway.broker.retained.store import Key, RetainedMessage, RetainedStore, Version
 from busway.errors import BusError, Code, LimitExceeded
 from busway.settings import KiB
 
@@ -48,7 +48,7 @@ _PORTION: Final = 256 * KiB
 
 
 @dataclass(slots=True, eq=False)
-class _Handing:
+class _Delivery:
     """A subscription that is being handed more than one portion of what is kept."""
 
     event: tuple[Any, ...]
@@ -61,7 +61,7 @@ class _Handing:
     def __post_init__(self) -> None:
         self.selection = _core.Selection(self.event[6], self.event[8])
 
-    def saw(self, kept: Kept) -> bool:
+    def saw(self, kept: RetainedMessage) -> bool:
         """Whether it has this one and wants to know when it is gone."""
         if not self.event[4] & WATCH or kept.order > self.after or kept.session == self.without:
             return False
@@ -70,17 +70,17 @@ class _Handing:
         )
 
 
-class Keeping:
+class RetainedDriver:
     """What is kept by one hub."""
 
-    def __init__(self, hub: "Hub", pins: Pins | None, found: Iterable[Pin], fields: bytes) -> None:
+    def __init__(self, hub: "Hub", pins: PinFile | None, found: Iterable[Pin], fields: bytes) -> None:
         settings = hub.settings
         self.fields: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
         """Those that the broker adds to each message."""
-        self._handing: dict[int, _Handing] = {}
+        self._handing: dict[int, _Delivery] = {}
         self._hub = hub
         self._pins = pins
-        self.box = Retained(
+        self.box = RetainedStore(
             count=settings.kept, size=settings.kept_bytes, grace=settings.grace, compile=_core.Selection
         )
         clients: dict[tuple[int, str], int] = {}
@@ -100,24 +100,24 @@ class Keeping:
         """Let a SUBSCRIBE through, with what is kept for it. Raises for a bad pattern or rule."""
         _, conn, _, _, flags, _, pattern, group, rules, since = event
         if flags & SINCE:
-            self._hub.replaying.check(since, group)
+            self._hub.replays.check(since, group)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
         handed = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
         if sum(kept.size for kept in handed) > _PORTION:
-            self._handing[conn] = _Handing(event, session, without)
+            self._handing[conn] = _Delivery(event, session, without)
             self.room(conn)
         else:
             self._enter(event, handed)
 
-    def _enter(self, event: tuple[Any, ...], handed: list[Kept]) -> None:
+    def _enter(self, event: tuple[Any, ...], handed: list[RetainedMessage]) -> None:
         _, conn, sub, number, flags, policy, pattern, group, rules, since = event
         kept = [_parts(one, KEPT) for one in handed] or None
         code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
         if code == Code.OK and flags & WAIT:
             self._hub.answer_when_known(conn, number, len(handed))
         if code == Code.OK and flags & SINCE:
-            self._hub.replaying.begin(conn, sub, pattern, rules, since)
+            self._hub.replays.begin(conn, sub, pattern, rules, since)
 
     def room(self, conn: int) -> None:
         """Little waits for a connection that is being handed what is kept: a portion more, and at the end the subscription.
@@ -132,7 +132,7 @@ class Keeping:
         sub, pattern, rules = handing.event[2], handing.event[6], handing.event[8]
         left = self.box.select(pattern, rules, without=handing.without, after=handing.after)
         left = _within(handing.event[4], left)
-        room, portion = _PORTION, list[Kept]()
+        room, portion = _PORTION, list[RetainedMessage]()
         for kept in left:
             if portion and room < kept.size:
                 break
@@ -159,7 +159,7 @@ class Keeping:
             engine.refuse(conn, number, Code.INVALID_SETTING, "a kept message is for everybody, so it takes no scope")
             return
         kind = flags & (POST | PIN | FIELDS)
-        message = Kept(session.client, session.session, session.name, kind, topic, frame[_BODY:])
+        message = RetainedMessage(session.client, session.session, session.name, kind, topic, frame[_BODY:])
         message.dress(self.fields)
         if self.fields and (fault := self._unfit(message)) is not None:
             engine.refuse(conn, number, fault.code, fault.reason)
@@ -191,7 +191,7 @@ class Keeping:
             self._keep(conn, number, flags, message)
 
     def _stored(
-        self, session: "Session", conn: int, number: int, flags: int, message: Kept, error: OSError | None
+        self, session: "Session", conn: int, number: int, flags: int, message: RetainedMessage, error: OSError | None
     ) -> None:
         """The disk has it, or says that it can't. The connection may be gone meanwhile, and its number be somebody else's."""
         hub = self._hub
@@ -209,18 +209,18 @@ class Keeping:
             hub.unexpected(unexpected, session if here else None, "keeping a pin")
         hub.flush()
 
-    def _is_late(self, message: Kept) -> bool:
+    def _is_late(self, message: RetainedMessage) -> bool:
         """Whether its client has kept something later elsewhere under its key, or has taken that back there."""
         since = self._taken_back(message)
         return self.box.is_late(message) or (
             since is not None and since[1] == message.session and since[2] > message.number
         )
 
-    def _taken_back(self, message: Kept) -> Version | None:
+    def _taken_back(self, message: RetainedMessage) -> Version | None:
         nodes = self._hub.nodes
         return nodes.taken_back(message.key) if nodes is not None and message.flags & PIN else None
 
-    def _follow(self, message: Kept) -> None:
+    def _follow(self, message: RetainedMessage) -> None:
         """Of two pins the later counts everywhere. This one is, whatever the clocks of the two senders say."""
         if message.flags & PIN:
             if (old := self.box.get(message.key)) is not None:
@@ -228,7 +228,7 @@ class Keeping:
             if (since := self._taken_back(message)) is not None:
                 message.follow(since)
 
-    def _keep(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
+    def _keep(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
         self._follow(message)
         self.box.put(message)
         # Other nodes hear of it when its groups are known, and before anything that its client sends later.
@@ -239,7 +239,7 @@ class Keeping:
         if conn is not None:
             self._done(conn, number, flags, receivers)
 
-    def _take_back(self, conn: int | None, number: int, flags: int, message: Kept) -> None:
+    def _take_back(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
         gone = self.box.take(message.key)
         if gone is not None:
             self._tell([gone], message)
@@ -292,7 +292,7 @@ class Keeping:
 
     # What other nodes keep.
 
-    def put_far(self, message: Kept) -> None:
+    def put_far(self, message: RetainedMessage) -> None:
         """Another node keeps it: that is how the clients of this one get it, once, however they and it came here."""
         message.far = True
         self.box.put(message)
@@ -323,13 +323,13 @@ class Keeping:
         """Pins that were taken back before the broker was started, and since when."""
         return {} if self._pins is None else self._pins.marks
 
-    def _tell(self, gone: list[Kept], by: Kept | None = None) -> None:
+    def _tell(self, gone: list[RetainedMessage], by: RetainedMessage | None = None) -> None:
         """Some are kept no longer, taken back by a message or because their client is gone."""
         if gone and self._hub.nodes is not None:
             self._hub.nodes.unkept(gone, by)
         self._withdraw(gone)
 
-    def _withdraw(self, gone: list[Kept]) -> None:
+    def _withdraw(self, gone: list[RetainedMessage]) -> None:
         """Tell those who watch here."""
         for kept in gone:
             self._hub.engine.withdraw(_parts(kept, 0), kept.far)
@@ -337,7 +337,7 @@ class Keeping:
                 if handing.saw(kept):
                     self._hub.engine.hand(conn, [handing.event[2]], _parts(kept, WITHDRAWN))
 
-    def _unfit(self, message: Kept) -> BusError | None:
+    def _unfit(self, message: RetainedMessage) -> BusError | None:
         """Why it can't be shown with the server's fields, if it can't."""
         size, most = len(message.shown_fields), self._hub.settings.fields
         if size > most:
@@ -350,7 +350,7 @@ class Keeping:
         return None
 
 
-def _within(flags: int, kept: list[Kept]) -> list[Kept]:
+def _within(flags: int, kept: list[RetainedMessage]) -> list[RetainedMessage]:
     """Those that a SUBSCRIBE with such flags wants by its scope, which is two bits above that of a SERVE."""
     scope = scope_of(flags >> 2)
     return kept if scope == "global" else [one for one in kept if one.far is (scope == "remote")]
@@ -361,7 +361,7 @@ def _written(error: OSError | None) -> None:
         log.warning("a pin of another node can't be written: %s", error.strerror or error)
 
 
-def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:
+def _parts(kept: RetainedMessage, mark: int) -> tuple[int, int, str, int, str, bytes]:
     return kept.client, kept.session, kept.name, kept.shown_flags | mark, kept.topic, kept.shown
 
 
@@ -369,4 +369,4 @@ def _parts(kept: Kept, mark: int) -> tuple[int, int, str, int, str, bytes]:
 
 
 def keep(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.keeping.keep(event)
+    hub.retained.keep(event)

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from busway.broker.flags import FIELDS, PIN
-from busway.broker.retained.store import Kept, Key, Version, body_of, normal
+from busway.broker.retained.store import Key, RetainedMessage, Version, body_of, normal
 from busway.broker.storage import record_format
 from busway.broker.storage.record_format import Damage, Found
 
@@ -33,14 +33,14 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
         return self.name, self.topic, normal(self.fields)
 
     @staticmethod
-    def of(kept: Kept) -> "Pin":
+    def of(kept: RetainedMessage) -> "Pin":
         what = kept.flags, kept.time, kept.fields, kept.payload
         return Pin(kept.session, kept.number, kept.name, kept.topic, *what, kept.since)
 
-    def kept(self, client: int) -> Kept:
+    def kept(self, client: int) -> RetainedMessage:
         body = body_of(self.time, self.number, self.fields, self.payload)
         flags = PIN | (FIELDS if self.fields else 0)
-        return Kept(client, self.session, self.name, flags, self.topic, body, since=self.since)
+        return RetainedMessage(client, self.session, self.name, flags, self.topic, body, since=self.since)
 
 
 class Unpin(msgspec.Struct, frozen=True, array_like=True, tag="unpin"):

@@ -31,7 +31,7 @@ _WORTH: Final = MiB
 """A file smaller than this is not written anew while the broker runs."""
 
 
-class Pins(RecordFile):
+class PinFile(RecordFile):
     """The file of pins of one broker. open() and the methods below it run on its thread, the others on the loop."""
 
     def __init__(self, folder: Path) -> None:

@@ -71,7 +71,7 @@ def body_of(time: int, number: int, fields: bytes, payload: bytes) -> bytes:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class RetainedMessage:
     """One kept message: who sent it, and its body as it came. `flags` are POST or PIN, and FIELDS.
 
     What others see of it has the server's fields too; they are not part of its key, so that it stays the same message under
@@ -166,7 +166,7 @@ class _Choice:
     rules: bool
     without: int
 
-    def takes(self, kept: Kept) -> bool:
+    def takes(self, kept: RetainedMessage) -> bool:
         """The topic fits already."""
         if self.without and kept.session == self.without:
             return False
@@ -175,7 +175,7 @@ class _Choice:
         )
 
 
-class Retained:
+class RetainedStore:
     """What is kept, with its limits per client, its times of grace and those who watch it go."""
 
     def __init__(self, *, count: int, size: int, grace: float, compile: Compile) -> None:  # noqa: A002
@@ -184,10 +184,10 @@ class Retained:
         self._grace = grace
         self._compile = compile
         self._order = 0
-        self._kept: dict[Key, Kept] = {}
-        self._topics: dict[str, dict[Key, Kept]] = {}
+        self._kept: dict[Key, RetainedMessage] = {}
+        self._topics: dict[str, dict[Key, RetainedMessage]] = {}
         self._wild: set[str] = set()
-        self._posts: dict[int, dict[Key, Kept]] = {}
+        self._posts: dict[int, dict[Key, RetainedMessage]] = {}
         self._usage: dict[int | str, _Usage] = {}
         self._lost: dict[int, float] = {}
         self.posts = 0
@@ -200,25 +200,25 @@ class Retained:
     def __contains__(self, key: Key) -> bool:
         return key in self._kept
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[RetainedMessage]:
         return iter(self._kept.values())
 
-    def get(self, key: Key) -> Kept | None:
+    def get(self, key: Key) -> RetainedMessage | None:
         return self._kept.get(key)
 
     # What comes and is taken back.
 
-    def is_late(self, message: Kept) -> bool:
+    def is_late(self, message: RetainedMessage) -> bool:
         """Whether its client is elsewhere by now, and has kept something later there: this was under way for long."""
         old = self._kept.get(message.key)
         return old is not None and old.far and old.session == message.session and old.number > message.number
 
-    def same(self, message: Kept) -> bool:
+    def same(self, message: RetainedMessage) -> bool:
         """Whether exactly this one is kept: it came again because its answer was lost."""
         old = self._kept.get(message.key)
         return old is not None and (old.session, old.number) == (message.session, message.number)
 
-    def refusal(self, message: Kept) -> str:
+    def refusal(self, message: RetainedMessage) -> str:
         """Why this one would be too much for its client; empty if it isn't."""
         usage = self._usage.get(message.key[0]) or _Usage()
         old = self._kept.get(message.key)
@@ -229,7 +229,7 @@ class Retained:
             return f"{self._size} bytes of kept messages {whose} are the limit here (setting kept_bytes)"
         return ""
 
-    def put(self, message: Kept) -> None:
+    def put(self, message: RetainedMessage) -> None:
         """Keep it, in place of the one with its key, at the end of the order. Limits are a matter of refusal()."""
         self._remove(message.key)
         self._order += 1
@@ -247,13 +247,13 @@ class Retained:
         usage.bytes += message.size
         self.bytes += message.size
 
-    def take(self, key: Key) -> Kept | None:
+    def take(self, key: Key) -> RetainedMessage | None:
         """Withdraw the one with this key, if there is one."""
         if old := self._remove(key):
             self.withdrawn += 1
         return old
 
-    def _remove(self, key: Key) -> Kept | None:
+    def _remove(self, key: Key) -> RetainedMessage | None:
         old = self._kept.pop(key, None)
         if old is None:
             return None
@@ -278,7 +278,7 @@ class Retained:
 
     # How long posts live.
 
-    def lost(self, session: int, now: float, spared: Spared = _nothing) -> list[Kept]:
+    def lost(self, session: int, now: float, spared: Spared = _nothing) -> list[RetainedMessage]:
         """The connection of a session is gone; what that ends at once, which is all if there is no grace."""
         if session not in self._posts:
             return []
@@ -292,7 +292,7 @@ class Retained:
     def returned(self, session: int) -> None:
         self._lost.pop(session, None)
 
-    def left(self, session: int, spared: Spared = _nothing) -> list[Kept]:
+    def left(self, session: int, spared: Spared = _nothing) -> list[RetainedMessage]:
         """The client said that it goes: its posts are withdrawn, but for some."""
         self._lost.pop(session, None)
         gone = [one for one in self._posts.get(session, {}).values() if not spared(one.key)]
@@ -300,7 +300,7 @@ class Retained:
             self.take(one.key)
         return gone
 
-    def expire(self, now: float, spared: Spared = _nothing) -> list[Kept]:
+    def expire(self, now: float, spared: Spared = _nothing) -> list[RetainedMessage]:
         """Withdraw the posts of those whose grace is over."""
         over = []
         for session, end in self._lost.items():
@@ -315,7 +315,7 @@ class Retained:
 
     # Who gets what is kept.
 
-    def select(self, pattern: str, rules: bytes = b"", *, without: int = 0, after: int = 0) -> list[Kept]:
+    def select(self, pattern: str, rules: bytes = b"", *, without: int = 0, after: int = 0) -> list[RetainedMessage]:
         """The kept messages of a new subscription, in order, those of the session `without` left out; `after` an order only.
 
         Raises for a bad pattern or rule.
@@ -340,5 +340,5 @@ class Retained:
         return _Choice(self._compile(pattern, rules), bool(rules), without)
 
 
-def _order(kept: Kept) -> int:
+def _order(kept: RetainedMessage) -> int:
     return kept.order

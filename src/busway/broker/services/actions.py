@@ -76,14 +76,14 @@ class Moved(NamedTuple):
     number: int
 
 
-class Off(NamedTuple):
+class CancelCall(NamedTuple):
     """Tell another node that nobody waits for its answer any more."""
 
     conn: int
     call: int
 
 
-Action: TypeAlias = Ask | Call | Answer | Willing | Terms | Moved | Off
+Action: TypeAlias = Ask | Call | Answer | Willing | Terms | Moved | CancelCall
 
 
 class Phase(Enum):

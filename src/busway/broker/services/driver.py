@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from busway.broker.flags import ASKS, GATHER, scope_of
-from busway.broker.services.actions import Action, Answer, Ask, Call, Moved, Off, Terms, Willing
-from busway.broker.services.requests import Asking
+from busway.broker.services.actions import Action, Answer, Ask, Call, CancelCall, Moved, Terms, Willing
+from busway.broker.services.requests import SharedRequests
 from busway.errors import Code
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ class Words(Protocol):
         """A request of the other side has gone on to the next."""
 
 
-class Sharing:
+class ServicesDriver:
     """The shared services of one hub."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self.asking = Asking(each=hub.settings.provider_timeout, size=hub.settings.outbox)
+        self.asking = SharedRequests(each=hub.settings.provider_timeout, size=hub.settings.outbox)
         self.nodes: Words | None = None
 
     def join(self, conn: int, service: int, topic: str, flags: int) -> None:
@@ -76,14 +76,14 @@ class Sharing:
                         waiting.extend(self.asking.undeliverable(action.call, self._hub.loop.time(), gone=gone))
                 case Willing():
                     engine.willing(*action)
-                case Off():
+                case CancelCall():
                     engine.call_off(*action)
                 case Terms() if self.nodes is not None:
                     self.nodes.terms(*action)
                 case Moved() if self.nodes is not None:
                     self.nodes.moved(*action)
             waiting.extend(self.asking.take_offs())
-        self._hub.pulse.arm()
+        self._hub.clock.arm()
 
 
 # What the hub's table calls.
@@ -91,7 +91,7 @@ class Sharing:
 
 def request(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number, flags, topic, each_ms, limit_ms, frame = event
-    sharing, session = hub.sharing, hub.sessions.get(conn)
+    sharing, session = hub.services, hub.sessions.get(conn)
     sharing.do(
         sharing.asking.request(
             conn,
@@ -110,34 +110,34 @@ def request(hub: "Hub", event: tuple[Any, ...]) -> None:
 
 def cancel(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number = event
-    hub.sharing.asking.cancel(conn, number, hub.loop.time())
-    hub.sharing.do(())
+    hub.services.asking.cancel(conn, number, hub.loop.time())
+    hub.services.do(())
 
 
 def accept(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, call, code = event
-    hub.sharing.do(hub.sharing.asking.accepted(conn, call, hub.loop.time(), willing=code == Code.OK))
+    hub.services.do(hub.services.asking.accepted(conn, call, hub.loop.time(), willing=code == Code.OK))
 
 
 def answer(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, call, flags, code, fields, payload = event
-    hub.sharing.do(hub.sharing.asking.answered(conn, call, flags, code, fields, payload, hub.loop.time()))
+    hub.services.do(hub.services.asking.answered(conn, call, flags, code, fields, payload, hub.loop.time()))
 
 
 def unserve(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, service, _ = event
     if (session := hub.sessions.get(conn)) is not None:
         session.served.pop(service, None)
-    hub.sharing.do(hub.sharing.asking.leave(conn, service, hub.loop.time()))
+    hub.services.do(hub.services.asking.leave(conn, service, hub.loop.time()))
 
 
 def provider(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Behind a link there is somebody who shares in a service."""
     _, conn, service, topic, flags = event
-    hub.sharing.join(conn, service, topic, flags)
+    hub.services.join(conn, service, topic, flags)
 
 
 def ask(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Another node asks whether somebody here would take a request."""
     _, conn, number, topic, frame = event
-    hub.sharing.do(hub.sharing.asking.ask(conn, number, topic, frame, hub.loop.time()))
+    hub.services.do(hub.services.asking.ask(conn, number, topic, frame, hub.loop.time()))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from busway.broker.deadlines import Alarms
+from busway.broker.deadlines import Deadlines
 from busway.broker.flags import END, ERROR, FIELDS, PARTIAL
 from busway.broker.services.actions import (
     Action,
@@ -24,9 +24,9 @@ from busway.broker.services.actions import (
     Ask,
     Attempt,
     Call,
+    CancelCall,
     Failure,
     Moved,
-    Off,
     Phase,
     Request,
     Terms,
@@ -46,7 +46,7 @@ GRACE: Final = 1.0
 """Seconds beyond its own limit after which a requester that has not cancelled is told: it has given up by itself, unless it is lost."""
 
 
-class Asked:
+class PendingRequests:
     """All requests that are under way, and the providers of their services."""
 
     def __init__(self, *, each: float, size: int) -> None:
@@ -56,13 +56,13 @@ class Asked:
         self._requests: dict[int, dict[int, Request]] = {}
         self._attempts: dict[int, Attempt] = {}
         self._bytes: dict[int, int] = {}
-        self._alarms: Alarms[Attempt | Request] = Alarms()
-        self._offs: list[Off] = []
+        self._alarms: Deadlines[Attempt | Request] = Deadlines()
+        self._offs: list[CancelCall] = []
         self.providers = Providers()
         self.pending = 0
         self.late = 0
 
-    def take_offs(self) -> list[Off]:
+    def take_offs(self) -> list[CancelCall]:
         """What other nodes need not go on with, since this was asked last."""
         offs, self._offs = self._offs, []
         return offs
@@ -104,7 +104,7 @@ class Asked:
     def _end(self, attempt: Attempt, now: float, *, good: bool | None = None) -> None:
         attempt.over = True
         if attempt.provider.far and not attempt.settled:
-            self._offs.append(Off(attempt.provider.conn, attempt.call))
+            self._offs.append(CancelCall(attempt.provider.conn, attempt.call))
         del self._attempts[attempt.call]
         del attempt.request.attempts[attempt.call]
         provider = attempt.provider
@@ -131,7 +131,7 @@ class Asked:
         self._alarms.add(item, len(self._attempts) + self.pending)
 
 
-class Asking(Asked):
+class SharedRequests(PendingRequests):
     """What becomes of requests on shared services."""
 
     # What happens.

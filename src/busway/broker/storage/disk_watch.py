@@ -73,7 +73,7 @@ class DiskWatch:
         space, before = self._space, self._space.refusal()
         changed = space.look(free, size)
         if space.refusal() != before:
-            self._refuse(list(self._hub.streaming.streams.values()))
+            self._refuse(list(self._hub.streams.by_name.values()))
         if changed:
             self._tell()
             self._hub.flush()

@@ -22,7 +22,7 @@ from busway.settings import MiB
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.channels.driver import Notes
+    from busway.broker.channels.driver import ProgressLog
     from busway.broker.hub import Hub
     from busway.broker.streams.stores.connection import Database
     from busway.broker.streams.stores.database import DatabaseStore
@@ -51,7 +51,7 @@ _ENDING: Final = 5.0
 """Seconds that closing waits for what is being stored."""
 
 
-class Ruined(DataFailed):
+class DamagedDatabase(DataFailed):
     """The file of a stream is no database, or not a whole one: it won't be better the next time."""
 
 
@@ -316,7 +316,7 @@ class DatabaseStream(Stream):
     async def topics(self) -> list[tuple[str, int, int, int]]:
         return [(one.topic, one.first, one.last, one.count) for one in await self.store.topics()]
 
-    def notes(self) -> "Notes":
+    def notes(self) -> "ProgressLog":
         from busway.broker.streams.stores.channels import DatabaseJournal  # noqa: PLC0415, as above
 
         return DatabaseJournal(self.store)
@@ -381,7 +381,7 @@ class DatabaseStream(Stream):
                 del self._cache[asked]
             self.log.drop_waiting(self.first)
             self._tell_dropped()
-            self._hub.delivering.trimmed(self)
+            self._hub.channels.trimmed(self)
             self._hub.flush()
 
     # What it is.
@@ -407,7 +407,7 @@ def _kind(error: BaseException) -> type[DataFailed]:
     cause: BaseException | None = error
     while cause is not None:
         if getattr(cause, "sqlite_errorcode", 0) & 0xFF in _RUINED:
-            return Ruined
+            return DamagedDatabase
         cause = cause.__cause__
     return DataFailed
 

@@ -17,7 +17,7 @@ import msgspec
 
 from busway._core import matches
 from busway.broker.storage.permissions import make_folder
-from busway.broker.streams.database import FILE, Databases, DatabaseStream, Ruined
+from busway.broker.streams.database import FILE, DamagedDatabase, Databases, DatabaseStream
 from busway.broker.streams.folder import (
     CONFIG,
     COPY,
@@ -32,7 +32,7 @@ from busway.broker.streams.folder import (
 )
 from busway.broker.streams.stores.names import unknown_store
 from busway.broker.streams.stream import BILLION, Stream, settings
-from busway.broker.streams.tombstones import Ends
+from busway.broker.streams.tombstones import Tombstones
 from busway.common import environment
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
 from busway.streams import DEFAULT, DEFAULT_AGE, STORES, Store, StreamConfig
@@ -62,7 +62,7 @@ class Changes:
         self.count = 0
 
 
-class Streaming:
+class Streams:
     """All streams of one hub."""
 
     def __init__(self, hub: "Hub", folder: Path | None, stores: Mapping[str, str]) -> None:
@@ -71,14 +71,14 @@ class Streaming:
         """URLs of databases by the names that the operator has given them."""
         self._folder = folder / FOLDER if folder is not None else None
         self._guid = bytes.fromhex(hub.guid)
-        self.streams: dict[str, Stream] = {}
+        self.by_name: dict[str, Stream] = {}
         self.damaged: dict[str, str] = {}
         """Streams that can't be opened, and why."""
         self._numbers = 0
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
         self._trimmed = hub.loop.time()
         self._databases = Databases()
-        self._ends = Ends(self._folder)
+        self._ends = Tombstones(self._folder)
         self._changing = asyncio.Lock()
         self._unsettled = False
         self.changes = Changes()
@@ -103,7 +103,7 @@ class Streaming:
                     raise DataFailed(f"the stream {config.name!r} can't be opened: {error}") from error
                 try:
                     await self._add(config, lost=known and config.name == DEFAULT)
-                except Ruined as error:
+                except DamagedDatabase as error:
                     if config.name == DEFAULT:
                         raise
                     self.damaged[config.name] = error.reason
@@ -121,7 +121,7 @@ class Streaming:
     @property
     def storing(self) -> bool:
         """Whether there are messages that are not yet as safe as promised."""
-        return any(stream.log.next > stream.log.safe for stream in self.streams.values())
+        return any(stream.log.next > stream.log.safe for stream in self.by_name.values())
 
     def _found(self) -> list[StreamConfig]:
         """What the data folder says of its streams."""
@@ -152,10 +152,10 @@ class Streaming:
     async def close(self) -> None:
         """Write what waits, and let go of the files."""
         async with self._changing:
-            for stream in self.streams.values():
+            for stream in self.by_name.values():
                 if stream.config.store == "memory":
                     self._ends.ended(stream.config.name, stream.safe)
-            closing = [stream.close() for stream in self.streams.values()]
+            closing = [stream.close() for stream in self.by_name.values()]
             for error in await asyncio.gather(*closing, return_exceptions=True):
                 if error is not None:
                     log.error("unexpected error while a stream was closed", exc_info=error)
@@ -165,7 +165,7 @@ class Streaming:
     async def create(self, config: StreamConfig, *, lost: bool = False) -> Stream:
         """Make a stream. One that is there with the same settings is fine. `lost`: it was here when the broker ran last."""
         async with self._changing:
-            if (old := self.streams.get(config.name)) is not None:
+            if (old := self.by_name.get(config.name)) is not None:
                 if msgspec.structs.replace(old.config, former=()) == config:
                     return old
                 raise Rejected(
@@ -178,7 +178,7 @@ class Streaming:
             self._check_room(config.name)
             stream = await self._add(config, new=True, lost=lost)
             # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
-            self._hub.replaying.added(stream)
+            self._hub.replays.added(stream)
             self._tell_nodes(stream)
             return stream
 
@@ -199,12 +199,12 @@ class Streaming:
                     raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
             stream.change(config)
             self._lend(stream)
-            self._hub.replaying.widened(stream, before)
+            self._hub.replays.widened(stream, before)
             self._tell_nodes(stream)
             stream.trim(environment.time_ns())
             # What was sealed just now can go when that is written.
             self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
             return stream
 
     async def remove(self, name: str, still: Callable[[], bool] = lambda: True) -> None:
@@ -224,11 +224,11 @@ class Streaming:
             except BaseException:
                 self._lend(stream)
                 raise
-            del self.streams[name]
+            del self.by_name[name]
             self._tell_nodes(stream, there=False)
-            if behind := self._hub.replaying.removed(stream):
+            if behind := self._hub.replays.removed(stream):
                 log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
-            await self._hub.delivering.removed(stream)
+            await self._hub.channels.removed(stream)
             self._hub.flush()
             try:
                 await stream.close()
@@ -246,13 +246,13 @@ class Streaming:
 
     def taking(self, topic: str) -> Stream | None:
         """The stream that takes a topic by its patterns; None: only the default one does."""
-        for stream in self.streams.values():
+        for stream in self.by_name.values():
             if any(matches(topic, one) for one in stream.config.topics):
                 return stream
         return None
 
     def get(self, name: str) -> Stream:
-        if (stream := self.streams.get(name)) is None:
+        if (stream := self.by_name.get(name)) is None:
             self._refuse_damaged(name)
             raise Rejected(f"there is no stream {name!r}", code=Code.NO_STREAM)
         return stream
@@ -264,7 +264,7 @@ class Streaming:
     def _check_room(self, name: str) -> None:
         if self._hub.nodes is not None:
             self._hub.nodes.check_room(name)
-        if len(self.streams) >= (most := self._hub.settings.streams):
+        if len(self.by_name) >= (most := self._hub.settings.streams):
             raise LimitExceeded(f"there are {most} streams already (setting streams)", code=Code.TOO_MANY_STREAMS)
         used, most = handles()
         if used + _HANDLES > most:
@@ -286,7 +286,7 @@ class Streaming:
 
     def without_mirror(self) -> None:
         """The broker is in no cluster, so nobody mirrors it."""
-        for stream in self.streams.values():
+        for stream in self.by_name.values():
             if stream.config.safety == "mirrored":
                 stream.mirrored = False
                 log.warning("stream %r is to be mirrored, and this broker is in no cluster", stream.config.name)
@@ -313,7 +313,7 @@ class Streaming:
             )
         if config.store not in STORES and config.store not in self._stores:
             raise Rejected(unknown_store(config.store, self._stores), code=Code.INVALID_SETTING)
-        for other in self.streams.values():
+        for other in self.by_name.values():
             if other.config.name == config.name:
                 continue
             for mine in config.topics:
@@ -345,7 +345,7 @@ class Streaming:
             stream.unsettled = self._unsettled and not stream.new and config.store == "disk"
             stream.miss(gone)
             try:
-                await self._hub.delivering.added(stream)
+                await self._hub.channels.added(stream)
             except BaseException:
                 await stream.close()
                 raise
@@ -356,7 +356,7 @@ class Streaming:
                 if made:
                     shutil.rmtree(folder, ignore_errors=True)
             raise
-        self.streams[config.name] = stream
+        self.by_name[config.name] = stream
         self._lend(stream)
         stream.start()
         for when, offset in stream.log.waiting():
@@ -389,7 +389,7 @@ class Streaming:
     def later(self, number: int, when: int, offset: int) -> None:
         """A stored message that waits for its time."""
         heapq.heappush(self._due, (when, number, offset))
-        self._hub.pulse.arm()
+        self._hub.clock.arm()
 
     def deadline(self) -> float | None:
         """When expire() is to be called next, by the loop's clock."""
@@ -401,14 +401,14 @@ class Streaming:
     def expire(self, now: float) -> None:
         """Release what is due, remove what is old."""
         clock = environment.time_ns()
-        by_number = {stream.number: stream for stream in self.streams.values()}
+        by_number = {stream.number: stream for stream in self.by_name.values()}
         while self._due and self._due[0][0] <= clock:
             _, number, offset = heapq.heappop(self._due)
             if (stream := by_number.get(number)) is not None:
                 self._release(stream, offset)
         if now >= self._trimmed + _TRIM:
             self._trimmed = now
-            for stream in self.streams.values():
+            for stream in self.by_name.values():
                 stream.trim(clock)
 
     def _release(self, stream: Stream, offset: int) -> None:
@@ -427,10 +427,10 @@ class Streaming:
             self.later(stream.number, environment.time_ns() + _AGAIN, offset)
 
     def _release_fetched(self, stream: Stream, offset: int) -> None:
-        if self.streams.get(stream.config.name) is stream:
+        if self.by_name.get(stream.config.name) is stream:
             self._release(stream, offset)
             self._hub.flush()
 
 
 def later(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.streaming.later(*event[1:])
+    hub.streams.later(*event[1:])

@@ -64,7 +64,7 @@ class _Cursor:
     """To be called when what it reads next was fetched. One for all times, so that whoever fetches knows it again."""
 
 
-class Replaying:
+class Replays:
     """All subscriptions of one hub that miss nothing."""
 
     def __init__(self, hub: "Hub") -> None:
@@ -81,7 +81,7 @@ class Replaying:
         where = _Since(since)
         selection = Selection(pattern, rules)
         asked = self._asked.setdefault(conn, {})[sub] = _Asked(pattern, selection, rules, where)
-        for stream in self._hub.streaming.streams.values():
+        for stream in self._hub.streams.by_name.values():
             if stream.takes(pattern):
                 cursor = _Cursor(conn, sub, stream, selection, None)
                 cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
@@ -94,7 +94,7 @@ class Replaying:
         if group:
             raise InvalidRule("since: a group shares messages as they come; who shares stored ones uses a channel")
         for (guid, name), offset in _Since(since).begins.items():
-            stream = self._hub.streaming.streams.get(name)
+            stream = self._hub.streams.by_name.get(name)
             if guid == self._hub.guid and stream is not None and offset > stream.safe:
                 raise OutOfRange(
                     f"since: the stream {name!r} has the offsets {stream.first} to {stream.safe - 1}, and none before {offset}: "
@@ -156,7 +156,7 @@ class Replaying:
 
     def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
         """The engine had no room for a live record."""
-        stream = next((one for one in self._hub.streaming.streams.values() if one.number == number), None)
+        stream = next((one for one in self._hub.streams.by_name.values() if one.number == number), None)
         far = self._far.get(number)
         if (asked := self._asked.get(conn, {}).get(sub)) is None:
             return
@@ -316,4 +316,4 @@ class _Since:
 
 
 def behind(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.replaying.fell_behind(*event[1:])
+    hub.replays.fell_behind(*event[1:])

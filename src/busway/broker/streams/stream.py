@@ -18,7 +18,7 @@ from busway.errors import BusError
 from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.channels.driver import Notes
+    from busway.broker.channels.driver import ProgressLog
     from busway.broker.hub import Hub
 
 log = logging.getLogger("busway.broker")
@@ -123,7 +123,7 @@ class Stream:
         self.config = config
         self.log.set(**settings(config))
         self.tell_level()
-        self._hub.delivering.changed(self)
+        self._hub.channels.changed(self)
 
     def _rung(self) -> None:
         self.log.hear()
@@ -276,7 +276,7 @@ class Stream:
         """What is there of each topic: first and last sequence, number of records."""
         return await asyncio.to_thread(self.log.topics)  # there may be very many
 
-    def notes(self) -> "Notes | None":
+    def notes(self) -> "ProgressLog | None":
         """Where its channels are noted; None: they end with the broker."""
         return None if self.folder is None else Journal(self.folder, native(self.config.safety), new=self.new)
 
@@ -291,7 +291,7 @@ class Stream:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
         self._note_held(self.log.held[0])
-        self._hub.delivering.trimmed(self)
+        self._hub.channels.trimmed(self)
         self._tell_dropped()
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
@@ -300,7 +300,7 @@ class Stream:
         """Nothing from this offset on may be removed."""
         if (channel := self.config.retain_until) is None:
             return FOREVER
-        floor = self._hub.delivering.floor(self, channel)
+        floor = self._hub.channels.floor(self, channel)
         if floor is None and not self._waits_for_nobody:
             log.warning(
                 "stream %r removes nothing before its channel %r has done it, and there is no such channel",
@@ -362,7 +362,7 @@ class Stream:
             "mirrored": self.mirrored,
             "level": self.level,
             "topic_count": self.log.topic_count,
-            "channels": self._hub.delivering.figures(self.number),
+            "channels": self._hub.channels.figures(self.number),
         }
 
 

@@ -27,7 +27,7 @@ class _Ends(msgspec.Struct):
     ends: dict[str, int] = {}
 
 
-class Ends:
+class Tombstones:
     """By the name of a stream, the offset behind its last message. `folder` is that of the streams, if there is one."""
 
     def __init__(self, folder: Path | None) -> None:

@@ -12,7 +12,7 @@ from busway.cli.common import flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.output import Printer, renderer
 from busway.cli.common.shell import Command
-from busway.client.channels.acks import Settled
+from busway.client.channels.acks import AckOutcome
 from busway.message import Message
 
 _BATCH = 256
@@ -169,7 +169,7 @@ class _Taking:
             await terminal.stream(output)
             await self._settled(channel.ack(message))
 
-    async def _settled(self, answer: Settled) -> None:
+    async def _settled(self, answer: AckOutcome) -> None:
         try:
             await answer
         except (busway.AckLate, busway.Disconnected) as error:

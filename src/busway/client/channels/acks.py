@@ -38,7 +38,7 @@ _QUIET: Final = 10.0
 log = logging.getLogger("busway.client")
 
 
-class Said(NamedTuple):
+class Acknowledged(NamedTuple):
     """What a NACK says of its messages."""
 
     delay: int | None
@@ -46,7 +46,7 @@ class Said(NamedTuple):
     failure: tuple[tuple[str, str], ...]
 
 
-class Settled:
+class AckOutcome:
     """What ack() and nack() return: await it to know that it is stored."""
 
     __slots__ = ("_parts",)
@@ -70,7 +70,7 @@ class _Batch:
 
     __slots__ = ("_heard", "answer", "broker", "entries", "said")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, said: "Said | None" = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, said: "Acknowledged | None" = None) -> None:
         self.broker = broker
         self.said = said
         """What a NACK says of all of them; None: it is an ACK."""
@@ -118,7 +118,7 @@ class _Batch:
         return error if heard < sum(entry[1] for entry in self.entries) else None
 
 
-class Settling:
+class Acks:
     """The acknowledgements of one channel."""
 
     def __init__(
@@ -144,23 +144,23 @@ class Settling:
         """Late acknowledgements that were not logged yet."""
         self._late_timer: asyncio.TimerHandle | None = None
         self._id = 0
-        self._batches: dict[tuple[str, Said | None], _Batch] = {}
+        self._batches: dict[tuple[str, Acknowledged | None], _Batch] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def begin(self, number: int) -> None:
         """The channel has this number."""
         self._id = number
 
-    def add(self, what: int, places: Runs) -> Settled:
+    def add(self, what: int, places: Runs) -> AckOutcome:
         """Send this at the end of the turn."""
         return self._add(what, places, None)
 
-    def fail(self, places: Runs, delay: float | None, failure: dict[str, Any], *, reject: bool = False) -> Settled:
+    def fail(self, places: Runs, delay: float | None, failure: dict[str, Any], *, reject: bool = False) -> AckOutcome:
         """The same of messages that failed: redelivered after a delay or the channel's backoff, or rejected."""
         milliseconds = None if delay is None else min(int(delay * 1000 + 0.999), _LONGEST)
-        return self._add(NACK, places, Said(milliseconds, reject, tuple(failure.items())))
+        return self._add(NACK, places, Acknowledged(milliseconds, reject, tuple(failure.items())))
 
-    def _add(self, what: int, places: Runs, said: "Said | None") -> Settled:
+    def _add(self, what: int, places: Runs, said: "Acknowledged | None") -> AckOutcome:
         self._usable()
         parts = []
         for (broker, _), runs in places:
@@ -175,7 +175,7 @@ class Settling:
             for run in runs:
                 batch.add(what, run)
             parts.append((batch, runs))
-        return Settled(parts)
+        return AckOutcome(parts)
 
     def send(self) -> None:
         """Send what was gathered."""

@@ -63,7 +63,7 @@ class ChannelOptions(TypedDict, total=False):
     max_processing: Duration | None
 
 
-class Channels:
+class ChannelVerbs:
     """What a bus does with channels."""
 
     _core: Core

@@ -19,8 +19,8 @@ from weakref import ref
 import msgspec
 
 from busway._core import Message, handed
-from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, Run, Runs, Settled, Settling
-from busway.client.channels.duplicates import Ghosts, Sifted
+from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, AckOutcome, Acks, Run, Runs
+from busway.client.channels.duplicates import Duplicates, WithoutDuplicates
 from busway.client.channels.failures import Misfit, described, misfit
 from busway.client.channels.lease_renewal import LeaseRenewal, Places
 from busway.client.channels.positions import Start, info_of, start_of
@@ -28,7 +28,7 @@ from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.log_lines import GONE
-from busway.client.subscriptions.inbox import Handler, Taking
+from busway.client.subscriptions.inbox import Handler, InboxReader
 from busway.common.checks import check_count, check_timeout, check_type
 from busway.common.durations import Duration, seconds
 from busway.errors import (
@@ -77,7 +77,7 @@ def _leave_dropped(core: Core, number: int) -> None:
     _forget(core, number)
 
 
-class Channel(Taking):
+class Channel(InboxReader):
     """Made by `bus.channel(...)`. Iterate over it, or use recv(), take() or batches(), and ack() each message."""
 
     noun = "channel"
@@ -121,9 +121,7 @@ class Channel(Taking):
             waiting=self._waiting,
             pending=lambda: self.pending + len(self.ahead),
         )
-        self._settling = Settling(
-            core, self.label, self._check, lambda: self._joined, self._acked, self._renewal.abandon
-        )
+        self._settling = Acks(core, self.label, self._check, lambda: self._joined, self._acked, self._renewal.abandon)
         self._settling.sent_to = self._renewal.settled if self._renewal.tracks and handler is None else None
         self._closing = False
         self._done: set[tuple[str, int]] = set()
@@ -136,7 +134,7 @@ class Channel(Taking):
         """What the blocking face has taken out and nobody was given yet."""
         self._known: Connection | None = None
         """Over which the broker was told of it."""
-        self._ghosts = Ghosts()
+        self._ghosts = Duplicates()
         self._sifting = False
         """Something may be here once more."""
         self._renewed = False
@@ -266,7 +264,7 @@ class Channel(Taking):
 
     # Settling.
 
-    def ack(self, messages: Message | Iterable[Message]) -> Settled:
+    def ack(self, messages: Message | Iterable[Message]) -> AckOutcome:
         """These are done. Await it to know that this is stored; AckLate if one had gone to somebody else meanwhile."""
         return self._settle(ACK, messages)
 
@@ -275,28 +273,28 @@ class Channel(Taking):
         messages: Message | Iterable[Message],
         delay: Duration | None = None,
         reason: str | None = None,
-    ) -> Settled:
+    ) -> AckOutcome:
         """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says.
 
         The reason is recorded in their dead letters if they become some.
         """
         return self._fail(messages, delay, described(reason, consumer=self._core.name))
 
-    def reject(self, messages: Message | Iterable[Message], reason: str) -> Settled:
+    def reject(self, messages: Message | Iterable[Message], reason: str) -> AckOutcome:
         """No consumer can deal with these: they become dead letters at once, with this reason."""
         check_type("reason", reason, str, "a text")
         return self._fail(messages, None, described(reason, consumer=self._core.name), reject=True)
 
-    def refuse(self, message: Message, error: PayloadError) -> Settled:
+    def refuse(self, message: Message, error: PayloadError) -> AckOutcome:
         """The payload of a message does not fit its type: report it and make it a dead letter at once."""
         self._core.report(error, "a dead letter", self.label)
         return self._fail(message, None, misfit(error, consumer=self._core.name), reject=True)
 
-    def extend(self, messages: Message | Iterable[Message]) -> Settled:
+    def extend(self, messages: Message | Iterable[Message]) -> AckOutcome:
         """Work on these goes on: their lease begins anew."""
         return self._settle(EXTEND, messages)
 
-    def _settle(self, what: int, messages: Message | Iterable[Message]) -> Settled:
+    def _settle(self, what: int, messages: Message | Iterable[Message]) -> AckOutcome:
         return self._settling.add(what, self._places(what, messages))
 
     def _fail(
@@ -306,7 +304,7 @@ class Channel(Taking):
         failure: dict[str, Any],
         *,
         reject: bool = False,
-    ) -> Settled:
+    ) -> AckOutcome:
         pause = None if delay is None else 0.0 if delay == 0 else seconds("delay", delay)
         return self._settling.fail(self._places(NACK, messages), pause, failure, reject=reject)
 
@@ -351,7 +349,7 @@ class Channel(Taking):
         if not self._sifting:
             return iter(batch)
         # They are the last that were taken out.
-        return Sifted(batch, self._inbox.received - len(self._inbox) - len(batch), self._ghosts)
+        return WithoutDuplicates(batch, self._inbox.received - len(self._inbox) - len(batch), self._ghosts)
 
     def _batch(self, most: int) -> list[Message]:
         batch = super()._batch(most) if not self._ghosts else self._sifted_batch(most)

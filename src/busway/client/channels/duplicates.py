@@ -11,7 +11,7 @@ from copy import copy
 from busway._core import Message
 
 
-class Ghosts:
+class Duplicates:
     """Places of messages that are done, as long as they may turn up."""
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Ghosts:
         self._order.clear()
 
 
-class Sifted(Iterator[Message]):
+class WithoutDuplicates(Iterator[Message]):
     """A batch without those that are done by the time they are asked for; the first of it was the `number`th to arrive."""
 
-    def __init__(self, batch: list[Message], number: int, ghosts: Ghosts) -> None:
+    def __init__(self, batch: list[Message], number: int, ghosts: Duplicates) -> None:
         self._batch = iter(batch)
         self._left = len(batch)
         self._number = number

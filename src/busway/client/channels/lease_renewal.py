@@ -18,7 +18,7 @@ import msgspec
 from busway._core import Message
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
-from busway.common.intervals import Runs
+from busway.common.intervals import Intervals
 from busway.errors import AckLate, BusError, Code
 
 Places: TypeAlias = Iterable[tuple[tuple[str, str], list[tuple[int, int]]]]
@@ -78,7 +78,7 @@ class LeaseRenewal:
         self._asking = False
         self._stamp = 0
         """Milliseconds on the loop's clock, as of the last renewal."""
-        self._taken: dict[str, Runs] = {}
+        self._taken: dict[str, Intervals] = {}
         """By broker: since when the messages that a program has taken are with it."""
         self.working: dict[Message, float] = {}
         """Since when handlers work on messages; one that was redelivered here may be among them twice."""
@@ -127,7 +127,7 @@ class LeaseRenewal:
     def taken(self, places: Places) -> None:
         """A program has these now."""
         for (broker, _), runs in places:
-            since = self._taken.setdefault(broker, Runs())
+            since = self._taken.setdefault(broker, Intervals())
             for first, count in runs:
                 since.put(first, first + count, self._stamp)
 

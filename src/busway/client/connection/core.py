@@ -17,9 +17,9 @@ from busway import _core
 from busway._core import Session
 from busway.client.connection.connection import Connection
 from busway.client.connection.events import Announcer, Event
-from busway.client.connection.flow_control import Holding
+from busway.client.connection.flow_control import FlowControl
 from busway.client.connection.log_lines import LogLines
-from busway.client.connection.offline_buffer import Waiting
+from busway.client.connection.offline_buffer import OfflineBuffer
 from busway.client.connection.pending import Pending
 from busway.common import environment
 from busway.common.checks import check_type
@@ -38,11 +38,11 @@ from busway.positions import Position
 from busway.settings import Identity, draw_secret, session_of
 
 if TYPE_CHECKING:
-    from busway.client.connection.registration import Part
-    from busway.client.durable.publisher import Unstored
+    from busway.client.connection.registration import Registration
+    from busway.client.durable.publisher import DurablePublisher
     from busway.client.services.gather import Gathering
     from busway.client.services.service import Service
-    from busway.client.subscriptions.inbox import Taking
+    from busway.client.subscriptions.inbox import InboxReader
 
 log = logging.getLogger("busway.client")
 
@@ -87,14 +87,14 @@ class Core:
         self.error: BusError | None = None
         self.events = Announcer()
         self.lines = LogLines(lambda: environment.perf_counter())  # noqa: PLW0108, simulations replace it
-        self.waiting = Waiting()
-        self.holding = Holding(self.session, lambda: self.connection is not None and self.connection.stopped)
-        self.subscriptions: WeakValueDictionary[int, Taking] = WeakValueDictionary()
+        self.waiting = OfflineBuffer()
+        self.holding = FlowControl(self.session, lambda: self.connection is not None and self.connection.stopped)
+        self.subscriptions: WeakValueDictionary[int, InboxReader] = WeakValueDictionary()
         """Subscriptions and channels. One that the program drops without closing it ends."""
         self.services: WeakValueDictionary[int, Service] = WeakValueDictionary()
-        self.held: set[Part] = set()
+        self.held: set[Registration] = set()
         """Subscriptions, channels and services that stay alive by themselves: they have a handler, or a task waits for them."""
-        self.unstored: Unstored | None = None
+        self.unstored: DurablePublisher | None = None
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
         """Requests with several replies; one that nobody holds any more is not waited for."""
         self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
@@ -186,7 +186,7 @@ class Core:
         """Whether there is a connection over which the broker can be told something."""
         return self.connection is not None and self.connection.greeted
 
-    def parts(self) -> "list[Part]":
+    def parts(self) -> "list[Registration]":
         """Every subscription and service."""
         return [*self.subscriptions.values(), *self.services.values()]
 

@@ -8,7 +8,7 @@ from busway.positions import Positions
 from busway.settings import Policy
 
 
-class ShowsMessage:
+class MessageProperties:
     """Around a message."""
 
     __slots__ = ()
@@ -30,7 +30,7 @@ class ShowsMessage:
         return self.message.json()
 
 
-class Figures(Protocol):
+class HasCounters(Protocol):
     """What every subscription tells of itself."""
 
     @property
@@ -51,10 +51,10 @@ class Figures(Protocol):
     def position(self) -> Positions: ...
 
 
-class ShowsFigures:
+class CounterProperties:
     """Around a subscription. What is pending and whether it is closed, each wrapper says itself: it may hold messages back."""
 
-    _inner: Figures
+    _inner: HasCounters
 
     @property
     def pattern(self) -> str:
@@ -85,7 +85,7 @@ class ShowsFigures:
         return self._inner.interrupted
 
 
-class ChannelFigures(Protocol):
+class HasChannelCounters(Protocol):
     """What every channel tells of itself."""
 
     @property
@@ -102,10 +102,10 @@ class ChannelFigures(Protocol):
     def closed(self) -> bool: ...
 
 
-class ShowsChannel:
+class ChannelProperties:
     """Around a channel."""
 
-    _inner: ChannelFigures
+    _inner: HasChannelCounters
 
     @property
     def stream(self) -> str:

@@ -20,7 +20,7 @@ STAGGER: Final = 0.25
 _LEAST: Final = 0.001
 
 
-class Reaching:
+class Dialer:
     """One round of attempts. `async with` it: those that are still under way end with it."""
 
     def __init__(
@@ -99,7 +99,7 @@ JITTER: Final = 0.2
 """The part of a delay by which it may be longer or shorter."""
 
 
-class Schedule:
+class RetrySchedule:
     """Delays in seconds; the last one repeats. Without any there is no coming back. `chance` gives numbers from 0 to 1."""
 
     def __init__(self, delays: Sequence[Duration] | None, jitter: float, chance: Callable[[], float]) -> None:

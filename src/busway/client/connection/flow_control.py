@@ -11,7 +11,7 @@ from weakref import ref
 
 if TYPE_CHECKING:
     from busway._core import Session
-    from busway.client.subscriptions.inbox import Taking
+    from busway.client.subscriptions.inbox import InboxReader
 
 REPEAT: Final = 0.1
 """Seconds between two words; well below the stall time of a broker."""
@@ -20,7 +20,7 @@ REPEAT: Final = 0.1
 class _Hold:
     """One full subscription, and when its consumer was last seen to take something."""
 
-    def __init__(self, subscription: "Taking", now: float) -> None:
+    def __init__(self, subscription: "InboxReader", now: float) -> None:
         self._subscription = ref(subscription)  # one that the program drops must end
         self.taken = subscription.taken
         self.since = now
@@ -48,7 +48,7 @@ class _Hold:
         return self.taken
 
 
-class Holding:
+class FlowControl:
     """The full subscriptions of one client."""
 
     def __init__(self, session: "Session", stopped: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ class Holding:
     def __len__(self) -> int:
         return len(self._holds)
 
-    def begin(self, number: int, subscription: "Taking") -> None:
+    def begin(self, number: int, subscription: "InboxReader") -> None:
         """This subscription has no room."""
         self._holds[number] = _Hold(subscription, asyncio.get_running_loop().time())
         self._session.hold(number, True, subscription.taken)

@@ -16,7 +16,7 @@ class _Kept(NamedTuple):
     scope: int
 
 
-class Waiting:
+class OfflineBuffer:
     """The messages of one client; a machine, it is told the time."""
 
     def __init__(self) -> None:

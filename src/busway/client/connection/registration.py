@@ -19,7 +19,7 @@ WAIT: Final = 0x40
 """The flag of a SUBSCRIBE or SERVE that is answered when all nodes know of it. Only the first time: after a loss nobody waits for it."""
 
 
-class Part(ABC):
+class Registration(ABC):
     """One registration of a client. Registered once it is entered or awaited, and only once."""
 
     noun: ClassVar[str]

@@ -34,7 +34,7 @@ class Known:
     addresses: tuple[str, ...]
 
 
-class Directory:
+class ServerList:
     """The servers of one client."""
 
     def __init__(self, given: Sequence[str], chance: Callable[[], float], *, learn: bool) -> None:

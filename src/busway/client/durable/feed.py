@@ -10,8 +10,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from busway.client.durable.in_flight import Alone, Mixed, Refused, Row, Stored, Tellings
-from busway.client.durable.publisher import Unstored
+from busway.client.durable.in_flight import Alone, MixedBatch, Refused, ReportedBatch, Row, Stored
+from busway.client.durable.publisher import DurablePublisher
 from busway.errors import BusError, Timeout
 
 if TYPE_CHECKING:
@@ -42,19 +42,19 @@ class RunFailed(Exception):  # noqa: N818 - it is the run that has failed
 class Feed:
     """Stores runs in the order they are given. Nothing may be sent after an error."""
 
-    def __init__(self, core: "Core", unstored: Unstored, patience: float) -> None:
+    def __init__(self, core: "Core", unstored: DurablePublisher, patience: float) -> None:
         self._core = core
         self._unstored = unstored
         self._patience = patience
-        self._answers: deque[tuple[Sequence[Run], asyncio.Future[Any], Mixed | None]] = deque()
+        self._answers: deque[tuple[Sequence[Run], asyncio.Future[Any], MixedBatch | None]] = deque()
 
     def skip(self, number: int) -> None:
         """Give no message a number up to this one."""
         self._core.session.skip(number)
 
-    def teller(self, stored: Stored, refused: Refused) -> "Teller":
+    def teller(self, stored: Stored, refused: Refused) -> "ReportedFeed":
         """A way to send single messages without anything to await, apart from the runs."""
-        return Teller(self._unstored, stored, refused)
+        return ReportedFeed(self._unstored, stored, refused)
 
     async def send(self, runs: Iterable[Run]) -> None:
         """Send these as soon as there is room; what was refused meanwhile is raised. RunFailed, Timeout."""
@@ -123,7 +123,7 @@ class Feed:
         self._postpone(limit)
 
 
-class Teller:
+class ReportedFeed:
     """Sends messages one by one. What became of them is told in the moment in which the broker's answer is read.
 
     `stored` is called with those that it has stored one after the other, and the place of the first; `refused` with one, and why.
@@ -135,15 +135,15 @@ class Teller:
     False: there is no room, or no connection; publish() of the bus waits for that.
     """
 
-    def __init__(self, unstored: Unstored, stored: Stored, refused: Refused) -> None:
-        self.begin = partial(unstored.begin, Tellings(stored, refused))
+    def __init__(self, unstored: DurablePublisher, stored: Stored, refused: Refused) -> None:
+        self.begin = partial(unstored.begin, ReportedBatch(stored, refused))
 
 
 def _is_single(run: Run) -> bool:
     return len(run.payloads) == 1
 
 
-def _failed(runs: Sequence[Run], mixed: Mixed | None, error: BusError) -> RunFailed:
+def _failed(runs: Sequence[Run], mixed: MixedBatch | None, error: BusError) -> RunFailed:
     failed = RunFailed(runs[mixed.refused if mixed is not None else 0], error)
     failed.__cause__ = error
     return failed

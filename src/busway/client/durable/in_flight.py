@@ -39,7 +39,7 @@ class Alone(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentBatch:
     """Messages that were sent one after the other, under numbers that follow each other, on one topic."""
 
     first: int
@@ -94,7 +94,7 @@ class Sent:
 
 
 @dataclass(slots=True, eq=False)
-class Mixed:
+class MixedBatch:
     """Messages of many topics under numbers that follow each other; nobody asks for their places."""
 
     first: int
@@ -137,7 +137,7 @@ class Mixed:
                 yield Again(self.first + at, one.topic, one.payload, one.fields, (0, 0), one.time or self.time)
 
 
-class Telling:
+class ReportedPublish:
     """Messages under numbers that follow each other, of which nobody awaits an answer: what became of each is told once, at once.
 
     For programs that pass on very many: it grows while the next number is that behind its last one.
@@ -191,7 +191,7 @@ class Telling:
     # What others have a future for.
 
     @property
-    def answer(self) -> "Telling":
+    def answer(self) -> "ReportedPublish":
         return self
 
     def done(self) -> bool:
@@ -206,7 +206,7 @@ class Telling:
         """As a future has it."""
 
 
-class Tellings:
+class ReportedBatch:
     """Whom to tell, and the messages that grow at the moment."""
 
     __slots__ = ("_refused", "_stored", "last")
@@ -216,11 +216,11 @@ class Tellings:
         self._refused = refused
         self.last = self.make(0, 0)
 
-    def make(self, number: int, time: int) -> Telling:
+    def make(self, number: int, time: int) -> ReportedPublish:
         """Begin anew with this number."""
-        self.last = Telling(number, time, self._stored, self._refused)
+        self.last = ReportedPublish(number, time, self._stored, self._refused)
         return self.last
 
 
 _NOBODY: Final = [None]
-Underway: TypeAlias = Sent | Mixed | Telling
+Underway: TypeAlias = SentBatch | MixedBatch | ReportedPublish

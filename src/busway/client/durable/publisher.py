@@ -20,7 +20,16 @@ from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.sender import PUBLISH
-from busway.client.durable.in_flight import Again, Alone, Mixed, Row, Sent, Telling, Tellings, Underway
+from busway.client.durable.in_flight import (
+    Again,
+    Alone,
+    MixedBatch,
+    ReportedBatch,
+    ReportedPublish,
+    Row,
+    SentBatch,
+    Underway,
+)
 from busway.client.durable.recovery import MOST, ask
 from busway.client.typed.protocol import outgoing
 from busway.common import environment
@@ -48,7 +57,7 @@ _UNSENT: Final = "not sent, and will not be stored"
 _UNKNOWN: Final = "sent, and may still be stored"
 
 
-class Placing(Coroutine[Any, Any, Position]):
+class PendingPublish(Coroutine[Any, Any, Position]):
     """A durable publish under way: awaited it gives its place. A coroutine for whoever wants a task of it."""
 
     __slots__ = ("_steps", "answer", "fields", "payload", "sent", "times", "topic")
@@ -89,12 +98,12 @@ class Placing(Coroutine[Any, Any, Position]):
             return self._steps
 
 
-class Unstored:
+class DurablePublisher:
     """What one client has published durably and was not answered yet."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._ones: dict[int, Placing] = {}
+        self._ones: dict[int, PendingPublish] = {}
         """By their numbers, those that were sent one by one."""
         self._sent: deque[Underway] = deque()
         self._bytes = 0
@@ -114,7 +123,7 @@ class Unstored:
         """Send a message, and wait until it is as safe as its stream promises, for so many seconds at most; its place."""
         core = self._core
         connection = core.connection
-        started: Placing | Coroutine[Any, Any, Placing]
+        started: PendingPublish | Coroutine[Any, Any, PendingPublish]
         if connection is None or self._full(connection):
             if within is None:
                 return self._one_later(topic, payload, fields, times)
@@ -126,19 +135,23 @@ class Unstored:
         return self._one_within(started, topic, core.loop.time() + within, within)
 
     async def _one_within(
-        self, started: "Placing | Coroutine[Any, Any, Placing]", topic: str, deadline: float, within: float
+        self,
+        started: "PendingPublish | Coroutine[Any, Any, PendingPublish]",
+        topic: str,
+        deadline: float,
+        within: float,
     ) -> Position:
         """The place of a message that was sent, or will be when it can; raises Timeout at the deadline."""
-        placing: Placing | None = None
+        placing: PendingPublish | None = None
         try:
             async with asyncio.timeout_at(deadline):
-                placing = started if isinstance(started, Placing) else await started
+                placing = started if isinstance(started, PendingPublish) else await started
                 return await placing
         except TimeoutError:
             state = _UNSENT if placing is None else _UNKNOWN
             raise Timeout(f"the message on {topic!r} was not acknowledged within {within:g} s: {state}") from None
 
-    def begin(self, tellings: Tellings, row: Row) -> bool:
+    def begin(self, tellings: ReportedBatch, row: Row) -> bool:
         """Send a message if that can be done at once, of which those are told; False: nothing is sent."""
         core = self._core
         connection = core.connection
@@ -159,7 +172,7 @@ class Unstored:
         self._bytes += size
         return True
 
-    async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[Mixed, int]:
+    async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[MixedBatch, int]:
         """Send some of these, from one on, without waiting until they are stored; what is under way, and where to go on.
 
         One that can't be sent raises when it is the first.
@@ -178,7 +191,7 @@ class Unstored:
             count += 1
         part = part[:count]
         size = sum(len(one.payload) for one in part) + _EACH * count
-        mixed = Mixed(first, part, now, size, self._core.loop.create_future())
+        mixed = MixedBatch(first, part, now, size, self._core.loop.create_future())
         self._add(mixed, connection)
         return mixed, start + count
 
@@ -198,7 +211,9 @@ class Unstored:
     async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
         return await (await self._begin_later(topic, payload, fields, times))
 
-    async def _begin_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Placing:
+    async def _begin_later(
+        self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
+    ) -> PendingPublish:
         connection = await self._ready(len(payload) + _EACH)
         return self._begin_one(connection, topic, payload, fields, times)
 
@@ -209,11 +224,11 @@ class Unstored:
         payload: bytes | str,
         fields: bytes,
         times: tuple[int, int],
-    ) -> Placing:
+    ) -> PendingPublish:
         core = self._core
         now = environment.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
-        self._ones[number] = placing = Placing(core.loop.create_future(), topic, payload, fields, times, now)
+        self._ones[number] = placing = PendingPublish(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
         connection.made(alone=len(self._ones) == 1)
         return placing
@@ -268,7 +283,7 @@ class Unstored:
                 await asyncio.sleep(0)
             return None, end
         part = payloads[start:end] if end - start < len(payloads) else payloads
-        sent = Sent(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
+        sent = SentBatch(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
         self._add(sent, connection)
         return sent.answer, end
 
@@ -344,7 +359,7 @@ class Unstored:
 
     def _refuse(self, sent: Underway, number: int, error: BusError) -> None:
         topic = sent.topic_of(number)
-        if not isinstance(sent, Telling):
+        if not isinstance(sent, ReportedPublish):
             self._tell(sent.answer, topic, error)
         elif sent.refuse(number, error):
             self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
@@ -420,7 +435,7 @@ class Unstored:
 
     def end(self, error: BusError) -> None:
         """There will be no further connection."""
-        answers: list[asyncio.Future[Any] | Telling] = [one.answer for one in self._ones.values()]
+        answers: list[asyncio.Future[Any] | ReportedPublish] = [one.answer for one in self._ones.values()]
         answers += [sent.answer for sent in self._sent]
         self._ones, self._sent = {}, deque()
         for answer in answers:

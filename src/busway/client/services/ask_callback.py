@@ -23,7 +23,7 @@ LIMIT: Final = 10.0
 """Seconds that one ask may take."""
 
 
-class Asks:
+class AskCallbacks:
     """What one service is being asked."""
 
     def __init__(self, core: Core, topic: str, ask: Willing | None, most: int) -> None:

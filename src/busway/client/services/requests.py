@@ -34,7 +34,7 @@ class RequestOptions(TypedDict, total=False):
     scope: Scope
 
 
-class Asking:
+class RequestVerbs:
     """What a bus asks others."""
 
     _core: Core

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias
 from busway._core import Message
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import END, PARTIAL, Core
-from busway.client.connection.delegates import ShowsMessage
-from busway.client.connection.registration import EAGER, WAIT, Part, finish
+from busway.client.connection.delegates import MessageProperties
+from busway.client.connection.registration import EAGER, WAIT, Registration, finish
 from busway.client.connection.sender import scope_flags
-from busway.client.services.ask_callback import Asks, Willing
+from busway.client.services.ask_callback import AskCallbacks, Willing
 from busway.client.services.errors import described, explained
 from busway.client.typed.protocol import outgoing
 from busway.common.checks import check_callable, check_count, check_type
@@ -53,7 +53,7 @@ _WAITING: Final = 128 * 1024
 """Bytes of replies that may wait to be written before a service that answers in parts has to wait."""
 
 
-class Request(ShowsMessage):
+class Request(MessageProperties):
     """One request taken from a service without a handler; to be answered by reply() or fail()."""
 
     __slots__ = ("_call", "_connection", "_service", "message")
@@ -101,7 +101,7 @@ def _unserve(core: Core, number: int, calls: list[tuple[Connection, int]]) -> No
                 core.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
 
 
-class Service(Part):
+class Service(Registration):
     """Made by `bus.serve(...)`. Without a handler, iterate over it or use recv()."""
 
     noun = "service"
@@ -137,7 +137,7 @@ class Service(Part):
         self._running = 0
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asks = Asks(core, topic, ask, concurrency)
+        self._asks = AskCallbacks(core, topic, ask, concurrency)
         self._queue: deque[tuple[Connection, int, Message]] = deque()
 
     # Requests that arrive.

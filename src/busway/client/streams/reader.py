@@ -67,7 +67,7 @@ class Wanted:
         return self.info.broker, self.info.name
 
 
-class Blocks:
+class ReadAhead:
     """The blocks of what is wanted."""
 
     def __init__(self, core: Core, sender: Sender, wanted: Wanted) -> None:

@@ -12,7 +12,7 @@ from busway import arrow as arrow_columns
 from busway._core import Message, block_messages, check_pattern
 from busway.client.connection.core import Core
 from busway.client.connection.sender import Sender
-from busway.client.streams.reader import HEAD, Blocks, Place, Wanted, ask, offset_of
+from busway.client.streams.reader import HEAD, Place, ReadAhead, Wanted, ask, offset_of
 from busway.common.checks import check_count, check_type
 from busway.errors import Code, InvalidRule, Rejected, RemoteProtocolError, StoreFailed
 from busway.fields import Compiled, Where, compile_where
@@ -180,7 +180,7 @@ class Stream:
         return Wanted(info, begin, min(end, info.next), pattern, rules, expired, there)
 
     async def _blocks(self, wanted: Wanted) -> AsyncGenerator[bytes, None]:
-        blocks = Blocks(self._core, self._sender, wanted)
+        blocks = ReadAhead(self._core, self._sender, wanted)
         try:
             async with aclosing(blocks.read()) as read:
                 async for block in read:
@@ -195,7 +195,7 @@ class Stream:
         return f"<Stream {self.name!r} {self._info.store} {self._info.first}..{self._info.next}>"
 
 
-class Streams:
+class StreamVerbs:
     """The verbs of a bus for streams."""
 
     _core: Core

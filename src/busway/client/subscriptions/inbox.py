@@ -15,7 +15,7 @@ from typing import Final, Self, TypeAlias
 
 from busway._core import Inbox, Message
 from busway.client.connection.core import Core
-from busway.client.connection.registration import Part, finish
+from busway.client.connection.registration import Registration, finish
 from busway.common.checks import check_count
 from busway.common.durations import Duration
 from busway.errors import BusError, Closed
@@ -27,7 +27,7 @@ Handler: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable
 _BATCH: Final = 1024
 
 
-class Taking(Part):
+class InboxReader(Registration):
     """A part with an inbox. Iterate over it, or use recv(), take() or batches()."""
 
     policy: Policy = "block"

@@ -14,7 +14,7 @@ from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.log_lines import GONE
 from busway.client.connection.registration import WAIT
-from busway.client.subscriptions.inbox import Handler, Taking
+from busway.client.subscriptions.inbox import Handler, InboxReader
 from busway.common import environment
 from busway.common.checks import check_count, check_seconds, check_type
 from busway.common.durations import Duration
@@ -35,7 +35,7 @@ _SCOPE: Final = 4
 _COPIES: Final = {"push", "request"}
 
 
-class Subscription(Taking):
+class Subscription(InboxReader):
     """Made by `bus.subscribe(...)`. Iterate over it, or use recv(), take() or batches()."""
 
     noun = "subscription"

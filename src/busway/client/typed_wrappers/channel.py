@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from busway.client.channels.failures import Misfit
-from busway.client.connection.delegates import ShowsChannel
+from busway.client.connection.delegates import ChannelProperties
 from busway.client.subscriptions.inbox import Handler
 from busway.client.typed.protocol import Kind, Received
 from busway.client.typed_wrappers.wrappers import Wrapper
@@ -19,7 +19,7 @@ from busway.message import Message
 from busway.streams import ChannelInfo
 
 if TYPE_CHECKING:
-    from busway.client.channels.acks import Settled
+    from busway.client.channels.acks import AckOutcome
     from busway.client.channels.channel import Channel
     from busway.client.channels.positions import Start
     from busway.dead_letters import DeadLetter, Redrive
@@ -100,7 +100,7 @@ def handling(read: Callable[[Message], T], handler: Callable[[T], object]) -> Ha
     return handle
 
 
-class TypedChannel(Wrapper, ShowsChannel, Generic[T]):
+class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
     """A channel that gives Delivered[T]. Iterate over it, or use recv(), take() or batches(), and ack() each message.
 
     A payload that does not fit the type becomes a dead letter at once, whose reason names the field.
@@ -156,19 +156,19 @@ class TypedChannel(Wrapper, ShowsChannel, Generic[T]):
 
     # Settling.
 
-    def ack(self, messages: Given[T]) -> "Settled":
+    def ack(self, messages: Given[T]) -> "AckOutcome":
         """These are done. Await it to know that this is stored; AckLate if one was redelivered to another consumer."""
         return self._inner.ack(plain(messages))
 
-    def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> "Settled":
+    def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> "AckOutcome":
         """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""
         return self._inner.nack(plain(messages), delay, reason)
 
-    def reject(self, messages: Given[T], reason: str) -> "Settled":
+    def reject(self, messages: Given[T], reason: str) -> "AckOutcome":
         """No consumer can deal with these: they become dead letters at once, with this reason."""
         return self._inner.reject(plain(messages), reason)
 
-    def extend(self, messages: Given[T]) -> "Settled":
+    def extend(self, messages: Given[T]) -> "AckOutcome":
         """Work on these goes on: their lease begins anew."""
         return self._inner.extend(plain(messages))
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from busway.client.connection.delegates import ShowsFigures, before
+from busway.client.connection.delegates import CounterProperties, before
 from busway.client.services.errors import explained
 from busway.client.typed.protocol import Kind, Received
 from busway.common.durations import Duration
@@ -51,7 +51,7 @@ class Wrapper:
         await self._inner.close()
 
 
-class TypedSubscription(Wrapper, ShowsFigures, Generic[T]):
+class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
     """A subscription that gives Received[T].
 
     A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.

@@ -13,7 +13,7 @@ from busway._core import Block, encode_records
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import Span
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, Talk
+from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, NodeProtocolHandler
 from busway.common import environment
 from busway.settings import MiB
 
@@ -29,7 +29,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes])
 
 
-class Hosting(Talk):
+class ConsumerHost(NodeProtocolHandler):
     """The seats of other nodes."""
 
     kinds = frozenset({CONSUME})
@@ -38,14 +38,14 @@ class Hosting(Talk):
         self._hub = hub
         self._here = here
         """Hears what consumers of this node itself are told."""
-        hub.delivering.outlets[SELF] = self
+        hub.channels.outlets[SELF] = self
 
     def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - all have seats
-        self._hub.delivering.outlets[conn] = self
+        self._hub.channels.outlets[conn] = self
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        self._hub.delivering.forget(conn)
-        self._hub.delivering.outlets.pop(conn, None)
+        self._hub.channels.forget(conn)
+        self._hub.channels.outlets.pop(conn, None)
 
     def heard_here(self, number: int, body: bytes) -> None:
         """The same of this node itself."""
@@ -60,7 +60,7 @@ class Hosting(Talk):
             raise Stranger(f"a seat: {error}") from error
         if frame not in _KINDS or not 0 <= seat < 1 << 32:
             raise Stranger(f"a frame {frame:#x} of seat {seat}")
-        self._hub.delivering.frame(conn, frame, seat, number, rest)
+        self._hub.channels.frame(conn, frame, seat, number, rest)
 
     # As an outlet.
 
@@ -86,7 +86,7 @@ class Hosting(Talk):
         self._hub.engine.want_room(who[0])
 
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
-        flight = self._hub.delivering.in_flight(who)
+        flight = self._hub.channels.in_flight(who)
         self._send(who[0], ANSWERED, call, (who[1], int(code), value, text, flight))
 
     def gap(self, who: Who, stream: int, begin: int, end: int) -> None:  # noqa: ARG002 - it knows whose it is
@@ -96,7 +96,7 @@ class Hosting(Talk):
         self._say(who, ENDED, int(code), text)
 
     def more(self, who: Who) -> None:
-        self._say(who, MORE, self._hub.delivering.in_flight(who))
+        self._say(who, MORE, self._hub.channels.in_flight(who))
 
     def _say(self, who: Who, kind: int, *what: Any) -> None:
         self._send(who[0], kind, who[1], what)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from busway._core import Block
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import ACK, CHANNEL, LOST, TAKE, UNCHANNEL, Join, Take, What
 from busway.broker.channels.manager import elsewhere
 from busway.broker.channels.state.consumers import Who
 from busway.cluster.node import Stranger
-from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, Talk
-from busway.cluster.streams.remote import FarPart, FarParts
+from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, NodeProtocolHandler
+from busway.cluster.streams.remote import RemoteStream, RemoteStreams
 from busway.errors import Code, LimitExceeded
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ _READ: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
 
 
 @dataclass(slots=True, eq=False)
-class _Seat:
+class _RemoteChannel:
     """A consumer's place at another node."""
 
     number: int
-    part: FarPart
+    part: RemoteStream
     consumer: "_Consumer"
     conn: int
     open: bool = False
@@ -88,8 +88,8 @@ class _Seat:
 class _Consumer:
     who: Who
     join: Join
-    handing: Handing
-    seats: dict[str, _Seat] = field(default_factory=dict)
+    handing: ChannelDriver
+    seats: dict[str, _RemoteChannel] = field(default_factory=dict)
     turn: int = 0
     takes: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     ending: set[int] = field(default_factory=set)
@@ -97,17 +97,17 @@ class _Consumer:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Seats(Talk):
+class RemoteConsumers(NodeProtocolHandler):
     """All consumers of this node that consume at others, too."""
 
     kinds = frozenset({ANSWERED, GIVEN, MORE, ENDED, MISSING})
 
-    def __init__(self, hub: "Hub", parts: FarParts) -> None:
+    def __init__(self, hub: "Hub", parts: RemoteStreams) -> None:
         self._hub = hub
         self._parts = parts
         self._consumers: dict[Who, _Consumer] = {}
-        self._seats: dict[int, _Seat] = {}
-        self._calls: dict[int, tuple[int, _Seat, Told]] = {}
+        self._seats: dict[int, _RemoteChannel] = {}
+        self._calls: dict[int, tuple[int, _RemoteChannel, Told]] = {}
         self._last = 0
         self._takes = 0
         self._stopped = False
@@ -117,7 +117,7 @@ class Seats(Talk):
 
     # Consumers of this node.
 
-    def joined(self, who: Who, join: Join, handing: Handing) -> None:
+    def joined(self, who: Who, join: Join, handing: ChannelDriver) -> None:
         """A client consumes a channel."""
         consumer = self._consumers[who] = _Consumer(who, join, handing)
         for part in self._parts:
@@ -225,11 +225,11 @@ class Seats(Talk):
     async def _take_here(self, consumer: _Consumer, most: int) -> int:
         told: asyncio.Future[int] = self._hub.loop.create_future()
         self._takes -= 1  # numbers that no client gives
-        self._hub.delivering.take_here(consumer.who, self._takes, most, _teller(told))
+        self._hub.channels.take_here(consumer.who, self._takes, most, _teller(told))
         self._hub.flush()
         return await told
 
-    async def _grant(self, seat: _Seat, most: int) -> int:
+    async def _grant(self, seat: _RemoteChannel, most: int) -> int:
         told: asyncio.Future[int] = self._hub.loop.create_future()
         self._give(seat, most, _teller(told))
         self._hub.flush()
@@ -237,13 +237,13 @@ class Seats(Talk):
 
     # Seats.
 
-    def found(self, part: FarPart) -> None:
+    def found(self, part: RemoteStream) -> None:
         """A node has a part of a stream, or has it no longer."""
         for consumer in list(self._consumers.values()):
             if consumer.join.stream == part.name:
                 self._sit(consumer, part)
 
-    def _sit(self, consumer: _Consumer, part: FarPart) -> None:
+    def _sit(self, consumer: _Consumer, part: RemoteStream) -> None:
         conn = part.hander
         seat = consumer.seats.get(part.guid)
         if (
@@ -255,7 +255,7 @@ class Seats(Talk):
         if seat is not None:
             self._leave(seat)
         self._last += 1
-        seat = consumer.seats[part.guid] = self._seats[self._last] = _Seat(self._last, part, consumer, conn)
+        seat = consumer.seats[part.guid] = self._seats[self._last] = _RemoteChannel(self._last, part, consumer, conn)
         machine, join = consumer.handing.machine, consumer.join
         asked = {
             "stream": join.stream,
@@ -269,7 +269,7 @@ class Seats(Talk):
         }
         self._ask(seat, CHANNEL, _encode(asked), lambda code, _, text: self._seated(seat, code, text))
 
-    def _seated(self, seat: _Seat, code: int, text: str) -> None:
+    def _seated(self, seat: _RemoteChannel, code: int, text: str) -> None:
         if code == Code.OK:
             seat.open = True
         elif self._seats.get(seat.number) is seat:
@@ -277,7 +277,7 @@ class Seats(Talk):
             self._leave(seat)
             self._hub.loop.call_later(_RETRY, self._sit, seat.consumer, seat.part)
 
-    def _leave(self, seat: _Seat, *, lost: bool = False) -> None:
+    def _leave(self, seat: _RemoteChannel, *, lost: bool = False) -> None:
         self._seats.pop(seat.number, None)
         if seat.consumer.seats.get(seat.part.guid) is seat:
             del seat.consumer.seats[seat.part.guid]
@@ -287,7 +287,7 @@ class Seats(Talk):
             self._forget(seat)
         self._share(seat.consumer)
 
-    def _forget(self, seat: _Seat) -> None:
+    def _forget(self, seat: _RemoteChannel) -> None:
         """Nothing more is heard of it."""
         seat.conn, seat.open, seat.ready, seat.granted, seat.in_flight = _NOBODY, False, False, 0, 0
         for number in [number for number, (_, one, _) in self._calls.items() if one is seat]:
@@ -341,7 +341,7 @@ class Seats(Talk):
         seat.in_flight = in_flight
         told(code, value, text)
 
-    def _given(self, seat: _Seat, deliveries: int, spans: "_Spans", records: bytes) -> None:
+    def _given(self, seat: _RemoteChannel, deliveries: int, spans: "_Spans", records: bytes) -> None:
         who = seat.consumer.who
         try:
             block = Block(records)
@@ -351,7 +351,7 @@ class Seats(Talk):
         if left:  # by the clock here they have expired
             self._ask(seat, ACK, b"".join(_ENTRY.pack(start, count, 0, 0) for start, count in left), lambda *_: None)
 
-    def _ask(self, seat: _Seat, kind: int, rest: bytes, told: Told) -> None:
+    def _ask(self, seat: _RemoteChannel, kind: int, rest: bytes, told: Told) -> None:
         self._last += 1
         self._calls[self._last] = seat.conn, seat, told
         self._send(seat.conn, CONSUME, self._last, _encode((kind, seat.number, rest)))
@@ -376,17 +376,17 @@ class Seats(Talk):
             self._hub.engine.want_room(*who)
             return
         if not ready:
-            self._hub.delivering.window(who, max(window - far, 0))
+            self._hub.channels.window(who, max(window - far, 0))
             return
-        parties: list[_Seat | None] = [*ready, None] if machine.more else [*ready]
+        parties: list[_RemoteChannel | None] = [*ready, None] if machine.more else [*ready]
         given = shares(window - here - far, parties, consumer.turn)
         consumer.turn += 1
         for seat in ready:
             if count := given.get(seat, 0):
                 self._give(seat, count, lambda _: self._share(consumer))
-        self._hub.delivering.window(who, here + given.get(None, 0))
+        self._hub.channels.window(who, here + given.get(None, 0))
 
-    def _give(self, seat: _Seat, most: int, got: Callable[[int], object]) -> None:
+    def _give(self, seat: _RemoteChannel, most: int, got: Callable[[int], object]) -> None:
         seat.granted, seat.ready = most, False
 
         def told(code: int, value: int, text: str) -> None:  # noqa: ARG001 - one signature

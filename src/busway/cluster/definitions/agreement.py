@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from busway.broker.streams.stream import Stream
-from busway.cluster.definitions.apply import Applying, spec_of
+from busway.cluster.definitions.apply import Applier, spec_of
 from busway.cluster.definitions.definitions import MOST, MOST_KNOWN, Definition, Definitions, noun, portions, read
 from busway.cluster.definitions.file import DefinitionFile, Noted
-from busway.cluster.definitions.missing import Lacking
-from busway.cluster.definitions.refusal import Refusing
+from busway.cluster.definitions.missing import MissingDefinitions
+from busway.cluster.definitions.refusal import Refusals
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import DEFINED, DONE, SELF, Talk
+from busway.cluster.protocol import DEFINED, DONE, SELF, NodeProtocolHandler
 from busway.cluster.replication.channel_progress import Unsure
 from busway.common import environment
 from busway.errors import BusError, Code, LimitExceeded
@@ -60,7 +60,7 @@ class _Job(NamedTuple):
     answer: bool = False
 
 
-class Agreeing(Talk):
+class Agreement(NodeProtocolHandler):
     """The streams and channels of all nodes, seen from one of them."""
 
     kinds = frozenset({DEFINED, DONE})
@@ -70,9 +70,9 @@ class Agreeing(Talk):
         self._file = None if hub.folder is None else DefinitionFile(hub.folder, self._noted)
         noted = [] if self._file is None else self._file.load()
         self._definitions = Definitions(hub.guid, (each.one for each in noted), environment.time_ns())
-        self._lacking = Lacking()
-        self._applying = Applying(hub)
-        self._refusing = Refusing(hub)
+        self._lacking = MissingDefinitions()
+        self._applying = Applier(hub)
+        self._refusing = Refusals(hub)
         self._links: dict[int, Node] = {}
         self._telling: dict[int, Iterator[bytes]] = {}
         self._todo: deque[_Job] = deque()
@@ -89,7 +89,7 @@ class Agreeing(Talk):
 
         The other nodes have them, and do not tell again what is known here.
         """
-        there, now = self._hub.streaming.streams, self._hub.loop.time()
+        there, now = self._hub.streams.by_name, self._hub.loop.time()
         for one in self._definitions:
             stream = self._definitions.get(one.stream)
             gone = one.spec is not None and stream is not None and stream.spec is not None and one.stream not in there
@@ -117,9 +117,9 @@ class Agreeing(Talk):
         """What there is now, and how it is when its turn has come; the streams first, for the channels are in them."""
         keys = {one.key: bool(one.channel) for one in self._definitions}
         streams = [key for key, channel in keys.items() if not channel]
-        streams += [name for name in self._hub.streaming.streams if name not in keys and name != DEFAULT]
+        streams += [name for name in self._hub.streams.by_name if name not in keys and name != DEFAULT]
         for key in [*streams, *(key for key, channel in keys.items() if channel)]:
-            stream = self._hub.streaming.streams.get(key)
+            stream = self._hub.streams.by_name.get(key)
             if (one := self._definitions.get(key)) is not None:
                 yield one
             elif stream is not None:
@@ -288,7 +288,7 @@ class Agreeing(Talk):
 
     def _try_again(self) -> None:
         self._do(*(_Job(one) for one in self._lacking.ready(self._hub.loop.time())))
-        self._hub.pulse.arm()
+        self._hub.clock.arm()
 
     def _do(self, *jobs: _Job) -> None:
         self._todo.extend(jobs)
@@ -310,7 +310,7 @@ class Agreeing(Talk):
                     turn = self._hub.loop.time()
         finally:
             self._task = None
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
 
     async def _deal(self, job: _Job) -> str:
         """Make one thing as it should be; why it can't be."""

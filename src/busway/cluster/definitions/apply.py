@@ -26,7 +26,7 @@ def spec_of(config: StreamConfig) -> dict[str, Any]:
     return {key: getattr(config, key) for key in SETTINGS}
 
 
-class Applying:
+class Applier:
     """The streams and channels of one hub."""
 
     def __init__(self, hub: "Hub") -> None:
@@ -43,12 +43,12 @@ class Applying:
             await self._channel(one.stream, one.channel, one.spec)
         elif one.spec is not None:
             await self._stream(one.stream, one.spec)
-        elif one.stream in self._hub.streaming.streams:
+        elif one.stream in self._hub.streams.by_name:
             log.warning("the stream %r is removed, as at another node", one.stream)
-            await self._hub.streaming.remove(one.stream, counts)
+            await self._hub.streams.remove(one.stream, counts)
 
     async def _stream(self, name: str, spec: dict[str, Any]) -> None:
-        streaming = self._hub.streaming
+        streaming = self._hub.streams
         config = self._local(wanted := StreamConfig.make(name, **spec))
         if name not in streaming.streams:
             try:
@@ -72,14 +72,14 @@ class Applying:
 
     def _local(self, config: StreamConfig) -> StreamConfig:
         """As this node can have it. A store with a name is the database that its operator has given that name."""
-        best = self._hub.streaming.best
+        best = self._hub.streams.best
         if config.store in {"disk", "db"} and best != "disk":
             safety = "written" if config.safety == "mirrored" else config.safety
             return msgspec.structs.replace(config, store=best, safety=safety)
         return config
 
     async def _channel(self, stream: str, channel: str, spec: dict[str, Any] | None) -> None:
-        delivering = self._hub.delivering
+        delivering = self._hub.channels
         if spec is not None:
             settings = USUAL_SETTINGS | spec["settings"]  # what a definition does not name has its default
             if isinstance(rules := settings.get("where"), str):

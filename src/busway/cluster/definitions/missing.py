@@ -15,7 +15,7 @@ PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(slots=True)
-class Lack:
+class Missing:
     """One that is not as it should be."""
 
     one: Definition
@@ -26,26 +26,26 @@ class Lack:
     """People were told of it. Of a channel they are not if its stream is lacking, too."""
 
 
-class Lacking:
+class MissingDefinitions:
     """All of one node, by key."""
 
     def __init__(self) -> None:
-        self._lacks: dict[str, Lack] = {}
+        self._lacks: dict[str, Missing] = {}
         self._next = inf
         """Nothing is due before."""
 
-    def __iter__(self) -> Iterator[Lack]:
+    def __iter__(self) -> Iterator[Missing]:
         return iter(self._lacks.values())
 
     def __len__(self) -> int:
         return len(self._lacks)
 
-    def get(self, key: str) -> Lack | None:
+    def get(self, key: str) -> Missing | None:
         return self._lacks.get(key)
 
     def found(self, one: Definition, error: str, now: float) -> None:
         """It was so before the node started: it is tried at once, and told if that fails."""
-        self._lacks[one.key] = Lack(one, error, due=now)
+        self._lacks[one.key] = Missing(one, error, due=now)
         self._next = min(self._next, now)
 
     def failed(self, one: Definition, error: str, now: float) -> bool:
@@ -54,7 +54,7 @@ class Lacking:
         if before is not None and before.one != one:
             before = None
         tries = 1 if before is None else before.tries + 1
-        lack = self._lacks[one.key] = Lack(one, error, tries, now + PAUSES[min(tries, len(PAUSES)) - 1])
+        lack = self._lacks[one.key] = Missing(one, error, tries, now + PAUSES[min(tries, len(PAUSES)) - 1])
         self._next = min(self._next, lack.due)
         known = before is not None and before.told
         news = not self._waits(lack) and not (before is not None and known and before.error == error)
@@ -87,6 +87,6 @@ class Lacking:
         """When ready() may have something."""
         return None if self._next == inf else self._next
 
-    def _waits(self, lack: Lack) -> bool:
+    def _waits(self, lack: Missing) -> bool:
         """Whether it is a channel that can't be before its stream is."""
         return bool(lack.one.channel) and lack.one.stream in self._lacks

@@ -25,7 +25,7 @@ class _Front(NamedTuple):
     topics: Sequence[str]
 
 
-class Refusing:
+class Refusals:
     """All of one hub."""
 
     def __init__(self, hub: "Hub") -> None:
@@ -55,7 +55,7 @@ class Refusing:
             self._end(name)
 
     def _begin(self, name: str, topics: Sequence[str]) -> None:
-        number = self._hub.streaming.number()
+        number = self._hub.streams.number()
         log = environment.open_front(name=name, next=0, stored=0, sequences={}, sent=[], waiting=[])
         self._fronts[name] = _Front(number, log, topics)
         if (handle := log.fileno()) is not None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.channels.driver import Notes
+from busway.broker.channels.driver import ProgressLog
 from busway.broker.channels.state.progress import Entry, rebuild
-from busway.cluster.replication.known_mirrors import Remembered
+from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import Back, Took, Word
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ RETRY: Final = 1.0
 """Seconds until it is tried again to write what could not be written."""
 
 
-class Returning:
+class Handback:
     """What comes back to one broker."""
 
-    def __init__(self, hub: "Hub", known: Remembered, send: Callable[[int, Word], None]) -> None:
+    def __init__(self, hub: "Hub", known: KnownMirrors, send: Callable[[int, Word], None]) -> None:
         self._hub = hub
         self._known = known
         self._send = send
@@ -34,7 +34,7 @@ class Returning:
         """What was taken in of a mirror's turn, by mirror and stream."""
         self._links: dict[int, tuple[str, int]] = {}
         """Those that wait until it is noted: of which mirror, and of which turn."""
-        self._absorbing: dict[asyncio.Future[None], tuple[str, Notes]] = {}
+        self._absorbing: dict[asyncio.Future[None], tuple[str, ProgressLog]] = {}
         """What is not written yet: of which stream, and where it is noted."""
         self._stopped = False
 
@@ -62,15 +62,15 @@ class Returning:
         self._stopped = True
 
     def _absorb(self, back: Back, entries: list[Entry]) -> None:
-        delivering = self._hub.delivering
-        stream = self._hub.streaming.streams.get(back.name)
+        delivering = self._hub.channels
+        stream = self._hub.streams.by_name.get(back.name)
         notes = None if stream is None else delivering.notes(stream)
         if stream is None or notes is None or stream.config.in_database:
             return
         for told in delivering.standing.absorb(stream, rebuild(entries), back.made, back.gone, back.turn):
             self._wait(back.name, notes, told)
 
-    def _wait(self, name: str, notes: Notes, told: "asyncio.Future[None]") -> None:
+    def _wait(self, name: str, notes: ProgressLog, told: "asyncio.Future[None]") -> None:
         if not _well(told):
             self._absorbing[told] = name, notes
             told.add_done_callback(self._written)
@@ -87,8 +87,8 @@ class Returning:
         if self._stopped:
             return
         name, notes = self._absorbing.pop(failed)
-        stream = self._hub.streaming.streams.get(name)
-        if stream is not None and self._hub.delivering.notes(stream) is notes:
+        stream = self._hub.streams.by_name.get(name)
+        if stream is not None and self._hub.channels.notes(stream) is notes:
             self._wait(name, notes, notes.write([]))
         self._look()  # or it was removed, and its channels with it
 

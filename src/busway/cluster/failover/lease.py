@@ -15,7 +15,7 @@ SILENCE: Final = 5
 """Seconds after which a link of which nothing is heard is dead."""
 
 
-class Turn:
+class Lease:
     """One side of one part. `owner`: it is the node's own part, and not a copy."""
 
     def __init__(self, *, owner: bool, has: bool, patience: float = PATIENCE) -> None:

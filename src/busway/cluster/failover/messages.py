@@ -11,7 +11,7 @@ _Guids: TypeAlias = Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=MOST_NO
 _Pairs: TypeAlias = Annotated[tuple[tuple[_Guid, _Guid], ...], msgspec.Meta(max_length=MOST_NODES)]
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class OwnershipClaim(msgspec.Struct, frozen=True, array_like=True):
     """What a node says. What was added later stands behind, so that those who don't know it hear the rest."""
 
     hands: _Guids = ()
@@ -33,14 +33,14 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(Said)
+_decoder: Final = msgspec.msgpack.Decoder(OwnershipClaim)
 
 
-def pack(said: Said) -> bytes:
+def pack(said: OwnershipClaim) -> bytes:
     return _encode(said)
 
 
-def read(packed: bytes) -> Said:
+def read(packed: bytes) -> OwnershipClaim:
     """What a node says. Raises Stranger."""
     try:
         return _decoder.decode(packed)

@@ -9,17 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from busway.cluster.config import Cluster
-from busway.cluster.failover.handback import Returning
-from busway.cluster.failover.lease import Turn
-from busway.cluster.failover.messages import Said, pack, read
-from busway.cluster.failover.quorum import Counting, Witness, undisputed
-from busway.cluster.failover.sleep import Waking
-from busway.cluster.failover.stalled import DISPUTED, STARTED, Waiting
-from busway.cluster.failover.standby import Heir
+from busway.cluster.failover.handback import Handback
+from busway.cluster.failover.lease import Lease
+from busway.cluster.failover.messages import OwnershipClaim, pack, read
+from busway.cluster.failover.quorum import Quorum, Witness, undisputed
+from busway.cluster.failover.sleep import SleepDetector
+from busway.cluster.failover.stalled import DISPUTED, STARTED, StalledChannels
+from busway.cluster.failover.standby import Standby
 from busway.cluster.node import MOST_NODES, Node
-from busway.cluster.protocol import SELF, TURN, Talk
+from busway.cluster.protocol import SELF, TURN, NodeProtocolHandler
 from busway.cluster.replication.messages import Back, Took
-from busway.cluster.replication.primary_driver import Mirroring
+from busway.cluster.replication.primary_driver import PrimaryDriver
 from busway.common import environment
 
 if TYPE_CHECKING:
@@ -33,42 +33,42 @@ _LATE: Final = 4
 """So many times its patience after a node has gone it is told that messages wait in its copy."""
 
 
-class Turns(Talk):
+class ChannelOwnership(NodeProtocolHandler):
     """The turns of one node."""
 
     kinds = frozenset({TURN})
 
-    def __init__(self, hub: "Hub", cluster: Cluster, mirroring: Mirroring, send: Callable[..., None]) -> None:
+    def __init__(self, hub: "Hub", cluster: Cluster, mirroring: PrimaryDriver, send: Callable[..., None]) -> None:
         self._hub = hub
         self._takeover, self._patience = cluster.takeover, cluster.patience
         self._mirroring = mirroring
         self._send = send
-        self._heir = Heir(hub, mirroring.copying, send)
+        self._heir = Standby(hub, mirroring.copying, send)
         self._witness = Witness()
         self._resumed: set[str] = set()
         """Nodes for which this one is about to go on, as long as nobody knows of another one that did."""
         told = partial(self._tell_people, logging.WARNING, "copy_waits")
-        self.waiting = Waiting(self._heir, told, _LATE * self._patience)
+        self.waiting = StalledChannels(self._heir, told, _LATE * self._patience)
         self._links: dict[int, str] = {}
         self._incarnations: dict[int, int] = {}
-        self._heard: dict[int, Said] = {}
+        self._heard: dict[int, OwnershipClaim] = {}
         self._counted_by: set[str] = set()
         """Nodes for which this one counts, by what they said last."""
         self._anew = mirroring.known.left
         mirroring.known.leave(yes=False)
-        self._said = Said((hub.guid,), anew=self._anew, takeover=self._takeover)
+        self._said = OwnershipClaim((hub.guid,), anew=self._anew, takeover=self._takeover)
         self._wants: dict[str, str] = {}
-        self._count = Counting(hub.guid, mirroring.known.nodes, most=False)
+        self._count = Quorum(hub.guid, mirroring.known.nodes, most=False)
         """By which this node judges whether it has its turn,"""
-        self._votes = Counting(hub.guid, {*mirroring.known.nodes, *self._heir.marks.nodes}, most=True)
+        self._votes = Quorum(hub.guid, {*mirroring.known.nodes, *self._heir.marks.nodes}, most=True)
         """and whether it has that of another."""
-        self._own: Turn | None = None
+        self._own: Lease | None = None
         """None: nobody could take it over."""
-        self._others: dict[str, Turn] = {}
+        self._others: dict[str, Lease] = {}
         self._lost: dict[str, float] = {}
         """When this one lost the nodes that it mirrors."""
-        self._waking = Waking(hub.engine.ping)
-        self._returning = Returning(hub, mirroring.known, send)
+        self._waking = SleepDetector(hub.engine.ping)
+        self._returning = Handback(hub, mirroring.known, send)
         self._differed: set[str] = set()
         self._giving: set[str] = set()
         """Nodes that are back, and don't know yet what became of their channels."""
@@ -85,11 +85,11 @@ class Turns(Talk):
         mirroring.back = self._given_back
         mirroring.first = self._hand_back
         mirroring.asked = self._mirrored
-        hub.delivering.standing.is_sure = self.is_sure
+        hub.channels.standing.is_sure = self.is_sure
         if mirroring.known.heirs:
-            self._own = Turn(owner=True, has=False, patience=self._patience)
-            hub.delivering.standing.rest()
-            self._said = Said(anew=self._anew, takeover=self._takeover)
+            self._own = Lease(owner=True, has=False, patience=self._patience)
+            hub.channels.standing.rest()
+            self._said = OwnershipClaim(anew=self._anew, takeover=self._takeover)
 
     # What is asked.
 
@@ -180,7 +180,7 @@ class Turns(Talk):
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind, no numbers
         said = read(body)
-        first, before = conn not in self._heard, self._heard.get(conn, Said())
+        first, before = conn not in self._heard, self._heard.get(conn, OwnershipClaim())
         self._heard[conn] = said
         guid = self._links[conn]
         self._witness.saw(guid, said.hands, self._links.values())
@@ -191,7 +191,7 @@ class Turns(Talk):
         for one in {*before.hands, *said.hands}:
             self.turned(one)
 
-    def _counts(self, conn: int, guid: str, said: Said, *, first: bool) -> None:
+    def _counts(self, conn: int, guid: str, said: OwnershipClaim, *, first: bool) -> None:
         """What that says of who counts."""
         if said.stops:
             self._heir.marks.left(guid)
@@ -227,7 +227,7 @@ class Turns(Talk):
     def _mirrored(self) -> None:
         """There is a mirror."""
         if self._own is None:
-            self._own = Turn(owner=True, has=True, patience=self._patience)
+            self._own = Lease(owner=True, has=True, patience=self._patience)
         self._know()
 
     def _know(self) -> None:
@@ -275,7 +275,7 @@ class Turns(Talk):
         for guid, turn in self._others.items():
             if turn.hand_over():
                 self._heir.end(guid)
-        self._tell(Said(stops=True))
+        self._tell(OwnershipClaim(stops=True))
 
     # Inside.
 
@@ -283,10 +283,10 @@ class Turns(Talk):
     def _now(self) -> float:
         return self._hub.loop.time()
 
-    def _turn(self, guid: str) -> Turn | None:
+    def _turn(self, guid: str) -> Lease | None:
         """For a node that this one mirrors."""
         if guid not in self._others and self._heir.ready(guid):
-            self._others[guid] = Turn(owner=False, has=False, patience=self._patience)
+            self._others[guid] = Lease(owner=False, has=False, patience=self._patience)
         return self._others.get(guid)
 
     def _look(self, *, quiet: bool = False) -> None:
@@ -304,7 +304,7 @@ class Turns(Talk):
         hands = [self._hub.guid] if self._own is None or self._own.has else []
         hands += [guid for guid, turn in self._others.items() if turn.has or guid in self._giving]
         ready = [guid for guid in self._heir.guids if self._heir.ready(guid)]
-        said = Said(
+        said = OwnershipClaim(
             tuple(hands),
             tuple(sorted(ready)),
             tuple(sorted(self._wants.items())),
@@ -318,7 +318,7 @@ class Turns(Talk):
             self._tell(said, leave_out=quiet)
             for guid in {*before.hands} ^ {*said.hands}:
                 self.turned(guid)
-        self._hub.pulse.arm()
+        self._hub.clock.arm()
 
     @property
     def mirrored(self) -> set[str]:
@@ -370,7 +370,7 @@ class Turns(Talk):
         if turn.has and not before:
             log.log(logging.WARNING if self._rested else logging.INFO, "this node hands out of its own channels again")
             self._rested = False
-            self._hub.delivering.standing.wake()
+            self._hub.channels.standing.wake()
         elif before and not turn.has:
             text = "this node misses the others, so its mirror may hand out of its channels: it does so no longer"
             self._tell_people(logging.WARNING, "resting", me, text)
@@ -378,7 +378,7 @@ class Turns(Talk):
             self._rest()
 
     def _rest(self) -> None:
-        self._hub.delivering.standing.rest()
+        self._hub.channels.standing.rest()
         self._mirroring.noting.refuse()
 
     def _look_other(self, guid: str, now: float) -> None:
@@ -464,7 +464,7 @@ class Turns(Talk):
     def _say(self, conn: int) -> None:
         self._hub.engine.node(conn, TURN, 0, pack(self._said))
 
-    def _tell(self, said: Said, *, leave_out: bool = False) -> None:
+    def _tell(self, said: OwnershipClaim, *, leave_out: bool = False) -> None:
         packed = pack(said)
         last = next(reversed(self._links), None) if leave_out else None  # hears it as its first
         for conn in self._links:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from busway.cluster.node import MOST_NODES
 
 
-class Counting:
+class Quorum:
     """The nodes by which one node judges, itself among them. `most`: more than half of them have to be here; else half is enough."""
 
     def __init__(self, me: str, known: Iterable[str] = (), *, most: bool) -> None:

@@ -14,7 +14,7 @@ FIRST: Final = 1 << 48
 """Tokens from here on are of links that are doubted."""
 
 
-class Waking:
+class SleepDetector:
     """Whether one node is awake, with a function that says PING to a link."""
 
     def __init__(self, ping: Callable[[int, int], None]) -> None:

@@ -6,7 +6,7 @@ A driver over the copies, which is told by `turns` which ones lie idle, and why.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from busway.cluster.failover.standby import Heir
+from busway.cluster.failover.standby import Standby
 
 STARTED: Final = (
     "this node was started again, or missed that one before most others did: it may not know all that was acknowledged"
@@ -15,10 +15,10 @@ DISPUTED: Final = "this node handed them out until it was stopped or cut off, an
 _ADVICE: Final = "they are handed out when node {short} is back; if it never comes: busway cluster --take {short}"
 
 
-class Waiting:
+class StalledChannels:
     """The copies of one broker that lie idle."""
 
-    def __init__(self, heir: Heir, tell: Callable[[str, str], object], after: float) -> None:
+    def __init__(self, heir: Standby, tell: Callable[[str, str], object], after: float) -> None:
         self._heir = heir
         self._tell = tell
         self._after = after

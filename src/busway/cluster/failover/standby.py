@@ -8,24 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from busway.broker.channels.state.progress import Entry, rebuild
-from busway.cluster.failover.standby_file import Mark, Marks
+from busway.cluster.failover.standby_file import StandbyFile, StandbyRecord
 from busway.cluster.replication.channel_progress import split
 from busway.cluster.replication.copies import Copy
 from busway.cluster.replication.messages import Back, Word
-from busway.cluster.replication.replica_driver import Copying
+from busway.cluster.replication.replica_driver import ReplicaDriver
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 
-class Heir:
+class Standby:
     """What one broker does for nodes that are gone."""
 
-    def __init__(self, hub: "Hub", copying: Copying | None, send: Callable[[int, Word], None]) -> None:
+    def __init__(self, hub: "Hub", copying: ReplicaDriver | None, send: Callable[[int, Word], None]) -> None:
         self._hub = hub
         self._copying = copying
         self._send = send
-        self.marks = Marks(hub.folder)
+        self.marks = StandbyFile(hub.folder)
         self._begun: dict[str, object] = {}
         """By the nodes for which it hands out: a new one each time."""
 
@@ -47,7 +47,7 @@ class Heir:
 
     def _adopt(self, guid: str, copy: Copy, begun: object, entries: list[Entry]) -> None:
         if self._begun.get(guid) is begun:  # it is still so
-            self._hub.delivering.standing.adopt(guid, copy, copy.journal, rebuild(entries))
+            self._hub.channels.standing.adopt(guid, copy, copy.journal, rebuild(entries))
 
     def end(self, guid: str) -> None:
         """Hand out for that node no longer. Who hands out meanwhile isn't known, so nothing here is for sure."""
@@ -102,7 +102,7 @@ class Heir:
         """It has noted that."""
         self.marks.remove(guid)
 
-    def _tell(self, conn: int, copy: Copy, mark: Mark, entries: list[Entry], *, last: bool) -> None:
+    def _tell(self, conn: int, copy: Copy, mark: StandbyRecord, entries: list[Entry], *, last: bool) -> None:
         before, after = mark.channels.get(copy.name), rebuild(entries)
         copy.channels = set(after)
         made = tuple(name for name in after if before is not None and name not in before)
@@ -117,7 +117,7 @@ class Heir:
 
     def _release(self, guid: str) -> None:
         self._begun.pop(guid, None)
-        self._hub.delivering.standing.release(guid)
+        self._hub.channels.standing.release(guid)
 
     def _copies(self, guid: str) -> list[Copy]:
         return [] if self._copying is None else self._copying.of(guid)

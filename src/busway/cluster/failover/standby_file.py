@@ -20,7 +20,7 @@ log = logging.getLogger("busway.cluster")
 FILE: Final = ".stood-in"
 
 
-class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StandbyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is noted of one node."""
 
     channels: dict[str, list[str]] = {}
@@ -35,12 +35,12 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When it began last, in microseconds: never the same twice."""
 
 
-class Marks:
+class StandbyFile:
     """The marks of one broker, by the guids of the nodes. Without a folder there are none."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._marks: dict[str, Mark] = {}
+        self._marks: dict[str, StandbyRecord] = {}
         for guid in [] if folder is None else found(folder):
             if (mark := self._read(guid)) is not None:
                 self._marks[guid] = mark
@@ -51,8 +51,8 @@ class Marks:
     def __iter__(self) -> Iterator[str]:
         return iter(self._marks)
 
-    def get(self, guid: str) -> Mark:
-        return self._marks.get(guid, Mark())
+    def get(self, guid: str) -> StandbyRecord:
+        return self._marks.get(guid, StandbyRecord())
 
     @property
     def last(self) -> list[str]:
@@ -69,7 +69,9 @@ class Marks:
         mark = self.get(guid)
         count = {*nodes, *(mark.nodes if mark.last else ())}
         turn = max(environment.time_ns() // 1000, mark.turn + 1)
-        self._put(guid, Mark(channels | mark.channels, last=True, nodes=sorted(count), gone=mark.gone, turn=turn))
+        self._put(
+            guid, StandbyRecord(channels | mark.channels, last=True, nodes=sorted(count), gone=mark.gone, turn=turn)
+        )
 
     def counts(self, nodes: Iterable[str]) -> None:
         """These count now, too."""
@@ -105,17 +107,19 @@ class Marks:
     def _file(self, guid: str) -> Path | None:
         return None if self._folder is None else self._folder / FOLDER / guid / FILE
 
-    def _read(self, guid: str) -> Mark | None:
+    def _read(self, guid: str) -> StandbyRecord | None:
         if (file := self._file(guid)) is None or not file.exists():
             return None
         try:
             content = file.read_bytes()
-            return unsealed(content, Mark) if content else Mark()  # an earlier version noted nothing there
+            return (
+                unsealed(content, StandbyRecord) if content else StandbyRecord()
+            )  # an earlier version noted nothing there
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("%s can't be read: %s; channels that were made here are not given back", file, error)
-            return Mark()
+            return StandbyRecord()
 
-    def _put(self, guid: str, mark: Mark) -> None:
+    def _put(self, guid: str, mark: StandbyRecord) -> None:
         if mark == self._marks.get(guid):
             return
         self._marks[guid] = mark

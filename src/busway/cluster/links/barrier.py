@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from busway.cluster.node import Node
-from busway.cluster.protocol import Talk
+from busway.cluster.protocol import NodeProtocolHandler
 
 FIRST: Final = 1 << 32
 """Tokens from here on are of rounds."""
@@ -16,7 +16,7 @@ FIRST: Final = 1 << 32
 Done: TypeAlias = Callable[[], None]
 
 
-class Rounds(Talk):
+class Barrier(NodeProtocolHandler):
     """The rounds of one node, with a function that says PING to a link."""
 
     def __init__(self, ping: Callable[[int, int], None]) -> None:

@@ -25,7 +25,7 @@ from busway.cluster.members.discovery import Discovery
 from busway.cluster.members.membership import Membership
 from busway.cluster.members.servers_file import listed
 from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node, read_sightings
-from busway.cluster.protocol import MEMBERS, PROOF, Talk
+from busway.cluster.protocol import MEMBERS, PROOF, NodeProtocolHandler
 from busway.common import environment
 from busway.errors import BusError, Code
 from busway.transport import dial, parse
@@ -39,14 +39,14 @@ _PROBE: Final = 1
 """The token of a PING that sees whether a link lives."""
 
 
-class Linking:
+class Links:
     """All links of one hub."""
 
     def __init__(self, hub: "Hub", cluster: Cluster) -> None:
         self._hub = hub
         self._cluster = cluster
-        self.talks: tuple[Talk, ...] = ()
-        self._hears: dict[int, Talk] = {}
+        self.talks: tuple[NodeProtocolHandler, ...] = ()
+        self._hears: dict[int, NodeProtocolHandler] = {}
         self._peers: dict[int, Peer] = {}
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class Linking:
         self._discovery: Discovery | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    def say(self, *talks: Talk) -> None:
+    def say(self, *talks: NodeProtocolHandler) -> None:
         """What is said over links besides messages, by matter."""
         self.talks = talks
         self._hears = {kind: talk for talk in talks for kind in talk.kinds}
@@ -241,7 +241,7 @@ class Linking:
         if peer is not None and peer.linked:
             for talk in self.talks:
                 talk.closed(conn, self._now)
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
         return peer
 
     def _fault(self, peer: Peer, text: str) -> None:

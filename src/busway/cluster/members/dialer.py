@@ -61,7 +61,7 @@ class Target:
         return tuple(dict.fromkeys((*self.listed, *own, *self.hinted)))
 
 
-class Dialling:
+class Dialer:
     """All targets of one node."""
 
     def __init__(self, me: Node, listed: Sequence[Listed], chance: Callable[[], float]) -> None:

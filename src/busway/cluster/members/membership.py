@@ -12,9 +12,9 @@ from math import ceil
 from typing import Final
 
 from busway.cluster.members.actions import Action, Admit, Kind, Left, Missing, Notice, Probe, Refuse, Tell
-from busway.cluster.members.dialer import Dialling, Target
+from busway.cluster.members.dialer import Dialer, Target
 from busway.cluster.members.servers_file import Listed
-from busway.cluster.members.warnings import Telling
+from busway.cluster.members.warnings import Warnings
 from busway.cluster.node import MOST_NODES, Node, Sighting
 from busway.errors import Code
 
@@ -66,9 +66,9 @@ class Membership:
         self._forget = forget
         self._links: dict[str, _Link] = {}
         self._conns: dict[int, _Link] = {}
-        self._dialling = Dialling(me, listed, chance)
+        self._dialling = Dialer(me, listed, chance)
         self._actions: list[Action] = []
-        self._telling = Telling()
+        self._telling = Warnings()
         self._begun: float | None = None
         """Since when servers of the list are missed of which nothing was said."""
         self._copies: dict[int, tuple[float, int]] = {}

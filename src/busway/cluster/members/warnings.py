@@ -21,7 +21,7 @@ _SUMMARY: Final[dict[str, str]] = {
 }
 
 
-class Telling:
+class Warnings:
     """What was told by one node."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from busway.broker.channels.journal import Journal
 from busway.broker.channels.state.progress import Delivered, Done, Entry, Redriven, Stamp
 from busway.broker.streams.stream import Stream
 from busway.cluster.replication.messages import Heard, Noted, Word
-from busway.cluster.replication.progress_state import Hearing
+from busway.cluster.replication.progress_state import ProgressState
 from busway.errors import StoreFailed
 from busway.settings import KiB
 
@@ -40,7 +40,7 @@ class _Told:
     """The serial of all that there was; 0: it is not told yet, and neither is anything else."""
 
 
-class Noting:
+class ChannelProgress:
     """What the mirrors of one broker hear of its channels."""
 
     def __init__(self, hub: "Hub", send: Callable[[int, Word], None], patience: float) -> None:
@@ -50,7 +50,7 @@ class Noting:
         self._serials = count(1)
         self._told: dict[tuple[int, str], _Told] = {}
         """By link and stream."""
-        self._hearings: dict[str, Hearing] = {}
+        self._hearings: dict[str, ProgressState] = {}
 
     @property
     def alone(self) -> int:
@@ -58,10 +58,10 @@ class Noting:
 
     def begin(self, conn: int, guid: str, stream: Stream, number: int) -> None:
         """Tell a mirror of a stream, which it knows by this number."""
-        if isinstance(journal := self._hub.delivering.notes(stream), Journal):
+        if isinstance(journal := self._hub.channels.notes(stream), Journal):
             told = self._told[conn, stream.name] = _Told(guid, stream.name, number)
             if stream.config.safety == "mirrored":
-                self._hearings.setdefault(stream.name, Hearing(self._patience))
+                self._hearings.setdefault(stream.name, ProgressState(self._patience))
             journal.watcher = partial(self._noted, stream.name, journal)
             journal.look(partial(self._show, conn, told, journal))
 
@@ -83,7 +83,7 @@ class Noting:
             del self._told[key]
         for hearing in self._hearings.values():
             hearing.lost(guid, self._hub.loop.time(), ends=ends)
-        self._hub.pulse.arm()
+        self._hub.clock.arm()
 
     def heard(self, conn: int, word: Heard, name: str) -> None:
         """A mirror has written something."""
@@ -116,7 +116,7 @@ class Noting:
             return None
         future = hearing.note(serial, self._hub.loop.time(), self._hub.loop.create_future)
         if future is not None:
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
             self._hub.loop.call_soon(self._hub.flush)
         return future
 

@@ -13,7 +13,7 @@ from busway.broker.channels.state.progress import Entry, Stamp, rebuild
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
 from busway.cluster.replication.messages import Recall, Recalled, Word
-from busway.cluster.replication.primary import Origin, Sending
+from busway.cluster.replication.primary import Primary, Sending
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.cluster")
 
 
-class Recalling:
+class ChannelRecovery:
     """What comes back of the channels of one broker."""
 
     def __init__(self, hub: "Hub", send: Callable[[int, Word], None]) -> None:
@@ -36,7 +36,7 @@ class Recalling:
 
     def begin(self, stream: Stream, sending: Sending, known: Stamp | None) -> None:
         """A mirror that has heard so much of the channels is sent their stream."""
-        journal = self._hub.delivering.notes(stream)
+        journal = self._hub.channels.notes(stream)
         if known is not None and isinstance(journal, Journal) and journal.lineage is not None:
             sending.recall = journal.lineage.lacks(known)
             self._known[sending.number] = known
@@ -58,13 +58,13 @@ class Recalling:
         if word.more:
             return False
         del self._parts[word.number]
-        journal, why = self._hub.delivering.notes(stream), sending.recall
+        journal, why = self._hub.channels.notes(stream), sending.recall
         if not sending.recalling or not isinstance(journal, Journal):
             return False
         states = {
             name: state for name, state in rebuild(entries).items() if self.removed(stream.name, name) <= state.epoch
         }
-        standing = self._hub.delivering.standing
+        standing = self._hub.channels.standing
         standing.hold(stream, yes=True)  # it may have gone on without, if this took too long
         count = standing.recall(stream, states, lost=why == "lost")
         journal.mended(self._known[word.number])
@@ -80,7 +80,7 @@ class Recalling:
         )
         return True
 
-    def keep(self, origins: "list[Origin]") -> None:
+    def keep(self, origins: "list[Primary]") -> None:
         """What is not sent any more says nothing more."""
         for number in [one for one in self._known if not any(origin.find(one) for origin in origins)]:
             del self._known[number]

@@ -27,7 +27,7 @@ class _Known(msgspec.Struct, forbid_unknown_fields=True):
     """The last turn of each mirror of which this one has noted what it did."""
 
 
-class Remembered:
+class KnownMirrors:
     """Guids. Without a folder nothing outlives the broker."""
 
     def __init__(self, folder: Path | None) -> None:

@@ -33,7 +33,7 @@ class Holed(Protocol):
     def mend(self, block: bytes) -> int: ...
 
 
-class Mending:
+class Repair:
     """The holes of one stream that its mirror may have something of.
 
     If nothing else shows that the copy is one of this stream, the record before a hole has to be the same on both sides. Before the first
@@ -104,7 +104,7 @@ class Sending:
     have: int
     offered: int
     """Where the stream ended when it was offered."""
-    mending: Mending
+    mending: Repair
     longer: bool = False
     """The mirror has more than the stream."""
     back: int = 0
@@ -130,7 +130,7 @@ class Sending:
         return self.state == "copying"
 
 
-class Origin:
+class Primary:
     """What a node sends to one mirror. Numbers are never given twice."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
@@ -149,7 +149,7 @@ class Origin:
             how = "anew"  # such a stream ends with its broker
         begin = max(copy.next, mine.first) if copy is not None and how == "on" else mine.first
         holes = [] if copy is None or how == "anew" else shared(mine.holes, copy)
-        mending = Mending(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
+        mending = Repair(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
         sending = Sending(
             config, log, next(self._numbers), "copying", begin, begin, mine.next, mending, first=mine.first
         )
@@ -347,7 +347,7 @@ class Promise:
         return min(since) + self._wait if since else None
 
 
-def furthest(origins: Iterable[Origin], name: str) -> int | None:
+def furthest(origins: Iterable[Primary], name: str) -> int | None:
     """How far any mirror has a stream; None: none copies it."""
     found = [one.have for origin in origins if (one := origin.streams.get(name)) is not None and one.open]
     return max(found, default=None)

@@ -13,10 +13,10 @@ from busway.broker.channels.state.progress import Stamp
 from busway.broker.streams.stream import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.node import Node
-from busway.cluster.protocol import MIRROR, Talk
-from busway.cluster.replication.channel_progress import Noting
-from busway.cluster.replication.channel_recovery import Recalling, tell_back
-from busway.cluster.replication.known_mirrors import Remembered
+from busway.cluster.protocol import MIRROR, NodeProtocolHandler
+from busway.cluster.replication.channel_progress import ChannelProgress
+from busway.cluster.replication.channel_recovery import ChannelRecovery, tell_back
+from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import (
     Ask,
     Back,
@@ -34,9 +34,9 @@ from busway.cluster.replication.messages import (
     pack,
     read,
 )
-from busway.cluster.replication.primary import Origin, Promise, Sending, furthest
-from busway.cluster.replication.problems import Troubles
-from busway.cluster.replication.replica_driver import Copying
+from busway.cluster.replication.primary import Primary, Promise, Sending, furthest
+from busway.cluster.replication.problems import Problems
+from busway.cluster.replication.replica_driver import ReplicaDriver
 from busway.errors import BusError
 from busway.settings import MiB
 
@@ -51,7 +51,7 @@ _LOOK: Final = 5.0
 """Seconds between two looks whether something was removed, or can be read again."""
 
 
-class Mirroring(Talk):
+class PrimaryDriver(NodeProtocolHandler):
     """The mirrors of one broker, and what it mirrors itself."""
 
     kinds = frozenset({MIRROR})
@@ -61,12 +61,12 @@ class Mirroring(Talk):
         self._wait = cluster.mirror_wait
         self._numbers = count(1)
         self._linked: dict[int, Node] = {}
-        self._origins: dict[int, Origin] = {}
+        self._origins: dict[int, Primary] = {}
         """By the links to mirrors of this node."""
         self._promises: dict[str, Promise] = {}
         self._resting: dict[str, float] = {}
         """Streams that take nothing new before a mirror was heard, and until when."""
-        self._wrong: Troubles[tuple[int, str]] = Troubles()
+        self._wrong: Problems[tuple[int, str]] = Problems()
         """Streams that a mirror can't copy, by its link."""
         self._commits: set[Stream] = set()
         self._next_look: float | None = None
@@ -74,9 +74,9 @@ class Mirroring(Talk):
         """How often a stream went on without its mirror."""
         self.notice: Callable[[str, dict[str, Any]], object] = _nobody
         """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirror_copies`, `mirrored`, `unmirrored`, `mirror_missing`, and about what."""
-        self.known = Remembered(hub.folder)
-        self.noting = Noting(hub, self.send, cluster.patience)
-        self.recalling = Recalling(hub, self.send)
+        self.known = KnownMirrors(hub.folder)
+        self.noting = ChannelProgress(hub, self.send, cluster.patience)
+        self.recalling = ChannelRecovery(hub, self.send)
         self.leaving: Callable[[str], bool] = lambda _: False
         """Whether a node has said that it stops."""
         self.first: Callable[[int, Node, Callable[[], None]], object] = lambda _conn, _node, then: then()
@@ -85,10 +85,10 @@ class Mirroring(Talk):
         """Hears what a mirror has done with the channels of this node, and that another node has that."""
         self.asked: Callable[[], object] = _nobody
         """Hears that there is a mirror."""
-        self.copying = None if hub.folder is None else Copying(hub, cluster.mirror_of, hub.folder, self.send)
+        self.copying = None if hub.folder is None else ReplicaDriver(hub, cluster.mirror_of, hub.folder, self.send)
         if self.copying is not None:
             self.copying.missing = lambda target: self.notice("mirror_missing", {"text": target})
-        for stream in hub.streaming.streams.values():
+        for stream in hub.streams.by_name.values():
             self._adopt(stream, hopeful=bool(self.known.guids))
             self._expect(stream)
 
@@ -149,7 +149,7 @@ class Mirroring(Talk):
             stream.log.rest(True)
             self._resting[stream.config.name] = self._now + self._wait
         else:
-            self._hub.delivering.standing.settle(stream)
+            self._hub.channels.standing.settle(stream)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
         """It was made or has other settings, or was removed."""
@@ -230,11 +230,11 @@ class Mirroring(Talk):
 
     def _asked(self, conn: int, ask: Ask) -> None:
         """A mirror is here, or wants some streams once more."""
-        node, streams = self._linked[conn], self._hub.streaming.streams
+        node, streams = self._linked[conn], self._hub.streams.by_name
         if ask.all:
             log.info("%s is a mirror of this node", node)
             self.notice("mirror", {"name": node.name, "guid": node.guid})
-            self._origins[conn] = Origin(self._numbers)
+            self._origins[conn] = Primary(self._numbers)
             self.known.add(node.guid)
             self._next_look = self._now + _LOOK
             self.asked()
@@ -245,7 +245,7 @@ class Mirroring(Talk):
                 self._offer(conn, stream, ask.have.get(name), ask.noted.get(name))
         for name in ask.have:
             if name not in streams:
-                self.send(conn, Gone(name, removed=self._hub.streaming.has_ended(name)))
+                self.send(conn, Gone(name, removed=self._hub.streams.has_ended(name)))
         self._look_all()
         self._pump(conn)
 
@@ -277,7 +277,7 @@ class Mirroring(Talk):
             self.noting.begin(conn, self._linked[conn].guid, stream, sending.number)
 
     def _recalled(self, conn: int, word: Recalled) -> None:
-        origin, streams = self._origins.get(conn), self._hub.streaming.streams
+        origin, streams = self._origins.get(conn), self._hub.streams.by_name
         if origin is None or (sending := origin.find(word.number)) is None:
             return
         stream = streams.get(sending.config.name)
@@ -294,7 +294,7 @@ class Mirroring(Talk):
     def _answered(self, conn: int, word: Got | Trouble | Checked | Tail) -> None:
         if (origin := self._origins.get(conn)) is None or (sending := origin.find(word.number)) is None:
             return
-        stream = self._hub.streaming.streams.get(sending.config.name)
+        stream = self._hub.streams.by_name.get(sending.config.name)
         try:
             answer = origin.heard(word)
         except BusError as error:
@@ -323,7 +323,7 @@ class Mirroring(Talk):
         """Something of a stream may have come back."""
         if (sending := self._origins[conn].streams.get(name)) is not None:
             self._rest(conn, sending)
-            if (stream := self._hub.streaming.streams.get(name)) is not None:
+            if (stream := self._hub.streams.by_name.get(name)) is not None:
                 self._tell_notes(conn, stream, sending)
 
     def _tell_trouble(self, conn: int, sending: Sending, word: Word) -> None:
@@ -369,7 +369,7 @@ class Mirroring(Talk):
     # What waits for a mirror.
 
     def _look_all(self) -> None:
-        for stream in list(self._hub.streaming.streams.values()):
+        for stream in list(self._hub.streams.by_name.values()):
             self._look(stream)
 
     def _look(self, stream: Stream) -> None:
@@ -397,7 +397,7 @@ class Mirroring(Talk):
                 self._wait,
             )
         if promise.deadline() is not None:
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
 
     def _commit_soon(self, stream: Stream) -> None:
         """Have what is safe now delivered and answered; not at once, since an event may be in the middle of it."""
@@ -418,7 +418,7 @@ class Mirroring(Talk):
         And nothing that was sent again: of a stream that is to be mirrored that would be acknowledged before the mirror has it.
         """
         name = sending.config.name
-        stream, waits = self._hub.streaming.streams.get(name), sending.state in {"check", "mending", "back"}
+        stream, waits = self._hub.streams.by_name.get(name), sending.state in {"check", "mending", "back"}
         if stream is not None:
             self._hand_out(stream, settled=not waits)
         behind = name in self._promises and name in self._resting and sending.have < sending.log.written
@@ -426,7 +426,7 @@ class Mirroring(Talk):
             if name not in self._resting:
                 self._stream_rests(name, yes=True)
             self._resting[name] = self._now + self._wait
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
         elif name in self._resting and self._linked[conn].guid in self.known.guids:
             tell_back(sending, stream, self._linked[conn])
             self._release(name)
@@ -434,20 +434,20 @@ class Mirroring(Talk):
     def _hand_out(self, stream: Stream, *, settled: bool) -> None:
         """Nothing of a stream is handed out while it is seen what its channels have done; where they are counts when its records are back."""
         some = [one for origin in self._origins.values() if (one := origin.streams.get(stream.name)) is not None]
-        standing = self._hub.delivering.standing
+        standing = self._hub.channels.standing
         if settled:
             standing.settle(stream)
         standing.hold(stream, yes=any(map(self.recalling.waits, some)))
 
     def _release(self, name: str) -> None:
         if self._resting.pop(name, None) is not None:
-            if (stream := self._hub.streaming.streams.get(name)) is not None:
-                self._hub.delivering.standing.settle(stream)
-                self._hub.delivering.standing.hold(stream, yes=False)
+            if (stream := self._hub.streams.by_name.get(name)) is not None:
+                self._hub.channels.standing.settle(stream)
+                self._hub.channels.standing.hold(stream, yes=False)
             self._stream_rests(name, yes=False)
 
     def _stream_rests(self, name: str, *, yes: bool) -> None:
-        if (stream := self._hub.streaming.streams.get(name)) is not None:
+        if (stream := self._hub.streams.by_name.get(name)) is not None:
             stream.wait_for_mirror(yes=yes)
             if not yes:
                 self._hub.engine.recovered(stream.number, stream.log.next, whole=True)
@@ -511,7 +511,7 @@ class Mirroring(Talk):
             "mirror_of": None if self.copying is None else self.copying.figures(),
         }
 
-    def _shown(self, conn: int, origin: Origin) -> dict[str, Any]:
+    def _shown(self, conn: int, origin: Primary) -> dict[str, Any]:
         node = self._linked[conn]
         streams = {
             name: {

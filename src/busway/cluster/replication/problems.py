@@ -12,7 +12,7 @@ K = TypeVar("K")
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-class Troubles(Generic[K]):
+class Problems(Generic[K]):
     """By stream, or by link and stream."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class _Waits:
         self.since = since
 
 
-class Hearing:
+class ProgressState:
     """The acknowledgements of one stream. Mirrors are known by their guids, what they were told by serials, which grow."""
 
     def __init__(self, patience: float) -> None:

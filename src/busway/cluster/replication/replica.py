@@ -36,7 +36,7 @@ class Copied(Records, Protocol):
     def trim_to(self, first: int) -> tuple[int, int, int]: ...
 
 
-class Shelf(Protocol):
+class CopyStore(Protocol):
     """Where a mirror has its copies of one node. What can't be done raises DataFailed."""
 
     def names(self) -> Iterable[str]: ...
@@ -55,10 +55,10 @@ class Shelf(Protocol):
     def check_room(self, size: int) -> None: ...
 
 
-class Mirror:
+class Replica:
     """What a mirror does with what its node sends."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: CopyStore) -> None:
         self._shelf = shelf
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}

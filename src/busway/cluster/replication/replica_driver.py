@@ -16,9 +16,9 @@ from busway.cluster.node import Node
 from busway.cluster.replication.channel_progress import split
 from busway.cluster.replication.copies import Copies, Copy, found
 from busway.cluster.replication.messages import Heard, Noted, Offer, Part, Recall, Recalled, ToMirror, Trouble, Word
-from busway.cluster.replication.problems import Troubles
-from busway.cluster.replication.replica import Mirror, wanted
-from busway.cluster.replication.scrub import Auditing
+from busway.cluster.replication.problems import Problems
+from busway.cluster.replication.replica import Replica, wanted
+from busway.cluster.replication.scrub import Scrub
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -53,7 +53,7 @@ class _Rate:
             self._second, self._now = second, 0
 
 
-class Copying:
+class ReplicaDriver:
     """The copies of one broker, and the link over which one node is followed."""
 
     def __init__(self, hub: "Hub", target: str | None, folder: Path, send: Callable[[int, Word], None]) -> None:
@@ -62,7 +62,7 @@ class Copying:
         self._folder = folder
         self._send = send
         self._shelves: dict[str, Copies] = {}
-        self._mirror: Mirror | None = None
+        self._mirror: Replica | None = None
         self._shelf: Copies | None = None
         self._rates: dict[str, _Rate] = {}
         self._begun: dict[str, float] = {}
@@ -74,12 +74,12 @@ class Copying:
         self.conn: int | None = None
         self.node: Node | None = None
         self.troubles = 0
-        self._wrong: Troubles[str] = Troubles()
+        self._wrong: Problems[str] = Problems()
         self.missing: Callable[[str], object] = lambda _: None
         """Hears of whom this is to be a mirror, if nobody like that was seen for long."""
         self.known: Callable[[], Iterable[Node]] = lambda: ()
         """The nodes of which is known, linked or not."""
-        self._auditing = Auditing(hub, self._holed)
+        self._auditing = Scrub(hub, self._holed)
         for guid in found(folder):
             self._auditing.begin(self._open(guid).streams.values())
 
@@ -109,7 +109,7 @@ class Copying:
             return
         self.conn, self.node, self._unseen = conn, node, None
         self._shelf = self._open(node.guid)
-        self._mirror = Mirror(self._shelf)
+        self._mirror = Replica(self._shelf)
         log.info("this is a mirror of %s", node)
         self._send(conn, self._mirror.ask())
 
@@ -195,7 +195,7 @@ class Copying:
                 )
             if self._retry is None:
                 self._retry = self._hub.loop.time() + RETRY
-                self._hub.pulse.arm()
+                self._hub.clock.arm()
         self._send(self.conn, word)
 
     def _holed(self, copy: Copy) -> None:

@@ -22,7 +22,7 @@ log = logging.getLogger("busway.cluster")
 _PORTION: Final = 1 * MiB
 
 
-class Auditing:
+class Scrub:
     """The looks of one broker."""
 
     def __init__(self, hub: "Hub", holed: Callable[[Copy], object]) -> None:

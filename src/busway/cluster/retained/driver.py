@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busway.broker.flags import PIN, POST
-from busway.broker.retained.store import Kept, Key, Version
+from busway.broker.retained.store import Key, RetainedMessage, Version
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import KEPT, Talk
-from busway.cluster.retained.replica import All, Drop, Keepsakes, Put, Sum, Word, pack, put, read, sum_of, version
+from busway.cluster.protocol import KEPT, NodeProtocolHandler
+from busway.cluster.retained.replica import All, Drop, Put, RetainedReplica, Sum, Word, pack, put, read, sum_of, version
 from busway.settings import KiB, MiB
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ _AHEAD: Final = 4 * MiB
 """Bytes that may wait for a link before it is told more of what was kept when it came."""
 
 
-class Keeping(Talk):
+class RetainedDriver(NodeProtocolHandler):
     """What is kept by the nodes of a cluster, seen from one of them."""
 
     kinds = frozenset({KEPT})
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._keepsakes = Keepsakes(hub.settings.grace)
-        for key, since in hub.keeping.marks.items():
+        self._keepsakes = RetainedReplica(hub.settings.grace)
+        for key, since in hub.retained.marks.items():
             self._keepsakes.taken_back(key, since)
         self._links: dict[int, str] = {}
         self._frames: dict[int, int] = {}
@@ -48,7 +48,7 @@ class Keeping(Talk):
 
     # What happens here.
 
-    def kept(self, message: Kept) -> None:
+    def kept(self, message: RetainedMessage) -> None:
         """A client of this node has posted or pinned something."""
         if message.flags & POST:
             self._keepsakes.own(message.key)
@@ -66,7 +66,7 @@ class Keeping(Talk):
         self._tell_all(Drop(owner, topic, fields, (0, 0, 0)))
         return True
 
-    def unkept(self, gone: Sequence[Kept], when: Version | None = None) -> None:
+    def unkept(self, gone: Sequence[RetainedMessage], when: Version | None = None) -> None:
         """Some are kept no longer: taken back at this moment, or their client has gone."""
         for one in gone:
             owner, topic, fields = one.key
@@ -84,7 +84,7 @@ class Keeping(Talk):
         """A link: tell it everything, in portions."""
         self._links[conn], self._frames[conn] = node.guid, node.frame
         self._keepsakes.come(node.guid)
-        self._tell(conn, self._keepsakes.mine(self._hub.keeping.box))
+        self._tell(conn, self._keepsakes.mine(self._hub.retained.box))
 
     def room(self, conn: int) -> None:
         """Little waits for a link: it is told more."""
@@ -118,14 +118,14 @@ class Keeping(Talk):
                 case Put():
                     back += self._put(conn, guid, word)
                 case Drop():
-                    old = self._hub.keeping.box.get(word.key)
+                    old = self._hub.retained.box.get(word.key)
                     if isinstance(word.owner, str) and self._keepsakes.new_mark(word, old):
-                        self._hub.keeping.mark_far(word.key, word.version)
+                        self._hub.retained.mark_far(word.key, word.version)
                     if self._keepsakes.told_drop(guid, word, old):
-                        self._hub.keeping.take_far(word.key)
+                        self._hub.retained.take_far(word.key)
                 case All():
                     self._withdraw(self._keepsakes.told_all(guid))
-                case Sum() if conn not in self._telling and word.pins != sum_of(self._hub.keeping.box).pins:
+                case Sum() if conn not in self._telling and word.pins != sum_of(self._hub.retained.box).pins:
                     self._tell(conn, self._all_pins(answer=not word.answer))
         if back:
             self._hub.engine.node(conn, KEPT, 0, pack(back))
@@ -133,7 +133,7 @@ class Keeping(Talk):
     def expire(self, now: float) -> None:
         if (due := self._keepsakes.deadline()) is not None and due <= now:
             self._withdraw(self._keepsakes.expire(now))
-            self._tell_all(sum_of(self._hub.keeping.box))
+            self._tell_all(sum_of(self._hub.retained.box))
 
     def deadline(self) -> float | None:
         return self._keepsakes.deadline()
@@ -145,7 +145,7 @@ class Keeping(Talk):
         self.room(conn)
 
     def _all_pins(self, *, answer: bool) -> Iterator[Word]:
-        box = self._hub.keeping.box
+        box = self._hub.retained.box
         yield from self._keepsakes.pins(box)
         if answer:
             yield Sum(sum_of(box).pins, answer=True)
@@ -161,11 +161,11 @@ class Keeping(Talk):
             new = word.kept(self._clients[sender])
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise Stranger(f"a kept message on {word.topic!r} that is none: {error}") from error
-        box = self._hub.keeping.box
+        box = self._hub.retained.box
         old = box.get(new.key)
         match self._keepsakes.told_put(guid, new, old):
             case "keep":
-                self._hub.keeping.put_far(new)
+                self._hub.retained.put_far(new)
             case "mine" if old is not None:
                 return [self._fit(conn, put(old))]
             case "mine" if (since := self._keepsakes.mark(new.key)) is not None:
@@ -175,7 +175,7 @@ class Keeping(Talk):
 
     def _withdraw(self, keys: Sequence[Key]) -> None:
         for key in keys:
-            self._hub.keeping.take_far(key)
+            self._hub.retained.take_far(key)
 
     def _tell_all(self, word: Word) -> None:
         if self._links:

@@ -13,7 +13,7 @@ import msgspec
 
 from busway.broker.flags import FIELDS, PIN, POST
 from busway.broker.retained.pin_entries import MARKS
-from busway.broker.retained.store import Kept, Key, Version
+from busway.broker.retained.store import Key, RetainedMessage, Version
 from busway.cluster.node import Stranger
 
 MOST: Final = 1_048_576
@@ -34,9 +34,11 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The fields of the server where it was sent."""
     since: Annotated[int, msgspec.Meta(ge=0)] = 0
 
-    def kept(self, client: int) -> Kept:
+    def kept(self, client: int) -> RetainedMessage:
         """The message, of a sender with this number. Raises for what is none."""
-        kept = Kept(client, self.session, self.name, self.flags, self.topic, self.body, self.served, since=self.since)
+        kept = RetainedMessage(
+            client, self.session, self.name, self.flags, self.topic, self.body, self.served, since=self.since
+        )
         kept.dress(self.added)
         return kept
 
@@ -95,11 +97,11 @@ def read(packed: bytes) -> list[Word]:
     return words
 
 
-def version(kept: Kept) -> Version:
+def version(kept: RetainedMessage) -> Version:
     return kept.version
 
 
-def sum_of(kept: Iterable[Kept]) -> Sum:
+def sum_of(kept: Iterable[RetainedMessage]) -> Sum:
     total = 0
     for one in kept:
         if one.flags & PIN:
@@ -107,11 +109,11 @@ def sum_of(kept: Iterable[Kept]) -> Sum:
     return Sum(total)
 
 
-def put(kept: Kept) -> Put:
+def put(kept: RetainedMessage) -> Put:
     return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body, kept.served, kept.added, kept.since)
 
 
-class Keepsakes:
+class RetainedReplica:
     """Where what is kept here came from, and what was taken back."""
 
     def __init__(self, grace: float) -> None:
@@ -144,7 +146,7 @@ class Keepsakes:
         while len(self._marks) > MARKS:
             del self._marks[next(iter(self._marks))]
 
-    def mine(self, kept: Iterable[Kept]) -> Iterator[Word]:
+    def mine(self, kept: Iterable[RetainedMessage]) -> Iterator[Word]:
         """What a node that has come is told: posts of clients of this one, and all pins, also those that were taken back."""
         for one in list(kept):
             if one.flags & PIN or one.key in self._ours:
@@ -152,7 +154,7 @@ class Keepsakes:
         yield from self._taken_back()
         yield All()
 
-    def pins(self, kept: Iterable[Kept]) -> Iterator[Word]:
+    def pins(self, kept: Iterable[RetainedMessage]) -> Iterator[Word]:
         """Of that the pins."""
         yield from (put(one) for one in list(kept) if one.flags & PIN)
         yield from self._taken_back()
@@ -168,7 +170,7 @@ class Keepsakes:
         self._gone.pop(guid, None)
         self._seen[guid] = set()
 
-    def told_put(self, guid: str, new: Kept, old: Kept | None) -> Literal["keep", "mine", "no"]:
+    def told_put(self, guid: str, new: RetainedMessage, old: RetainedMessage | None) -> Literal["keep", "mine", "no"]:
         """A node keeps something: keep it, too; or what is here counts, and the node should hear that; or nothing."""
         key = new.key
         if len(self._of.get(guid, ())) >= MOST:
@@ -187,7 +189,7 @@ class Keepsakes:
         self._of.setdefault(guid, {})[key] = None
         return "no" if old is not None and version(old) >= version(new) else "keep"
 
-    def told_drop(self, guid: str, word: Drop, old: Kept | None) -> bool:
+    def told_drop(self, guid: str, word: Drop, old: RetainedMessage | None) -> bool:
         """A node keeps something no longer; whether that is the end of it here."""
         key = word.key
         if isinstance(word.owner, str):
@@ -219,7 +221,7 @@ class Keepsakes:
         """Since when a pin is taken back; None: it is not."""
         return self._marks.get(key)
 
-    def new_mark(self, word: Drop, old: Kept | None) -> bool:
+    def new_mark(self, word: Drop, old: RetainedMessage | None) -> bool:
         """Whether a node tells something new of a pin that was taken back, and no later one is here."""
         later = old is not None and version(old) > word.version
         return not later and self._marks.get(word.key, _NEVER) < word.version

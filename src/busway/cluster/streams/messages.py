@@ -7,7 +7,7 @@ import msgspec
 from busway.cluster.node import Stranger
 from busway.streams import is_name
 
-T = TypeVar("T", bound="Words")
+T = TypeVar("T", bound="Message")
 
 _Guid: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -21,14 +21,14 @@ MOST_PARTS: Final = 65_536
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Words(msgspec.Struct, array_like=True, frozen=True):
+class Message(msgspec.Struct, array_like=True, frozen=True):
     """One thing that is said."""
 
     def pack(self) -> bytes:
         return _encoder.encode(self)
 
 
-class Part(Words, frozen=True):
+class Part(Message, frozen=True):
     """A stream that a node can be asked for: its own, or a copy of another node's."""
 
     guid: _Guid
@@ -40,14 +40,14 @@ class Part(Words, frozen=True):
     """False: it is no longer."""
 
 
-class Parts(Words, frozen=True):
+class Parts(Message, frozen=True):
     """What a node has; whole: and nothing else."""
 
     parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=MOST_PARTS)]
     whole: bool = False
 
 
-class Fetch(Words, frozen=True):
+class Fetch(Message, frozen=True):
     """Give me of a part what lies from this offset on and is asked for."""
 
     guid: _Guid
@@ -58,7 +58,7 @@ class Fetch(Words, frozen=True):
     rules: bytes
 
 
-class Fetched(Words, frozen=True):
+class Fetched(Message, frozen=True):
     """The answer. From `gone` to `first` nothing is left."""
 
     gone: _Offset
@@ -71,7 +71,7 @@ class Fetched(Words, frozen=True):
     """It can't be read now."""
 
 
-class Locate(Words, frozen=True):
+class Locate(Message, frozen=True):
     """Where in a part is that?"""
 
     guid: _Guid
@@ -80,12 +80,12 @@ class Locate(Words, frozen=True):
     value: int
 
 
-class Located(Words, frozen=True):
+class Located(Message, frozen=True):
     offset: _Offset
     error: str = ""
 
 
-class Place(Words, frozen=True):
+class Place(Message, frozen=True):
     """Where are the messages of a client's session that these nodes have stored, of these numbers: each run is the first, and how many?"""
 
     session: Annotated[int, msgspec.Meta(ge=1)]
@@ -93,7 +93,7 @@ class Place(Words, frozen=True):
     runs: Annotated[tuple[tuple[_Natural, _Natural], ...], msgspec.Meta(max_length=MOST_NUMBERS)]
 
 
-class Run(Words, frozen=True):
+class Run(Message, frozen=True):
     """Messages with numbers, offsets and sequences that follow each other."""
 
     guid: _Guid
@@ -104,7 +104,7 @@ class Run(Words, frozen=True):
     sequence: _Natural
 
 
-class Placed(Words, frozen=True):
+class Placed(Message, frozen=True):
     """Those that are stored, and for which of the nodes this one could tell."""
 
     guids: tuple[_Guid, ...]

@@ -14,8 +14,8 @@ import msgspec
 from busway._core import Block, Selection, encode_records
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, Talk
-from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Part, Parts, Words, read
+from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, NodeProtocolHandler
+from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Message, Part, Parts, read
 from busway.common import environment
 from busway.errors import BusError, Code, Rejected
 from busway.settings import KiB, MiB
@@ -39,7 +39,7 @@ _SOON: Final = 0.05
 _SELECTIONS: Final = 1024
 
 
-class Lending(Talk):
+class StreamProvider(NodeProtocolHandler):
     """What other nodes are given of this one's streams."""
 
     kinds = frozenset({FETCH, LOCATE})
@@ -48,7 +48,7 @@ class Lending(Talk):
         self,
         hub: "Hub",
         copies: Callable[[], Mapping[tuple[str, str], Stream]],
-        here: Callable[[int, int, Words], None],
+        here: Callable[[int, int, Message], None],
     ) -> None:
         self._hub = hub
         self._copies = copies
@@ -65,7 +65,7 @@ class Lending(Talk):
 
     def opened(self, conn: int, node: Node) -> None:
         self._links[conn], self._most[conn] = deque(), node.frame + _LONGER
-        own = [self._part(self._hub.guid, stream) for stream in self._hub.streaming.streams.values()]
+        own = [self._part(self._hub.guid, stream) for stream in self._hub.streams.by_name.values()]
         copies = [self._part(guid, stream) for (guid, _), stream in self._copies().items()]
         self._hub.engine.node(conn, PARTS, 0, Parts((*own, *copies), whole=True).pack())
 
@@ -137,7 +137,7 @@ class Lending(Talk):
         self._hub.flush()
 
     def _answer(self, conn: int, number: int, question: Fetch | Locate) -> None:
-        said: Words | None
+        said: Message | None
         try:
             stream = self._stream(question.guid, question.name)
             if isinstance(question, Fetch):
@@ -150,7 +150,7 @@ class Lending(Talk):
         if said is not None:
             self._say(conn, number, said)
 
-    def _say(self, conn: int, number: int, said: Words) -> None:
+    def _say(self, conn: int, number: int, said: Message) -> None:
         kind = FETCHED if isinstance(said, Fetched) else LOCATED
         if conn == SELF:
             self._here(kind, number, said)
@@ -158,7 +158,7 @@ class Lending(Talk):
             self._hub.engine.node(conn, kind, number, said.pack(), ordered=kind == FETCHED)
 
     def _stream(self, guid: str, name: str) -> Stream:
-        if guid == self._hub.guid and (stream := self._hub.streaming.streams.get(name)) is not None:
+        if guid == self._hub.guid and (stream := self._hub.streams.by_name.get(name)) is not None:
             return stream
         if (copy := self._copies().get((guid, name))) is not None:
             return copy
@@ -237,7 +237,7 @@ class _Again:
 
     __slots__ = ("_conn", "_lending", "_number", "_question")
 
-    def __init__(self, lending: Lending, conn: int, number: int, question: Fetch) -> None:
+    def __init__(self, lending: StreamProvider, conn: int, number: int, question: Fetch) -> None:
         self._lending = lending
         self._conn = conn
         self._number = number

@@ -15,7 +15,7 @@ import msgspec
 from busway.broker.peers import Placements
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
-from busway.cluster.protocol import PLACE, PLACED, Talk
+from busway.cluster.protocol import PLACE, PLACED, NodeProtocolHandler
 from busway.cluster.streams.messages import Place, Placed, Run, read
 from busway.errors import BusError
 
@@ -59,7 +59,7 @@ class _Asking:
             self.over.set_result(None)
 
 
-class Placing(Talk):
+class PublishLookup(NodeProtocolHandler):
     """The questions of one node, and its answers."""
 
     kinds = frozenset({PLACE, PLACED})
@@ -128,7 +128,7 @@ class Placing(Talk):
             known.add(hub.guid)
             if (session := hub.present.get(question.session)) is not None:
                 session.abort()
-            parts += [(hub.guid, stream) for stream in hub.streaming.streams.values()]
+            parts += [(hub.guid, stream) for stream in hub.streams.by_name.values()]
         for guid, stream in parts:
             try:
                 found = [

@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.peers import Portion
-from busway.cluster.streams.remote import FarPart, FarParts
+from busway.cluster.streams.remote import RemoteStream, RemoteStreams
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ _PATIENCE: Final = 10.0
 """Seconds in which somebody has to answer who has the part."""
 
 
-class Borrowing:
+class RemoteReader:
     """For one hub."""
 
-    def __init__(self, hub: "Hub", parts: FarParts) -> None:
+    def __init__(self, hub: "Hub", parts: RemoteStreams) -> None:
         self._hub = hub
         self._parts = parts
 
@@ -53,11 +53,11 @@ class Borrowing:
         except TimeoutError:
             raise _silent(part) from None
 
-    def _part(self, guid: str, name: str) -> FarPart:
+    def _part(self, guid: str, name: str) -> RemoteStream:
         if (part := self._parts.find(guid, name)) is None:
             raise Rejected(f"no node {guid} with a stream {name!r} is known here", code=Code.NO_STREAM)
         return part
 
 
-def _silent(part: FarPart) -> StoreFailed:
+def _silent(part: RemoteStream) -> StoreFailed:
     return StoreFailed(f"the stream {part.name!r} of node {part.guid[:8]} can't be read now: nobody who has it answers")

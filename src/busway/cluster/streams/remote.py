@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from busway.broker.peers import Portion
 from busway.broker.streams.stream import takes
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, Talk
-from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Part, Parts, Words, read
+from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, NodeProtocolHandler
+from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Message, Part, Parts, read
 from busway.errors import BusError
 from busway.streams import StreamConfig
 
@@ -25,12 +25,12 @@ log = logging.getLogger("busway.cluster")
 _RETRY: Final = 1.0
 
 
-class FarReader:
+class RemoteCursor:
     """What one subscription reads of one stream."""
 
     __slots__ = ("_again", "_asked", "_here", "_part", "_pattern", "_rules")
 
-    def __init__(self, part: "FarPart", pattern: str, rules: bytes) -> None:
+    def __init__(self, part: "RemoteStream", pattern: str, rules: bytes) -> None:
         self._part = part
         self._pattern = pattern
         self._rules = rules
@@ -78,17 +78,17 @@ class FarReader:
 
 
 @dataclass(slots=True, eq=False)
-class FarPart:
+class RemoteStream:
     """A stream of another node."""
 
-    parts: "FarParts"
+    parts: "RemoteStreams"
     number: int
     guid: str
     name: str
     config: StreamConfig
     holders: dict[int, None] = field(default_factory=dict)
     """Links to nodes that have it; that of its own node first."""
-    readers: dict[FarReader, None] = field(default_factory=dict)
+    readers: dict[RemoteCursor, None] = field(default_factory=dict)
     """Those that wait for somebody who has it."""
     places: list[tuple[str, int, Callable[[int], object]]] = field(default_factory=list)
 
@@ -111,36 +111,36 @@ class FarPart:
         self.places.append((kind, value, found))
         self.parts.ask(self)
 
-    def reader(self, pattern: str, rules: bytes) -> FarReader:
-        return FarReader(self, pattern, rules)
+    def reader(self, pattern: str, rules: bytes) -> RemoteCursor:
+        return RemoteCursor(self, pattern, rules)
 
-    def ask(self, reader: FarReader) -> None:
+    def ask(self, reader: RemoteCursor) -> None:
         self.readers[reader] = None
         self.parts.ask(self)
 
 
-class FarParts(Talk):
+class RemoteStreams(NodeProtocolHandler):
     """All streams of other nodes that are known here."""
 
     kinds = frozenset({PARTS, FETCHED, LOCATED})
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._parts: dict[tuple[str, str], FarPart] = {}
+        self._parts: dict[tuple[str, str], RemoteStream] = {}
         self._links: dict[int, str] = {}
-        self._fetching: dict[int, tuple[int, FarPart, FarReader, Fetch]] = {}
-        self._locating: dict[int, tuple[int, FarPart, str, int, Callable[[int], object]]] = {}
+        self._fetching: dict[int, tuple[int, RemoteStream, RemoteCursor, Fetch]] = {}
+        self._locating: dict[int, tuple[int, RemoteStream, str, int, Callable[[int], object]]] = {}
         self._last = 0
         self._asked: dict[int, int] = {}
         """The last number that was asked on a link."""
-        self._watchers: list[Callable[[FarPart], object]] = []
+        self._watchers: list[Callable[[RemoteStream], object]] = []
         self._next_look: float | None = None
         self.hander: Callable[[str], int | None] = lambda _: None
         """Who hands out of the channels of a node."""
         self.ask_here: Callable[[int, Fetch | Locate], None] = _nobody
         """Asks for what this node has of others."""
 
-    def watch(self, watcher: "Callable[[FarPart], object]") -> None:
+    def watch(self, watcher: "Callable[[RemoteStream], object]") -> None:
         """Have it called when a part is found, or somebody else has it."""
         self._watchers.append(watcher)
 
@@ -150,7 +150,7 @@ class FarParts(Talk):
             for watcher in self._watchers:
                 watcher(part)
 
-    def find(self, guid: str, name: str) -> FarPart | None:
+    def find(self, guid: str, name: str) -> RemoteStream | None:
         """The part that a node has of a stream."""
         return self._parts.get((guid, name))
 
@@ -158,7 +158,7 @@ class FarParts(Talk):
         """The nodes of which somebody has a stream of that name, or of any."""
         return {part.guid for part in self._parts.values() if part.holders and name in {"", part.name}}
 
-    def __iter__(self) -> Iterator[FarPart]:
+    def __iter__(self) -> Iterator[RemoteStream]:
         return iter(self._parts.values())
 
     def guid_of(self, conn: int) -> str | None:
@@ -183,7 +183,7 @@ class FarParts(Talk):
         else:
             self._located(conn, number, read(Located, body))
 
-    def heard_here(self, kind: int, number: int, said: Words) -> None:  # noqa: ARG002 - the words tell
+    def heard_here(self, kind: int, number: int, said: Message) -> None:  # noqa: ARG002 - the words tell
         """What this node has itself."""
         if isinstance(said, Parts):
             self._told(SELF, said)
@@ -212,7 +212,7 @@ class FarParts(Talk):
             except BusError as error:
                 raise Stranger(str(error)) from error
             config = StreamConfig(name=one.name, topics=one.topics, former=one.former)
-            part = self._parts[one.guid, one.name] = FarPart(self, number, one.guid, one.name, config)
+            part = self._parts[one.guid, one.name] = RemoteStream(self, number, one.guid, one.name, config)
         elif not one.there:
             self._lost(part, conn)
             return
@@ -224,12 +224,12 @@ class FarParts(Talk):
         else:
             part.holders[conn] = None
             self._look_later()
-        self._hub.replaying.found_far(part)
+        self._hub.replays.found_far(part)
         for watcher in self._watchers:
             watcher(part)
         self.ask(part)
 
-    def _lost(self, part: FarPart, conn: int) -> None:
+    def _lost(self, part: RemoteStream, conn: int) -> None:
         """That link leads to it no longer."""
         if conn not in part.holders:
             return
@@ -249,7 +249,7 @@ class FarParts(Talk):
     def _look_later(self) -> None:
         if self._next_look is None and any(part.holders and part.home is None for part in self._parts.values()):
             self._next_look = self._hub.loop.time() + _RETRY
-            self._hub.pulse.arm()
+            self._hub.clock.arm()
 
     def deadline(self) -> float | None:
         return self._next_look
@@ -266,7 +266,7 @@ class FarParts(Talk):
 
     # Questions and answers.
 
-    def ask(self, part: FarPart) -> None:
+    def ask(self, part: RemoteStream) -> None:
         """Ask whoever has it for what is waited for."""
         conn = next(iter(part.holders), None)
         if conn is None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway.broker.admin.survey import Answer, own_figures
+from busway.broker.admin.survey import NodeAnswer, own_figures
 from busway.broker.channels.dead_letters.redrive import Letter, letters_of, look, redrive
 from busway.broker.channels.frames import OneMessage
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import SURVEY, SURVEYED, Talk
+from busway.cluster.protocol import SURVEY, SURVEYED, NodeProtocolHandler
 from busway.errors import BusError, Code, LimitExceeded, Rejected, StoreFailed
 from busway.streams import ChannelInfo, StreamInfo, is_name
 
@@ -50,7 +50,7 @@ _questions: Final = msgspec.msgpack.Decoder(_Question)
 _answers: Final = msgspec.msgpack.Decoder(_Said)
 
 
-class Surveying(Talk):
+class Survey(NodeProtocolHandler):
     """What nodes ask each other about their parts of channels."""
 
     kinds = frozenset({SURVEY, SURVEYED})
@@ -71,17 +71,17 @@ class Surveying(Talk):
 
     # Questions of this node.
 
-    async def listed(self, stream: str, channel: str | None, members: "Membership") -> list[Answer]:
+    async def listed(self, stream: str, channel: str | None, members: "Membership") -> list[NodeAnswer]:
         """How the parts of a channel stand, or of all channels of a stream, at every other node."""
         return await self._everywhere((_LIST, stream, channel, ("first", None), ""), members)
 
-    async def streams(self, name: str | None, members: "Membership") -> list[Answer]:
+    async def streams(self, name: str | None, members: "Membership") -> list[NodeAnswer]:
         """How the parts of a stream stand at every other node, or those of all streams."""
         return await self._everywhere((_STREAMS, name or "", None, ("first", None), ""), members)
 
     async def sought(
         self, stream: str, channel: str, start: tuple[str, Any], members: "Membership", guid: str | None
-    ) -> list[Answer]:
+    ) -> list[NodeAnswer]:
         """Have a channel go to another place in the parts of every other node, or in that of one alone."""
         return await self._everywhere((_SEEK, stream, channel, start, ""), members, guid)
 
@@ -93,11 +93,13 @@ class Surveying(Talk):
         letters: Sequence[Letter],
         members: "Membership",
         guid: str,
-    ) -> list[Answer]:
+    ) -> list[NodeAnswer]:
         """Ask one node what became of dead letters, or have it send them back."""
         return await self._everywhere((what, stream, channel, ("letters", letters), ""), members, guid)
 
-    async def _everywhere(self, question: _Question, members: "Membership", guid: str | None = None) -> list[Answer]:
+    async def _everywhere(
+        self, question: _Question, members: "Membership", guid: str | None = None
+    ) -> list[NodeAnswer]:
         linked = {node.guid: (conn, node) for conn, node in self._links.items()}
         wanted = {one: link for one, link in linked.items() if guid in {None, one}}
         answers = await asyncio.gather(*(self._ask(conn, node, question) for conn, node in wanted.values()))
@@ -110,29 +112,29 @@ class Surveying(Talk):
                 answers.append(answer)
         if guid is None:  # who was never seen may have a part all the same
             answers += [
-                Answer("", one.name or one.addresses[0], error=one.why or "it was not seen yet")
+                NodeAnswer("", one.name or one.addresses[0], error=one.why or "it was not seen yet")
                 for one in members.missing
             ]
         return answers
 
-    async def _ask_for(self, node: Node, question: _Question) -> Answer:
+    async def _ask_for(self, node: Node, question: _Question) -> NodeAnswer:
         """The part of a node that is gone, of whoever hands out of it: this node, or one of the others."""
         question = (*question[:4], node.guid)
         try:
             channels, offset, streams, _ = await self._answered(question)
             here = msgspec.convert(channels, list[ChannelInfo])
             copies = msgspec.convert(streams, list[StreamInfo])
-            return Answer(node.guid, _named(node), tuple(here), offset, streams=tuple(copies))
+            return NodeAnswer(node.guid, _named(node), tuple(here), offset, streams=tuple(copies))
         except BusError as error:
             if error.code != Code.NO_STREAM:
-                return Answer(node.guid, _named(node), code=error.code or Code.STORE_FAILED, error=error.reason)
+                return NodeAnswer(node.guid, _named(node), code=error.code or Code.STORE_FAILED, error=error.reason)
         links = list(self._links.items())
         for answer in await asyncio.gather(*(self._ask(conn, other, question) for conn, other in links)):
             if not answer.error or answer.code not in {Code.OK, Code.NO_STREAM}:
                 return answer._replace(guid=node.guid, node=_named(node))
-        return Answer(node.guid, _named(node), error="it is not linked")
+        return NodeAnswer(node.guid, _named(node), error="it is not linked")
 
-    async def _ask(self, conn: int, node: Node, question: _Question) -> Answer:
+    async def _ask(self, conn: int, node: Node, question: _Question) -> NodeAnswer:
         self._last += 1
         number = self._last
         told = self._hub.loop.create_future()
@@ -143,14 +145,14 @@ class Surveying(Talk):
             async with asyncio.timeout(_PATIENCE):
                 said = await told
         except TimeoutError:
-            return Answer(node.guid, _named(node), error=f"no answer within {_PATIENCE:g} s")
+            return NodeAnswer(node.guid, _named(node), error=f"no answer within {_PATIENCE:g} s")
         finally:
             self._waiting.pop(number, None)
         if said is None:
-            return Answer(node.guid, _named(node), error="its link has ended")
+            return NodeAnswer(node.guid, _named(node), error="its link has ended")
         code, text, channels, offset, streams, states = said
         why = text if code != Code.OK else ""
-        return Answer(node.guid, _named(node), tuple(channels), offset, code, why, tuple(streams), tuple(states))
+        return NodeAnswer(node.guid, _named(node), tuple(channels), offset, code, why, tuple(streams), tuple(states))
 
     # Links.
 
@@ -220,7 +222,7 @@ class Surveying(Talk):
             return [], 0, self._shown(stream, guid), []
         if what in {_DEAD, _REDRIVE}:
             return [], 0, [], await self._letters(what, stream, channel, start, guid)
-        delivering = self._hub.delivering
+        delivering = self._hub.channels
         if guid in {"", self._hub.guid}:
             found = delivering.found(stream, channel)
         else:
@@ -242,13 +244,13 @@ class Surveying(Talk):
                 f"this node can't redrive dead letters of the stream {stream!r}: their messages are at the node {guid}",
                 code=Code.NO_STREAM,
             )
-        handing, letters = self._hub.delivering.get(stream, channel or ""), letters_of(start[1])
+        handing, letters = self._hub.channels.get(stream, channel or ""), letters_of(start[1])
         return await (look(handing, letters) if what == _DEAD else redrive(self._hub, handing, letters))
 
     def _shown(self, name: str, guid: str) -> list[dict[str, Any]]:
         """Figures of streams here: of this node, or copies of those of another."""
         if guid in {"", self._hub.guid}:
-            guid, found = self._hub.guid, self._hub.streaming.streams
+            guid, found = self._hub.guid, self._hub.streams.by_name
         else:
             found = {one: copy for (owner, one), copy in self._copies().items() if owner == guid}
         chosen = [stream for one, stream in found.items() if name in {"", one}]

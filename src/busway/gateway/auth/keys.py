@@ -32,7 +32,7 @@ import msgspec
 
 from busway.errors import InvalidTopic
 from busway.gateway.auth.grants import VERBS, Key
-from busway.gateway.auth.replay_guard import MOST, Replays
+from busway.gateway.auth.replay_guard import MOST, ReplayGuard
 from busway.gateway.auth.signing import control, form_of, verify
 from busway.gateway.json.statuses import FORBIDDEN, Refused
 from busway.topic import check_pattern
@@ -76,7 +76,7 @@ class Keyring:
     def __init__(self, keys: Mapping[str, Key], *, remembered: int = MOST) -> None:
         self._keys = dict(keys)
         self._remembered = remembered
-        self._replays: dict[str, Replays] = {}
+        self._replays: dict[str, ReplayGuard] = {}
         self._source: _Source | None = None
         self._looked = -math.inf
 
@@ -118,7 +118,7 @@ class Keyring:
             raise Refused(FORBIDDEN, "missing timestamp in request")
         replays = self._replays.get(key.api_key)
         if replays is None or replays.window != window:
-            replays = self._replays[key.api_key] = Replays(window, most=self._remembered)
+            replays = self._replays[key.api_key] = ReplayGuard(window, most=self._remembered)
         mark = hashlib.sha256(signature.encode()).digest()[:16]
         match replays.look(mark, timestamp, now):
             case "late":

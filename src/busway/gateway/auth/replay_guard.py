@@ -14,7 +14,7 @@ MOST: Final = 100_000
 Verdict: TypeAlias = Literal["new", "late", "again"]
 
 
-class Replays:
+class ReplayGuard:
     """The requests of one key that came within its window."""
 
     def __init__(self, window: float, *, most: int = MOST) -> None:

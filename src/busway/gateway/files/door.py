@@ -26,7 +26,7 @@ from busway.gateway.files.readme import readme
 from busway.gateway.files.service_files import Services
 from busway.gateway.files.stream_files import StreamsFolder
 from busway.gateway.files.topics import subscriptions
-from busway.gateway.files.topics.subscriptions import Following
+from busway.gateway.files.topics.subscriptions import TopicSubscriptions
 from busway.gateway.files.topics.topic_files import Topics
 from busway.gateway.files.topics.tree import Paths
 
@@ -95,7 +95,7 @@ class FileDoor:
         names: dict[str, Node] = {"channels": channels, "fusebus": self._fusebus}
         if not self.settings.documented:
             assert self._others is not None
-            source = Following(self._others, self.settings)
+            source = TopicSubscriptions(self._others, self.settings)
             paths = Paths()
             channels.registered = paths.add
             names = {

@@ -48,7 +48,7 @@ PATIENCE: Final = 1.0
 """Seconds after which a held write is looked after."""
 
 
-class Gathering:
+class LongWrites:
     """Made with who takes what turns out later to have been whole, and who is told of the size of what is dropped."""
 
     def __init__(

@@ -11,9 +11,9 @@ from typing import Final
 from busway.errors import BusError
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, PARALLEL, STREAM
-from busway.gateway.files.long_writes import FULL, Gathering
+from busway.gateway.files.long_writes import FULL, LongWrites
 from busway.gateway.files.nodes import File, Later, Node
-from busway.gateway.files.topics.subscriptions import Following, told
+from busway.gateway.files.topics.subscriptions import TopicSubscriptions, told
 from busway.gateway.files.topics.tree import Paths, Tree
 
 log = logging.getLogger("busway.gateway")
@@ -25,7 +25,7 @@ _UNDERWAY: Final = 64
 class Services:
     """All files of services."""
 
-    def __init__(self, kernel: Kernel, source: Following) -> None:
+    def __init__(self, kernel: Kernel, source: TopicSubscriptions) -> None:
         self.kernel = kernel
         self.following = source
         self.paths = Paths()
@@ -68,7 +68,7 @@ class ServiceFile(File):
         self._reads: deque[tuple[int, int]] = deque()
         self._room = asyncio.Event()
         """Set when a reply was read."""
-        self._gathering = Gathering(services.kernel, self._following.settings.line, self._begin, self._dropped)
+        self._gathering = LongWrites(services.kernel, self._following.settings.line, self._begin, self._dropped)
 
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
         size = len(data)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from busway.client.bus import Bus
-from busway.client.durable.publisher import Placing
+from busway.client.durable.publisher import PendingPublish
 from busway.errors import BusError, Code
 from busway.gateway.auth.guard import Guard
 from busway.gateway.json import envelope
@@ -22,11 +22,11 @@ from busway.gateway.json.session import Session
 from busway.gateway.json.statuses import BAD, FAILED, NO_CMD, NO_DATA, NOT_FOUND, OK, Refused
 from busway.gateway.queues import filters
 from busway.gateway.queues.calls import WENT, Calls
-from busway.gateway.queues.consumers import Taps
+from busway.gateway.queues.consumers import QueueConsumers
 from busway.gateway.queues.names import DELETE_ON_EXIT, channel_name
 from busway.gateway.queues.queues import Queue, Queues
 from busway.gateway.queues.round_robin import Subscriber
-from busway.gateway.queues.services import Offers
+from busway.gateway.queues.services import DoorServices
 
 log = logging.getLogger("busway.gateway")
 
@@ -48,10 +48,10 @@ class Commands:
         self._settings = settings
         self._guard = guard
         self.queues = queues
-        self.taps = Taps(bus, settings.aside)
+        self.taps = QueueConsumers(bus, settings.aside)
         self.sessions: dict[str, Session] = {}
         self.counters = Counters()
-        self.offers = Offers(bus, queues, settings, self)
+        self.offers = DoorServices(bus, queues, settings, self)
         self.calls = Calls(bus, queues, self.offers, settings, guard, self.publish)
         self._tasks: set[asyncio.Task[None]] = set()
         self._table: dict[str, Command] = {
@@ -121,7 +121,7 @@ class Commands:
             session.busy -= 1
             raise
         done = partial(self._stored, session, request, queue, mq if ack else None)
-        if type(placing) is Placing:
+        if type(placing) is PendingPublish:
             placing.answer.add_done_callback(done)
         else:  # much is under way: it has to wait for room
             asyncio.ensure_future(placing).add_done_callback(done)

@@ -37,7 +37,7 @@ _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 def application(door: "JsonDoor", server: "Server") -> web.Application:
     """All that is answered."""
-    site = Site(door, server)
+    site = Routes(door, server)
     app = web.Application(client_max_size=door.settings.body, middlewares=[site.guarded])
     app.on_response_prepare.append(site.shared)
     app.add_routes(health.routes(server, more=site.metrics))
@@ -54,7 +54,7 @@ def application(door: "JsonDoor", server: "Server") -> web.Application:
     return app
 
 
-class Site:
+class Routes:
     """The handlers."""
 
     def __init__(self, door: "JsonDoor", server: "Server") -> None:

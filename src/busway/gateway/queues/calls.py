@@ -22,7 +22,7 @@ from busway.topic import check_topic, is_reserved
 
 if TYPE_CHECKING:
     from busway.gateway.json.session import Session
-    from busway.gateway.queues.services import Offers
+    from busway.gateway.queues.services import DoorServices
 
 Publish: TypeAlias = Callable[[Queue, Request, str], Coroutine[Any, Any, Any]]
 
@@ -45,7 +45,7 @@ class Calls:
     """What is asked and was not answered yet."""
 
     def __init__(
-        self, bus: Bus, queues: Queues, offers: "Offers", settings: Http, guard: Guard, publish: Publish
+        self, bus: Bus, queues: Queues, offers: "DoorServices", settings: Http, guard: Guard, publish: Publish
     ) -> None:
         self._bus = bus
         self._queues = queues

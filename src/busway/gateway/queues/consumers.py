@@ -17,7 +17,7 @@ from busway.errors import BusError, Closed, Timeout
 from busway.gateway.json.statuses import FORBIDDEN, Refused, told
 from busway.gateway.queues.names import DELETE_ON_EXIT, EXCLUSIVE, channel_name
 from busway.gateway.queues.queues import Queue
-from busway.gateway.queues.round_robin import Ring, Subscriber
+from busway.gateway.queues.round_robin import RoundRobin, Subscriber
 
 log = logging.getLogger("busway.gateway")
 
@@ -68,15 +68,15 @@ class Beat:
             self._loop.call_soon(self._turn)
 
 
-class Tap:
+class QueueConsumer:
     """A channel that is consumed here."""
 
     def __init__(
-        self, bus: Bus, queue: Queue, name: str, aside: int, beat: Beat, gone: Callable[["Tap"], None]
+        self, bus: Bus, queue: Queue, name: str, aside: int, beat: Beat, gone: Callable[["QueueConsumer"], None]
     ) -> None:
         self.queue = queue
         self.name = name
-        self.ring = Ring()
+        self.ring = RoundRobin()
         self.users = 0
         """Who takes from it at the moment, besides its subscribers."""
         self.used = 0.0
@@ -243,25 +243,25 @@ class Tap:
             await self._channel.close()
 
 
-class Taps:
+class QueueConsumers:
     """All of them, by stream and channel."""
 
     def __init__(self, bus: Bus, aside: int) -> None:
         self._bus = bus
         self._aside = aside
         self._beat = Beat()
-        self._all: dict[tuple[str, str], Tap] = {}
+        self._all: dict[tuple[str, str], QueueConsumer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._all)
 
-    async def open(self, queue: Queue, shown: str) -> Tap:
+    async def open(self, queue: Queue, shown: str) -> QueueConsumer:
         """The tap of a channel. Raises Refused or what the bus says."""
         key = queue.stream, channel_name(shown)
         tap = self._all.get(key)
         if tap is None or tap.ended:  # one that was removed may have been created again
-            tap = self._all[key] = Tap(self._bus, queue, key[1], self._aside, self._beat, self._forget)
+            tap = self._all[key] = QueueConsumer(self._bus, queue, key[1], self._aside, self._beat, self._forget)
         tap.queue = queue
         tap.users += 1
         try:
@@ -274,7 +274,7 @@ class Taps:
             tap.users -= 1
         return tap
 
-    def check(self, tap: Tap, sink: Any) -> None:
+    def check(self, tap: QueueConsumer, sink: Any) -> None:
         """Refuse a second one where there is to be one only."""
         others = [one for one in tap.ring.members if one.sink is not sink]
         if others and tap.queue.channel_mask(tap.name) & EXCLUSIVE:
@@ -288,12 +288,12 @@ class Taps:
 
     def leave(self, one: Subscriber) -> None:
         """A subscriber is gone."""
-        tap: Tap = one.tap
+        tap: QueueConsumer = one.tap
         tap.unsubscribe(one)
         if not tap.ring.members and tap.passing and not tap.users:
             self._close(tap)
 
-    def released(self, tap: Tap) -> None:
+    def released(self, tap: QueueConsumer) -> None:
         """Somebody has taken from it."""
         if not tap.ring.members and tap.passing and not tap.users:
             self._close(tap)
@@ -304,13 +304,13 @@ class Taps:
             if not tap.ring.members and not tap.users and tap.used < now - _IDLE and tap.opened.done():
                 self._close(tap)
 
-    def _close(self, tap: Tap) -> None:
+    def _close(self, tap: QueueConsumer) -> None:
         self._forget(tap)
         task = asyncio.get_running_loop().create_task(tap.close(), name="busway close tap")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _forget(self, tap: Tap) -> None:
+    def _forget(self, tap: QueueConsumer) -> None:
         key = tap.queue.stream, tap.name
         if self._all.get(key) is tap:
             del self._all[key]

@@ -47,7 +47,7 @@ class Subscriber:
         return BATCH if self.credit is None else self.credit
 
 
-class Ring:
+class RoundRobin:
     """The subscribers of one channel, in turn."""
 
     __slots__ = ("_next", "filtered", "members", "simple")

@@ -36,7 +36,7 @@ class Bound(NamedTuple):
     rest: str
 
 
-class Offer:
+class DoorService:
     """One topic that is served for clients of the door."""
 
     __slots__ = ("mq", "owners", "service", "url")
@@ -64,7 +64,7 @@ class Waiting(Session):
             future.set_result((status, body))
 
 
-class Offers:
+class DoorServices:
     """All that clients of the door serve."""
 
     def __init__(self, bus: Bus, queues: Queues, settings: Http, commands: "Commands") -> None:
@@ -72,7 +72,7 @@ class Offers:
         self._queues = queues
         self._settings = settings
         self._commands = commands
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, DoorService] = {}
         self._changing = asyncio.Lock()
         self._waiting = Waiting(commands)
 
@@ -118,7 +118,7 @@ class Offers:
                 offer.owners.add(session.id)
                 offer.url = offer.url or url
                 return
-            offer = Offer(mq, url)
+            offer = DoorService(mq, url)
             service = self._bus.serve(topic, lambda message: self._asked(offer, message), shared=True)
             try:
                 await service.start()
@@ -174,7 +174,7 @@ class Offers:
                 if offer.service is not None:
                     await offer.service.close()
 
-    async def _asked(self, offer: Offer, message: Message) -> bytes | str:
+    async def _asked(self, offer: DoorService, message: Message) -> bytes | str:
         """A client of the bus asks: a message for the queue, and its answer."""
         queue = self._queues.find(offer.mq)
         if queue is None or queue.topic is None:
@@ -214,7 +214,7 @@ class Offers:
         self._offers.clear()
 
 
-def _request(offer: Offer, message: Message) -> Request:
+def _request(offer: DoorService, message: Message) -> Request:
     """A request of the bus in the form that the service knows: by URL, or by module and method."""
     body, coded = bodies.body_of(message.payload)
     if coded:

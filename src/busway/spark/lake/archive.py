@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as fn
 
 from busway.errors import BusError
 from busway.spark.columns import ddl
-from busway.spark.endpoints import DataLoss, Places
+from busway.spark.endpoints import DataLoss, Endpoints
 from busway.spark.errors import explain
 from busway.spark.lake import continuity
 from busway.spark.lake.compact import compact_some
@@ -208,7 +208,7 @@ class Archiver:
         if self._lost:
             raise DataLoss("; ".join(self._lost))
 
-    def _tidied(self, places: Places, planned: Plan) -> None:
+    def _tidied(self, places: Endpoints, planned: Plan) -> None:
         """Take away what a round has left that did not end. Not before it is known what is gone: that may be the only copy."""
         found = left(self.lake, self.snapshot, places.held())
         only = next((one.path for one in found if not one.spare), None)
@@ -226,7 +226,7 @@ class Archiver:
     def round(self, looks: int = _TRIES) -> Progress:
         """Archive what there is now, or a good part of it. Raises DataLoss."""
         begun = time.monotonic()
-        with Places(self._options) as places:
+        with Endpoints(self._options) as places:
             held = places.held(self._streams)
             continuity.check(places, self.snapshot, held)
             planned = plan(self.snapshot, held, self._most, fail=self._fail, damaged=self._damaged)
@@ -261,7 +261,7 @@ class Archiver:
 
     def _again(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
         """Some were gone when they were read: removed meanwhile, then the next look tells which; or damaged, then the rest is read."""
-        with Places(self._options) as places:
+        with Endpoints(self._options) as places:
             first = {one.place: one.first for one in places.held(self._streams)}
         removed = any(first.get(one.place, 0) > one.start for one in covered)
         if self._fail or not looks:
@@ -273,7 +273,7 @@ class Archiver:
         self.begin()
         return self.round(looks)
 
-    def _archived(self, covered: Sequence[Covered], places: Places) -> Commit:
+    def _archived(self, covered: Sequence[Covered], places: Endpoints) -> Commit:
         number = self.snapshot.number + 1
         staging = f"r{number:08d}-{self.lake.token}"
         self.lake.discard(staging)
@@ -336,7 +336,7 @@ class Archiver:
     def _uri(self, path: str) -> str:
         return self.lake.uri(*path.removeprefix(self.lake.path()).strip("/").split("/"))
 
-    def _follow(self, places: Places, offsets: Mapping[Place, int]) -> None:
+    def _follow(self, places: Endpoints, offsets: Mapping[Place, int]) -> None:
         """Let the channel of each stream stand where the archive ends."""
         if not self._channel:
             return

@@ -7,9 +7,9 @@ tell; so a commit also notes the id of the last message that it covers.
 from collections.abc import Sequence
 from typing import Final
 
-from busway.spark.endpoints import Places
+from busway.spark.endpoints import Endpoints
 from busway.spark.lake.table_log.commits import LakeError, Snapshot
-from busway.spark.ranges import Held, Place, Range
+from busway.spark.ranges import Available, Place, Range
 
 _AGAIN: Final = 40
 """A stream in memory goes on with a multiple of 2 to the power of this when its broker starts again: no offset ever means two messages."""
@@ -20,7 +20,7 @@ def jumped(end: int, first: int) -> int:
     return max((first >> _AGAIN << _AGAIN) - end, 0) if first >> _AGAIN > end >> _AGAIN else 0
 
 
-def last_id(places: Places, place: Place, end: int) -> str:
+def last_id(places: Endpoints, place: Place, end: int) -> str:
     """The id of the message before this offset; empty if there is none, or it is gone."""
     part = Range(*place, max(end - 1, 0), end)
     found: list[str] = []
@@ -29,7 +29,7 @@ def last_id(places: Places, place: Place, end: int) -> str:
     return found[0] if found else ""
 
 
-def check(places: Places, snapshot: Snapshot, held: Sequence[Held]) -> None:
+def check(places: Endpoints, snapshot: Snapshot, held: Sequence[Available]) -> None:
     """Raise LakeError for a stream that has lost its end."""
     for one in held:
         archived = snapshot.covered.get(one.place)
@@ -43,7 +43,7 @@ def check(places: Places, snapshot: Snapshot, held: Sequence[Held]) -> None:
                 raise _lost(one, f"has the message {now} at offset {archived.end - 1}, but {archived.last} is archived")
 
 
-def _lost(one: Held, how: str) -> LakeError:
+def _lost(one: Available, how: str) -> LakeError:
     return LakeError(
         f"the stream {one.stream!r} of the broker {one.broker} {how}: it has lost its end, and gives those offsets to other messages now. "
         "Archive it into another lake"

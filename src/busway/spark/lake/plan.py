@@ -9,7 +9,7 @@ from msgspec import structs
 
 from busway.spark.lake import continuity
 from busway.spark.lake.table_log.commits import Covered, File, Snapshot
-from busway.spark.ranges import Held, Place, admit
+from busway.spark.ranges import Available, Place, admit
 
 ADVICE: Final = "With fail_on_data_loss=False (--skip-lost) the rest is archived, and how many are lost is noted"
 _OTHER: Final = "With the option failOnDataLoss"
@@ -28,7 +28,7 @@ class Plan:
 
 
 def plan(
-    snapshot: Snapshot, held: Sequence[Held], most: int, *, fail: bool, damaged: Collection[Place] = frozenset()
+    snapshot: Snapshot, held: Sequence[Available], most: int, *, fail: bool, damaged: Collection[Place] = frozenset()
 ) -> Plan:
     """At most so many records; a stream that has lost some is left out if that is to fail, and so keeps no other from being archived."""
     begin, jumped, first = dict[Place, int](), dict[Place, int](), dict[Place, int]()
@@ -82,7 +82,7 @@ def advised(text: str) -> str:
     return said + ADVICE if found else text
 
 
-def _gone(one: Held, begin: int) -> str:
+def _gone(one: Available, begin: int) -> str:
     return (
         f"{one.first - begin} messages of the stream {one.stream!r} of the broker {one.broker} are gone: the offsets {begin} to {one.first - 1}. "
         "The stream's limits removed them before they were archived, or they ended with their broker"

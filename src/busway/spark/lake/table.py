@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from busway.spark.columns import ddl
-from busway.spark.endpoints import Places
+from busway.spark.endpoints import Endpoints
 from busway.spark.lake.table_log.commits import LakeError
 from busway.spark.lake.table_log.folder import DATA, Lake
 from busway.spark.lake.topic_filter import matching
@@ -83,7 +83,7 @@ def names(options: Mapping[str, str], lake: str | None = None) -> dict[str, tupl
     """The views there can be, as views() has them."""
     streams = {stream for _, stream in Lake(lake).snapshot().covered} if lake else set()
     if options or not lake:
-        with Places(reading(options)) as places:
+        with Endpoints(reading(options)) as places:
             streams |= {one.stream for one in places.held()}
     return views(streams)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from busway.errors import BusError, ConnectFailed, Disconnected
-from busway.spark.endpoints import Places
+from busway.spark.endpoints import Endpoints
 from busway.spark.errors import Failure, explain
 from busway.spark.options import reading
 from busway.spark.pipelines import api, sql_declarations
@@ -124,7 +124,7 @@ class Pipeline:
         """How far the streams go that it reads."""
         found: dict[str, Any] = {}
         for options in self._read_from or ():
-            with Places(reading(options)) as places:
+            with Endpoints(reading(options)) as places:
                 found |= {f"{one.broker}/{one.stream}": one.next for one in places.held()}
         return None if self._read_from is None else found
 

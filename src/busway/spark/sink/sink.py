@@ -59,7 +59,7 @@ class Done(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Attempt:
     """One attempt at one partition."""
 
     secret: bytes = field(repr=False)
@@ -70,7 +70,7 @@ class Try:
     """As far as Spark says."""
 
     @classmethod
-    def of(cls, context: TaskContext, *what: object) -> "Try":
+    def of(cls, context: TaskContext, *what: object) -> "Attempt":
         partition = context.partitionId()
         text = "\0".join(map(str, (*what, partition)))
         secret = blake2b(text.encode(), digest_size=32, person=b"busway sink").digest()
@@ -98,16 +98,16 @@ class Writer:
         # Streams that forget too early leave that to the next try, which reads back.
         self._steady = all(one.once > 2 * options.timeout for one in streams)
 
-    def connected(self, this: Try) -> AbstractContextManager[Bus]:
+    def connected(self, this: Attempt) -> AbstractContextManager[Bus]:
         """The connection of this try; that of an earlier one is closed by it."""
         reconnect = RECONNECT if self._steady else None
         return reached(self._options, self.identity(this), reconnect=reconnect)
 
-    def identity(self, this: Try) -> Identity:
+    def identity(self, this: Attempt) -> Identity:
         """Later tries have higher generations: by the driver's clock, and those of one job by Spark's own count."""
         return Identity(secret=this.secret, generation=self._made << 32 | this.attempt & 0xFFFFFFFF)
 
-    def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, this: Try, before: Stored | None) -> Done:
+    def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, this: Attempt, before: Stored | None) -> Done:
         """Write a partition, but for what is stored already."""
         rows = Rows(self._options.topic, this.partition)
         feed = bus.feed(self._options.timeout)
@@ -131,7 +131,7 @@ class Writer:
         changed = before.contents.total() if before is not None else 0
         return Done(this.partition, written, rows.count - written, changed)
 
-    def read_back(self, bus: Bus, this: Try, begin: Mapping[str, int]) -> Stored:
+    def read_back(self, bus: Bus, this: Attempt, begin: Mapping[str, int]) -> Stored:
         """What this publisher has stored. Nobody else can be it while its connection lasts."""
         options = self._options
         return ledger.stored(bus, this.session, begin, timed=self._timed, topic=self._topic, patience=options.timeout)
@@ -145,7 +145,7 @@ class BatchWriter(Writer, DataSourceArrowWriter):
         self._job = token_hex(16)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
-        this = Try.of(_context(), "job", self._job)
+        this = Attempt.of(_context(), "job", self._job)
         with self.connected(this) as bus:
             fresh = this.first and not bus.server.get("seen", True) and bus.server.get("since") == self._since
             before = None if fresh else self.read_back(bus, this, self._begin)
@@ -166,12 +166,12 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         context = _context()
         query, run = _property(context, _QUERY), _property(context, _RUN)
         epoch = int(_property(context, _EPOCH))
-        this = Try.of(context, "query", query, epoch)
+        this = Attempt.of(context, "query", query, epoch)
         with self.connected(this) as bus:
             before = self._before(bus, this, query, run, epoch)
             return replace(self.put(iterator, bus, this, before), query=query, run=run)
 
-    def _before(self, bus: Bus, this: Try, query: str, run: str, epoch: int) -> Stored | None:
+    def _before(self, bus: Bus, this: Attempt, query: str, run: str, epoch: int) -> Stored | None:
         """What this partition of this epoch has stored already; None: nothing, for sure."""
         known = Ledger.read(bus, query)
         if known is None and epoch == 0:  # a later one has lost its ledger

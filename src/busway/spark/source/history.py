@@ -17,12 +17,12 @@ from pyspark.sql.datasource import InputPartition
 
 from busway._core import Selection
 from busway.spark.columns import ARROW, arrow_schema, conform, covered
-from busway.spark.endpoints import DataLoss, Places
+from busway.spark.endpoints import DataLoss, Endpoints
 from busway.spark.lake import continuity
 from busway.spark.lake.table_log.commits import File, LakeError, Snapshot
 from busway.spark.lake.table_log.folder import Lake
 from busway.spark.options import Bound, OptionError, Options
-from busway.spark.ranges import Held, Place, Range, split
+from busway.spark.ranges import Available, Place, Range, split
 from busway.spark.source import plan
 
 _ALL: Final = "**"
@@ -90,7 +90,7 @@ def partitions(options: Options) -> list[InputPartition]:
     if not lake.exists():
         raise LakeError(f"{options.history} is no lake: it has no commits")
     snapshot = lake.snapshot()
-    with Places(options) as places:
+    with Endpoints(options) as places:
         held = _held(places, snapshot, options)
         continuity.check(places, snapshot, held)
         for _ in range(_LOOKS):
@@ -114,7 +114,7 @@ def partitions(options: Options) -> list[InputPartition]:
     return [*(Archived(some, wanted) for some in _shared(files, options)), *tasks]
 
 
-def _held(places: Places, snapshot: Snapshot, options: Options) -> list[Held]:
+def _held(places: Endpoints, snapshot: Snapshot, options: Options) -> list[Available]:
     there = places.held()
     known = {one.stream for one in there} | {stream for _, stream in snapshot.covered}
     for name in options.streams:
@@ -125,13 +125,13 @@ def _held(places: Places, snapshot: Snapshot, options: Options) -> list[Held]:
     return [one for one in there if not options.streams or one.stream in options.streams]
 
 
-def _begin(snapshot: Snapshot, one: Held) -> int:
+def _begin(snapshot: Snapshot, one: Available) -> int:
     """Where live reading begins."""
     archived = snapshot.end(one.place)
     return one.first if archived is None else archived + continuity.jumped(archived, one.first)
 
 
-def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Held], option: str) -> dict[Place, int]:
+def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Available], option: str) -> dict[Place, int]:
     """Offsets that the user gave, by broker and stream."""
     if not isinstance(bound, dict):
         return {}
@@ -149,7 +149,7 @@ def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Held], option
     return found
 
 
-def _wanted(options: Options, snapshot: Snapshot, held: Sequence[Held]) -> Wanted:
+def _wanted(options: Options, snapshot: Snapshot, held: Sequence[Available]) -> Wanted:
     begin = _given(options.starting, snapshot, held, "startingOffsets")
     end = _given(options.ending, snapshot, held, "endingOffsets")
     if options.starting == "latest":
@@ -164,7 +164,7 @@ def _microseconds(bound: Bound | None) -> int | None:
     return (bound - _EPOCH) // timedelta(microseconds=1) if isinstance(bound, datetime) else None
 
 
-def _live(options: Options, places: Places, snapshot: Snapshot, held: Sequence[Held]) -> list[Range]:
+def _live(options: Options, places: Endpoints, snapshot: Snapshot, held: Sequence[Available]) -> list[Range]:
     """What is read of the streams themselves. Raises DataLoss if it is not there."""
     start = _given(options.starting, snapshot, held, "startingOffsets")
     stop = _given(options.ending, snapshot, held, "endingOffsets")
@@ -223,13 +223,13 @@ def read(options: Options, task: "Archived | Live") -> Iterator[pa.RecordBatch]:
         for file in task.files:
             yield from _file(lake, file, task.wanted, options)
         return
-    with Places(options, task.place) as places:
+    with Endpoints(options, task.place) as places:
         for part in split([task.part], 1, task.chunk):
             yield from _range(options, lake, places, part, task.topics)
 
 
 def _range(
-    options: Options, lake: Lake, places: Places, part: Range, topics: Sequence[str]
+    options: Options, lake: Lake, places: Endpoints, part: Range, topics: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Some live messages; those that are gone meanwhile from the archive, which must have them by now."""
     known = -1
@@ -260,7 +260,7 @@ def _range(
 
 
 def _messages(
-    options: Options, places: Places, part: Range, topics: Sequence[str], *, fail: bool
+    options: Options, places: Endpoints, part: Range, topics: Sequence[str], *, fail: bool
 ) -> list[pa.RecordBatch]:
     """Live messages that match what is asked for, and one of these topics if there are any."""
     asked, columns = options.topics, options.columns

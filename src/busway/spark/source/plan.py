@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from busway.spark.columns import conform
-from busway.spark.endpoints import DataLoss, Places, gone
+from busway.spark.endpoints import DataLoss, Endpoints, gone
 from busway.spark.options import Bound, OptionError, Options
-from busway.spark.ranges import Held, Place, Range, split
+from busway.spark.ranges import Available, Place, Range, split
 
 log = logging.getLogger("busway.spark")
 
@@ -21,7 +21,9 @@ _MOST: Final = 1_000_000
 """Records of one task at most, so that one that fails has not much to do again."""
 
 
-def bounds(places: Places, held: Sequence[Held], bound: Bound | None, default: str, option: str) -> dict[Place, int]:
+def bounds(
+    places: Endpoints, held: Sequence[Available], bound: Bound | None, default: str, option: str
+) -> dict[Place, int]:
     """The offset that a bound means, for each stream; those that are not there are not looked at."""
     bound = default if bound is None else bound
     if isinstance(bound, dict):
@@ -31,7 +33,7 @@ def bounds(places: Places, held: Sequence[Held], bound: Bound | None, default: s
     return {one.place: one.first if bound == "earliest" else one.next for one in held}
 
 
-def _given(held: Sequence[Held], given: Mapping[str, int], default: str, option: str) -> dict[Place, int]:
+def _given(held: Sequence[Available], given: Mapping[str, int], default: str, option: str) -> dict[Place, int]:
     left, out = dict(given), {}
     for one in held:
         found = left.pop(f"{one.broker}/{one.stream}", None)
@@ -46,7 +48,9 @@ def _given(held: Sequence[Held], given: Mapping[str, int], default: str, option:
     return out
 
 
-def present(begin: Mapping[Place, int], held: Sequence[Held], *, fail: bool, quiet: bool = False) -> dict[Place, int]:
+def present(
+    begin: Mapping[Place, int], held: Sequence[Available], *, fail: bool, quiet: bool = False
+) -> dict[Place, int]:
     """Where to begin so that everything from there on is there; what is gone is an error or is said in the log, unless quiet."""
     out = dict(begin)
     for one in held:
@@ -74,7 +78,7 @@ def tasks(options: Options, begin: Mapping[Place, int], end: Mapping[Place, int]
     return split(ranges, parts, options.partition_records or _MOST)
 
 
-def batch(options: Options, places: Places) -> list[Range]:
+def batch(options: Options, places: Endpoints) -> list[Range]:
     """What a batch read reads: from its start, or everything there is, to its end, or what there is now."""
     held = places.held(options.streams)
     begin = bounds(places, held, options.starting, "earliest", "startingOffsets")
@@ -119,6 +123,6 @@ class Task(InputPartition):
 def read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     """Its messages that match, with the columns and types that Spark wants."""
     columns = options.columns
-    with Places(options, task.place) as places:
+    with Endpoints(options, task.place) as places:
         for batch in places.read(task.part, options.topics, columns, fail=options.fail_on_data_loss):
             yield conform(batch, columns)

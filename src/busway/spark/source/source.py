@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from busway.spark import columns
-from busway.spark.endpoints import Places
+from busway.spark.endpoints import Endpoints
 from busway.spark.options import OptionError, Options, reading
 from busway.spark.sink.sink import Writing
 from busway.spark.source import history, plan
@@ -53,7 +53,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self._options.history:
             return history.partitions(self._options)
-        with Places(self._options) as places:
+        with Endpoints(self._options) as places:
             return [plan.Task(one, places.names[one.broker]) for one in plan.batch(self._options, places)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:

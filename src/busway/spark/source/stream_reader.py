@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from busway.errors import BusError
-from busway.spark.endpoints import DataLoss, Places
+from busway.spark.endpoints import DataLoss, Endpoints
 from busway.spark.options import OptionError, Options
-from busway.spark.ranges import Held, Place, admit, from_json, to_json
+from busway.spark.ranges import Available, Place, admit, from_json, to_json
 from busway.spark.source import plan
 
 log = logging.getLogger("busway.spark")
@@ -35,7 +35,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.history:
             raise OptionError("the option history is for batch reads")
         self._options = options
-        self._open: Places | None = None
+        self._open: Endpoints | None = None
         self._target: dict[Place, int] | None = None
         """Where a query with the trigger availableNow ends."""
 
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = new | admit(there, {place: latest[place] for place in begin}, most)
         return to_json(latest)
 
-    def _latest(self, begin: Mapping[Place, int], held: Sequence[Held]) -> dict[Place, int]:
+    def _latest(self, begin: Mapping[Place, int], held: Sequence[Available]) -> dict[Place, int]:
         self._check(begin, held)
         latest = dict(begin)
         for one in held:
@@ -123,15 +123,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open.close()
 
     @property
-    def _places(self) -> Places:
+    def _places(self) -> Endpoints:
         if self._open is None:
-            self._open = Places(self._options)
+            self._open = Endpoints(self._options)
         return self._open
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[Available]:
         return self._places.held(self._options.streams)
 
-    def _check(self, begin: Mapping[Place, int], held: Sequence[Held]) -> None:
+    def _check(self, begin: Mapping[Place, int], held: Sequence[Available]) -> None:
         """Whether the checkpoint is one of this bus."""
         there = {one.place: one for one in held}
         others = {one.place for one in self._places.held()} if begin.keys() - there.keys() else set()

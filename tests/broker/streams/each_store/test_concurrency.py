@@ -118,7 +118,7 @@ async def test_a_bucket_that_vanishes_under_a_broker_is_told(tmp_path: Path) -> 
         await bus.create_stream("s", ["s"])
         hub = server._hub
         assert hub is not None
-        hub.streaming.get("s").log.set(bucket_bytes=4096)
+        hub.streams.get("s").log.set(bucket_bytes=4096)
         await bus.publish_many("s", [b"x" * 100] * 300, durable=True)
         logs = sorted((tmp_path / "streams" / "s" / "log").glob("*.log"))
         assert len(logs) > 3

@@ -224,7 +224,7 @@ async def test_two_streams_share_a_database(far: Place) -> None:
     await far.remove("bills")
     assert (await within(bus.publish("orders/a", b"", durable=True))).offset == 1
     await far.restart()
-    assert [stream for stream in far.hub.streaming.streams if stream != "default"] == ["orders"]
+    assert [stream for stream in far.hub.streams.by_name if stream != "default"] == ["orders"]
     assert len(await far.stored()) == 2
 
 
@@ -238,7 +238,7 @@ async def test_a_database_in_memory_is_refused(tmp_path: Path) -> None:
     async with Place("postgresql", tmp_path, "sqlite:///:memory:") as place:
         with pytest.raises(busway.Rejected, match="store: "):
             await place.make()
-        assert "orders" not in place.hub.streaming.streams
+        assert "orders" not in place.hub.streams.by_name
         await place.restart()
 
 

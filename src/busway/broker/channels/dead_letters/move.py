@@ -14,8 +14,8 @@ import msgspec
 
 from busway._core import Block
 from busway.broker.channels.dead_letters.stream import DeadStream
-from busway.broker.channels.driver import Handing
-from busway.broker.channels.state.actions import Dead
+from busway.broker.channels.driver import ChannelDriver
+from busway.broker.channels.state.actions import Bury
 from busway.broker.streams.stream import BILLION
 from busway.common import environment
 from busway.errors import BusError, Code
@@ -39,22 +39,22 @@ FIELDS: Final = frozenset(
 """The fields that a dead letter has beside those of its message."""
 
 
-class Burying:
+class DeadLetters:
     """Stores the dead letters of all channels of a hub."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._stream = DeadStream(hub)
         self._tickets = count(1)
-        self._under_way: dict[int, tuple[Handing, int]] = {}
+        self._under_way: dict[int, tuple[ChannelDriver, int]] = {}
         """By ticket: the channel of a letter that is being stored, and the offset of its message."""
-        self._failing: WeakSet[Handing] = WeakSet()
+        self._failing: WeakSet[ChannelDriver] = WeakSet()
         """Channels whose dead letters can't be stored at the moment."""
 
     def stop(self) -> None:
         self._stream.stop()
 
-    def bury(self, handing: Handing, block: Block, dead: Dead) -> None:
+    def bury(self, handing: ChannelDriver, block: Block, dead: Bury) -> None:
         """Store dead letters for these messages; the channel learns when they are safe, or tries again later."""
         (start, many), deliveries = dead
         name, stream = handing.name, handing.stream.config.name
@@ -103,7 +103,7 @@ class Burying:
                 self.told(ticket, error.code, error.reason)
         log.info("channel %r of stream %r: %d messages to %r", name, stream, many, handing.dead_topic)
 
-    def _recorded(self, handing: Handing, offset: int) -> dict[str, Any]:
+    def _recorded(self, handing: ChannelDriver, offset: int) -> dict[str, Any]:
         """Why and when the deliveries failed, as fields."""
         failure, first, last = handing.machine.deliveries(offset)
         now, wall = handing.now, environment.time_ns()
@@ -132,7 +132,7 @@ class Burying:
             handing.machine.dead_failed(offset, _RETRY, handing.now)
             handing.do(())
 
-    def _session(self, handing: Handing, offset: int) -> int:
+    def _session(self, handing: ChannelDriver, offset: int) -> int:
         """As the session of a publisher: one of its own for each, so that one which was stored already is known."""
         text = f"{self._hub.guid} {handing.stream.config.name} {handing.name} {handing.machine.epoch} {offset}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) | 1

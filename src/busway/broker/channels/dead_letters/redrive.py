@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 
 from busway._core import Block
-from busway.broker.channels.driver import Handing
+from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.order_keys import key_of
 from busway.common import environment
 from busway.errors import Code, Rejected, StoreFailed
@@ -58,20 +58,20 @@ def letters_of(given: Any) -> list[Letter]:
         raise Rejected(f"letters: {error}", code=Code.INVALID_SETTING) from error
 
 
-async def look(handing: Handing, letters: list[Letter]) -> list[int]:
+async def look(handing: ChannelDriver, letters: list[Letter]) -> list[int]:
     """The status of each letter."""
     there = await _there(handing, letters)
     return [_status(handing, one, there) for one in letters]
 
 
-async def redrive(hub: "Hub", handing: Handing, letters: list[Letter]) -> list[int]:
+async def redrive(hub: "Hub", handing: ChannelDriver, letters: list[Letter]) -> list[int]:
     """Send letters back; the status of each."""
     there = await _there(handing, letters)
     name, stream = handing.name, handing.stream
     if handing.over:
         raise Rejected(f"the channel {name!r} was removed", code=Code.NO_CHANNEL)
     machine = handing.machine
-    if machine.resting or not hub.delivering.standing.is_sure(stream.copied):
+    if machine.resting or not hub.channels.standing.is_sure(stream.copied):
         raise StoreFailed(f"channel {name!r}: the mirror of this broker may deliver from it now; redrive again later")
     found = [_status(handing, one, there) for one in letters]
     sent = [one for one, status in zip(letters, found, strict=True) if status is Status.OPEN]
@@ -88,13 +88,13 @@ async def redrive(hub: "Hub", handing: Handing, letters: list[Letter]) -> list[i
     ]
 
 
-def _status(handing: Handing, letter: Letter, there: dict[int, tuple[str, bytes | None]]) -> Status:
+def _status(handing: ChannelDriver, letter: Letter, there: dict[int, tuple[str, bytes | None]]) -> Status:
     if handing.machine.was_redriven(letter.offset, letter.epoch):
         return Status.BEFORE
     return Status.OPEN if letter.offset in there else Status.GONE
 
 
-async def _there(handing: Handing, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
+async def _there(handing: ChannelDriver, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
     """The offsets at which the stream still has the message of the letter, with its topic and its packed fields."""
     stream, found = handing.stream, dict[int, tuple[str, bytes | None]]()
     first = following = 0

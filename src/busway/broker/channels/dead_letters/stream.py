@@ -40,7 +40,7 @@ class DeadStream:
 
     def missing_for(self, topic: str) -> float | None:
         """Seconds until a letter of this topic is to be tried again, because the stream is not there yet; None: store it now."""
-        streaming = self._hub.streaming
+        streaming = self._hub.streams
         if not matches(topic, DEAD_TOPICS) or streaming.taking(topic) is not None:
             return None
         if self._refused is not None and self._refused[0] == streaming.changes.count:
@@ -50,7 +50,7 @@ class DeadStream:
         return _SOON if self._failed is None else _RETRY
 
     async def _make(self) -> None:
-        streaming = self._hub.streaming
+        streaming = self._hub.streams
         safe = "synced" if streaming.best == "disk" else "written"
         config = StreamConfig.make(DEAD, topics=[DEAD_TOPICS], store=streaming.best, safety=safe, max_age=None)
         try:

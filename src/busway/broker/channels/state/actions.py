@@ -52,7 +52,7 @@ class TakeDone(NamedTuple):
     got: int
 
 
-class Answer(NamedTuple):
+class AckResult(NamedTuple):
     """What became of an ack(), nack(), release() or extend(): good, too late, or in flight with somebody else and so refused."""
 
     consumer: Who
@@ -63,14 +63,14 @@ class Answer(NamedTuple):
     """Those that were not good."""
 
 
-class Dead(NamedTuple):
+class Bury(NamedTuple):
     """Put these into the dead-letter topic, then call dead_done(); dead_failed() if that is not possible now."""
 
     span: Span
     deliveries: int
 
 
-class Gone(NamedTuple):
+class ReportLost(NamedTuple):
     """The stream has dropped these before they were acknowledged. Consumer None: nobody had them."""
 
     consumer: Who | None
@@ -86,7 +86,7 @@ class Rewound(NamedTuple):
     offset: int
 
 
-class Note(NamedTuple):
+class Write(NamedTuple):
     """Put this into the journal."""
 
     entry: Entry
@@ -98,4 +98,4 @@ class Delete(NamedTuple):
     channel: str
 
 
-Action: TypeAlias = Read | Deliver | TakeDone | Answer | Dead | Gone | Rewound | Note | Delete
+Action: TypeAlias = Read | Deliver | TakeDone | AckResult | Bury | ReportLost | Rewound | Write | Delete

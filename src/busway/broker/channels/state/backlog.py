@@ -14,7 +14,7 @@ Keys: TypeAlias = Sequence[int | None]
 """For each message its key, which messages with the same order have in common; None: it has none."""
 
 
-class Ahead:
+class Backlog:
     """From the cursor on."""
 
     def __init__(self, past: ChannelState) -> None:

@@ -14,16 +14,16 @@ import msgspec
 
 from busway.broker.channels.dead_letters.failures import Failure, expired, left_behind
 from busway.broker.channels.state.actions import (
+    AckResult,
     Action,
-    Answer,
     ChannelBusy,
     Delete,
-    Gone,
-    Note,
     NotIdle,
+    ReportLost,
     Rewound,
     SeekFailed,
     TakeDone,
+    Write,
 )
 from busway.broker.channels.state.backlog import Keys
 from busway.broker.channels.state.consumers import Take, Who
@@ -39,15 +39,15 @@ from busway.broker.channels.state.progress import (
     Sought,
     Span,
 )
-from busway.broker.channels.state.suspension import Turning
-from busway.common.intervals import Runs
+from busway.broker.channels.state.suspension import Suspension
+from busway.common.intervals import Intervals
 from busway.errors import Code, LimitExceeded
 
 REDRIVEN: Final = 100_000
 """The most separate runs of messages that were sent back, and that a channel may hold to send some back."""
 
 
-class Channel(Turning):
+class Channel(Suspension):
     """One channel, from the state that its journal has. open() comes first."""
 
     # The stream.
@@ -95,7 +95,7 @@ class Channel(Turning):
         state.raise_floor(state.done.beyond(state.floor))
         past.begin = state.begin = self._noted = state.floor
         self._ahead.again(past.floor)
-        return [Rewound(last, end), *map(Note, state.entries())]
+        return [Rewound(last, end), *map(Write, state.entries())]
 
     def appended(self, safe: int, now: float) -> list[Action]:
         """The stream has more."""
@@ -128,13 +128,13 @@ class Channel(Turning):
             span = run.start, run.end - run.start
             if holder := run.holder:
                 self._landed(holder, span[1])
-                out.append(Gone(holder.who, [span]))
+                out.append(ReportLost(holder.who, [span]))
             else:
                 nobody.append(span)
         nobody += self._ahead.trim(first)
         if nobody:
-            out.append(Gone(None, nobody))
-        count = sum(count for one in out if isinstance(one, Gone) for _, count in one.spans)
+            out.append(ReportLost(None, nobody))
+        count = sum(count for one in out if isinstance(one, ReportLost) for _, count in one.spans)
         if count:
             unreported = 0 if self._consumers else sum(count for _, count in nobody)
             self.lost += count
@@ -142,9 +142,9 @@ class Channel(Turning):
             out.append(self._note_lost())
         return self._pump(now, out)
 
-    def _note_lost(self) -> Note:
+    def _note_lost(self) -> Write:
         self._noted = self.floor
-        return Note(Lost(self.name, self._epoch, self.floor, self.lost, self._told))
+        return Write(Lost(self.name, self._epoch, self.floor, self.lost, self._told))
 
     def _report_lost(self, consumer: Who) -> list[Action]:
         """Tell a consumer, who is the first to come, of messages that were lost while there was none."""
@@ -152,7 +152,7 @@ class Channel(Turning):
         if not count:
             return []
         self._told = self.lost
-        return [Gone(consumer, [(self._first - count, count)], before=True), self._note_lost()]
+        return [ReportLost(consumer, [(self._first - count, count)], before=True), self._note_lost()]
 
     def skip(self, spans: Iterable[Span], now: float) -> list[Action]:
         """These can't be handed out: they have expired or can't be read. They count as done."""
@@ -270,7 +270,7 @@ class Channel(Turning):
         self.late += late
         self.refused += elsewhere
         left = () if good == asked else _without(named, pieces)
-        out: list[Action] = [Answer(consumer, good, late, elsewhere, left)]
+        out: list[Action] = [AckResult(consumer, good, late, elsewhere, left)]
         if pieces:
             self._note_done(pieces, out)
             if freed and holder:
@@ -331,10 +331,10 @@ class Channel(Turning):
         """It is alive, and so are the leases of all messages that it has in flight, but for those of lapse()."""
         holder = self._consumers.get(consumer)
         if holder is None:
-            return [Answer(consumer, 0, 0, 0)]
+            return [AckResult(consumer, 0, 0, 0)]
         holder.lease = self.config.lease or inf
         holder.until = now + holder.lease
-        return [Answer(consumer, holder.in_flight, 0, 0)]
+        return [AckResult(consumer, holder.in_flight, 0, 0)]
 
     def lapse(self, consumer: Who, spans: Iterable[Span]) -> list[Action]:
         """It works on these for too long: renew() does not extend their leases any more."""
@@ -345,7 +345,7 @@ class Channel(Turning):
                 run.lapsed = True
                 pieces.append((run.start, run.end))
         good = sum(end - start for start, end in pieces)
-        return [Answer(consumer, good, 0, 0, _without(named, pieces))]
+        return [AckResult(consumer, good, 0, 0, _without(named, pieces))]
 
     def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
         """These are in the dead-letter topic, so they are done here."""
@@ -404,7 +404,7 @@ class Channel(Turning):
         self._ahead.past.move(self._epoch, offset)
         self._ahead.again(offset)
         self._noted = offset
-        return self._pump(now, [Note(Sought(self.name, self._epoch, offset))])
+        return self._pump(now, [Write(Sought(self.name, self._epoch, offset))])
 
     def redrive(
         self, letters: Iterable[tuple[int, int]], now: float, keys: Mapping[int, int | None] | None = None
@@ -414,7 +414,7 @@ class Channel(Turning):
         With `order_by` the keys of their messages are given, too. A letter that was sent back before is left out, so nothing comes twice. What is not done comes anyway.
         """
         past, cursor = self._ahead.past, self.cursor
-        sent = Runs()
+        sent = Intervals()
         for offset, epoch in letters:
             if self._first <= offset < self._safe and not self.was_redriven(offset, epoch):
                 sent.put(offset, offset + 1)
@@ -447,7 +447,7 @@ class Channel(Turning):
         if ahead:
             self._ahead.again(cursor)
         self._noted = min(self._noted, self.floor)
-        return self._pump(now, [Note(Redriven(self.name, self._epoch, spans))])
+        return self._pump(now, [Write(Redriven(self.name, self._epoch, spans))])
 
     def was_redriven(self, offset: int, epoch: int) -> bool:
         """Whether the dead letter of a message was sent back that was made in this epoch."""
@@ -475,7 +475,7 @@ class Channel(Turning):
         self.config = config
         if not config.delete_on_leave:
             self._alone = inf
-        return self._pump(now, [Note(Configured(self.name, config))])
+        return self._pump(now, [Write(Configured(self.name, config))])
 
     @property
     def _done_ahead(self) -> int:
@@ -530,10 +530,10 @@ class Channel(Turning):
     def _uncount(self, run: Run, out: list[Action]) -> None:
         if self._counts(run.deliveries):
             spans = ((run.start, run.end - run.start),)
-            out.append(Note(Delivered(self.name, self._epoch, run.deliveries - 1, spans)))
+            out.append(Write(Delivered(self.name, self._epoch, run.deliveries - 1, spans)))
         run.deliveries -= 1
 
-    def _each_own(self, consumer: Who, spans: Iterable[Span], act: Callable[[Run], None]) -> Answer:
+    def _each_own(self, consumer: Who, spans: Iterable[Span], act: Callable[[Run], None]) -> AckResult:
         """Do something with what this consumer has in flight of these, span by span: they may name a message twice."""
         holder = self._consumers.get(consumer)
         asked = good = elsewhere = 0
@@ -553,15 +553,15 @@ class Channel(Turning):
         late = asked - good - elsewhere
         self.late += late
         self.refused += elsewhere
-        return Answer(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
+        return AckResult(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
 
     def _delete(self) -> list[Action]:
-        return [Note(Deleted(self.name)), Delete(self.name)]
+        return [Write(Deleted(self.name)), Delete(self.name)]
 
 
 def _without(named: list[Span], done: list[tuple[int, int]]) -> tuple[Span, ...]:
     """What of these spans is in none of the pieces."""
-    runs = Runs()
+    runs = Intervals()
     for start, count in named:
         runs.put(start, start + count)
     for start, end in done:

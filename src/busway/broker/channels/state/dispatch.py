@@ -9,10 +9,10 @@ from typing import Final
 
 from busway.backoff import delay_of
 from busway.broker.channels.dead_letters.failures import UNKNOWN, Deliveries, Failure
-from busway.broker.channels.state.actions import Action, Dead, Deliver, Note, Read, TakeDone
-from busway.broker.channels.state.backlog import Ahead
+from busway.broker.channels.state.actions import Action, Bury, Deliver, Read, TakeDone, Write
+from busway.broker.channels.state.backlog import Backlog
 from busway.broker.channels.state.consumers import Consumer, Consumers, Take, Who
-from busway.broker.channels.state.in_flight import BEHIND, DYING, FLIGHT, Held, Run
+from busway.broker.channels.state.in_flight import BEHIND, DYING, FLIGHT, InFlight, Run
 from busway.broker.channels.state.progress import ChannelState, Delivered, Done, Span
 
 RANGES: Final = 65_536
@@ -24,7 +24,7 @@ _TRACEBACKS: Final = 2000
 """With more runs than this a channel keeps failures without their tracebacks."""
 
 
-class Giving:
+class Dispatch:
     """What a channel has, and how it is handed out."""
 
     def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
@@ -38,8 +38,8 @@ class Giving:
         self._first = self._safe = 0
         self._ranges = ranges
         self._consumers = Consumers()
-        self._held = Held()
-        self._ahead = Ahead(state)
+        self._held = InFlight()
+        self._ahead = Backlog(state)
         self._brief: list[Take] = []
         self._alone = inf
         self.resting = False
@@ -167,7 +167,7 @@ class Giving:
         if times > 1:
             self.redelivered += sum(count for _, count in spans)
         if self._counts(times):
-            out.append(Note(Delivered(self.name, self._epoch, times, tuple(spans))))
+            out.append(Write(Delivered(self.name, self._epoch, times, tuple(spans))))
         out.append(Deliver(consumer.who, spans, times))
 
     def _counts(self, deliveries: int) -> bool:
@@ -204,7 +204,7 @@ class Giving:
 
     def _die(self, run: Run, out: list[Action]) -> None:
         self._held.dying(run)
-        out.append(Dead((run.start, run.end - run.start), run.deliveries))
+        out.append(Bury((run.start, run.end - run.start), run.deliveries))
 
     def _end_take(self, take: Take, out: list[Action]) -> None:
         if take.over:
@@ -226,7 +226,7 @@ class Giving:
                 low, upto = held.around(start, floor, cursor)
                 spans.append((low, upto - low))
         self._noted = floor
-        out.append(Note(Done(self.name, self._epoch, floor, tuple(spans))))
+        out.append(Write(Done(self.name, self._epoch, floor, tuple(spans))))
 
     def _lease_end(self, consumer: Consumer | None, now: float) -> float:
         """When the lease of a message ends that this consumer is given, or extends, now.

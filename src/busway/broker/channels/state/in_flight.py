@@ -58,7 +58,7 @@ class Run:
     """Of the line that it is in."""
 
 
-class Held:
+class InFlight:
     """All runs of a channel, which of them are due again, and when something becomes due."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from busway.backoff import USUAL, Delays, check_delays
-from busway.common.intervals import Runs
+from busway.common.intervals import Intervals
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Span: TypeAlias = tuple[Offset, Offset]
@@ -163,13 +163,13 @@ class ChannelState:
     config: ChannelConfig | None
     epoch: int
     floor: int
-    done: Runs = field(default_factory=Runs)
+    done: Intervals = field(default_factory=Intervals)
     """What is done above the floor."""
-    deliveries: Runs = field(default_factory=Runs)
+    deliveries: Intervals = field(default_factory=Intervals)
     """How often what is not done was handed out, as far as that was noted."""
     begin: int = -1
     """Where it began, or was put to; -1 stands for the floor when it is made."""
-    redriven: Runs = field(default_factory=Runs)
+    redriven: Intervals = field(default_factory=Intervals)
     """The epoch that began when a dead letter of a message was last sent back."""
     lost: int = 0
     """Messages that the stream has removed before they were acknowledged."""
@@ -243,7 +243,7 @@ class ChannelState:
             yield Lost(self.channel, self.epoch, self.floor, self.lost, self.told)
 
 
-def _by_value(runs: Runs) -> Iterator[tuple[int, tuple[Span, ...]]]:
+def _by_value(runs: Intervals) -> Iterator[tuple[int, tuple[Span, ...]]]:
     """The spans of each value, in parts for one entry each."""
     by_value: dict[int, list[Span]] = {}
     for start, end, value in runs:

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from itertools import chain
 from math import inf
 
-from busway.broker.channels.state.actions import Action, Note
+from busway.broker.channels.state.actions import Action, Write
 from busway.broker.channels.state.consumers import Who
-from busway.broker.channels.state.dispatch import Giving
-from busway.broker.channels.state.in_flight import FLIGHT, Held
+from busway.broker.channels.state.dispatch import Dispatch
+from busway.broker.channels.state.in_flight import FLIGHT, InFlight
 from busway.broker.channels.state.progress import ChannelState, Created, Delivered, Done, Lost, Redriven, Sought, Span
 
 
-class Turning(Giving):
+class Suspension(Dispatch):
     """Rests, and goes on."""
 
     def rest(self) -> None:
@@ -51,7 +51,7 @@ class Turning(Giving):
             past.move(state.epoch, state.begin)
             self._ahead.again(state.begin)
             self._noted = state.begin
-            out.append(Note(Sought(self.name, state.epoch, state.begin)))
+            out.append(Write(Sought(self.name, state.epoch, state.begin)))
         cut = (self._held.cut_out(start, end) for start, end, _ in state.done)
         for run in chain(self._held.cut_below(state.floor), *cut):
             if run.holder is not None:
@@ -68,12 +68,12 @@ class Turning(Giving):
             self._held.delivered(start, end, count)
         for start, end, epoch in state.redriven:
             past.sent_back(epoch, [(start, end - start)])
-        out += (Note(one) for one in state.entries() if isinstance(one, Done | Delivered))
-        out += (Note(one) for one in past.entries() if isinstance(one, Redriven))
+        out += (Write(one) for one in state.entries() if isinstance(one, Done | Delivered))
+        out += (Write(one) for one in past.entries() if isinstance(one, Redriven))
         if state.lost or self.lost:
             self.lost, self._told = max(self.lost, state.lost), max(self._told, state.told)
-            out.append(Note(Lost(self.name, state.epoch, state.floor, self.lost, self._told)))
-        out.append(Note(Done(self.name, state.epoch, state.floor)))
+            out.append(Write(Lost(self.name, state.epoch, state.floor, self.lost, self._told)))
+        out.append(Write(Done(self.name, state.epoch, state.floor)))
         return self._pump(now, out)
 
     def unite(self, state: ChannelState, now: float) -> list[Action]:
@@ -111,7 +111,7 @@ class Turning(Giving):
             self._ahead.again(state.begin)
             self._noted = state.begin
             made = Created(self.name, state.epoch, state.begin, self.config)
-            return [Note(made), *self.absorb(state, now)]
+            return [Write(made), *self.absorb(state, now)]
         return self.absorb(state, now)
 
     def _put_done(self, state: ChannelState, begin: int, end: float = inf) -> None:
@@ -126,7 +126,7 @@ class Turning(Giving):
 
     def _begin_anew(self) -> None:
         """Nothing is held, and nobody has anything."""
-        self._held = held = Held()
+        self._held = held = InFlight()
         for one in self._consumers:
             one.in_flight = 0
             self._consumers.rate(one)

@@ -14,7 +14,7 @@ from busway.gateway.files.fusebus.bridge import Bridge
 from busway.gateway.files.fusebus.exchange import Client, Exchange
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, PARALLEL, STREAM
-from busway.gateway.files.long_writes import FULL, PATIENCE, Gathering
+from busway.gateway.files.long_writes import FULL, PATIENCE, LongWrites
 from busway.gateway.files.nodes import File, Later, Node
 
 log = logging.getLogger("busway.gateway")
@@ -99,7 +99,7 @@ class BusFile(File):
         self._node = node
         self._exchange = exchange
         self._bridge = bridge
-        self._gathering = Gathering(kernel, settings.max_message + HEAD, self._late, self._dropped)
+        self._gathering = LongWrites(kernel, settings.max_message + HEAD, self._late, self._dropped)
         self._empty_reads = settings.empty_reads
         self._reads: deque[tuple[int, int]] = deque()
         """Reads that wait: number and size."""

@@ -16,7 +16,7 @@ from busway._core import Selection
 from busway.errors import BusError
 from busway.fuse.format import HEAD, MESSAGE, META, SUBSCRIBE, TWO, UNSUBSCRIBE, WORD
 from busway.gateway.files.config import Mount
-from busway.gateway.files.fusebus.kept_messages import Store, data_end, serno_of
+from busway.gateway.files.fusebus.kept_messages import KeptMessages, data_end, serno_of
 from busway.gateway.files.fusebus.registry import Registry
 
 NATIVE: Final = 1 << 63
@@ -65,7 +65,7 @@ class Exchange:
     def __init__(self, settings: Mount) -> None:
         self._settings = settings
         self.registry = Registry(settings.channels)
-        self.store = Store(settings.messages, settings.bytes)
+        self.store = KeptMessages(settings.messages, settings.bytes)
         self._audience: list[set[Client]] = []
         """By channel: clients with a subscription that takes it."""
         self.clients: dict[int, Client] = {}

@@ -20,7 +20,7 @@ def data_end(block: bytes) -> int:
     return META.size + int(META.unpack_from(block)[3])
 
 
-class Store:
+class KeptMessages:
     """Serial numbers from 0, without gaps. The oldest go when there are too many, or too many bytes."""
 
     def __init__(self, messages: int, bytes: int) -> None:  # noqa: A002 - as the setting

@@ -65,7 +65,7 @@ class Trail:
         self.users.add(user)
 
 
-class Following:
+class TopicSubscriptions:
     """The topics that one mount follows."""
 
     def __init__(self, bus: Bus, settings: Mount) -> None:

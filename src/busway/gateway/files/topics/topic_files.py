@@ -17,7 +17,7 @@ from busway.gateway.files.kernel.protocol import DIRECT_IO, STREAM
 from busway.gateway.files.nodes import File, Later, Node
 from busway.gateway.files.topics import subscriptions
 from busway.gateway.files.topics.lines import Reader, Written
-from busway.gateway.files.topics.subscriptions import Following, Form, Trail, told
+from busway.gateway.files.topics.subscriptions import Form, TopicSubscriptions, Trail, told
 from busway.gateway.files.topics.tree import Paths, Tree
 from busway.gateway.message_json import of_object
 
@@ -31,7 +31,7 @@ _TURNS: Final = 3
 class Topics:
     """All files of topics in one form."""
 
-    def __init__(self, kernel: Kernel, source: Following, paths: Paths, form: Form) -> None:
+    def __init__(self, kernel: Kernel, source: TopicSubscriptions, paths: Paths, form: Form) -> None:
         self.kernel = kernel
         self.following = source
         self.form = form

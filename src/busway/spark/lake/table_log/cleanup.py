@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from busway.spark.lake.table_log.commits import File, LakeError, Snapshot
 from busway.spark.lake.table_log.folder import ASIDE, Lake
-from busway.spark.ranges import Held, Place
+from busway.spark.ranges import Available, Place
 
 log = logging.getLogger("busway.spark")
 
@@ -23,7 +23,7 @@ class Left(NamedTuple):
     """All that it has is elsewhere, too."""
 
 
-def left(lake: Lake, snapshot: Snapshot, held: Sequence[Held] = ()) -> list[Left]:
+def left(lake: Lake, snapshot: Snapshot, held: Sequence[Available] = ()) -> list[Left]:
     """What killed rounds have left, judged by the lake and by what streams hold."""
     there = lake.files()
     behind = [path for path in sorted(there) if (number := lake.round(path)) is not None and number > snapshot.number]
@@ -40,7 +40,7 @@ def left(lake: Lake, snapshot: Snapshot, held: Sequence[Held] = ()) -> list[Left
     return out
 
 
-def _spare(file: File, brokers: tuple[str, str], snapshot: Snapshot, held: Sequence[Held], *, whole: bool) -> bool:
+def _spare(file: File, brokers: tuple[str, str], snapshot: Snapshot, held: Sequence[Available], *, whole: bool) -> bool:
     live = {one.place: one for one in held if one.stream == file.stream}
     ends = {place: one.end for place, one in snapshot.covered.items() if place[1] == file.stream and whole}
     places: set[Place] = {place for place in {*live, *ends} if brokers[0] <= place[0] <= brokers[1]}
@@ -49,7 +49,7 @@ def _spare(file: File, brokers: tuple[str, str], snapshot: Snapshot, held: Seque
     return bool(places) and all(_elsewhere(file, ends.get(place, 0), live.get(place)) for place in places)
 
 
-def _elsewhere(file: File, end: int, live: Held | None) -> bool:
+def _elsewhere(file: File, end: int, live: Available | None) -> bool:
     """In the lake already, which has everything before `end`; or still in the stream."""
     if file.offsets[1] < end:
         return True

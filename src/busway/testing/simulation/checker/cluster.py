@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from busway.testing.simulation.checker.single import acknowledged, in_order, kept, once
 from busway.testing.simulation.workload.cluster_client import Member
-from busway.testing.simulation.workload.history import Key, Ledger, payload
+from busway.testing.simulation.workload.history import History, Key, payload
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Circumstances:
     """Guids of nodes that have lost what was written; a mirror is not waited for when it is noted what channels have done."""
 
 
-def agree(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+def agree(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     """A sentence for each broken promise."""
     for who, keys in ledger.live.items():
         yield from in_order(f"live messages of {who}", keys)
@@ -63,7 +63,7 @@ def agree(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
         yield from acknowledged(ledger, Member.lease, how.forgetful)
 
 
-def _read(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+def _read(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     """Of each node every message once and in order; those who live have all that there is."""
     names = {guid: name for name, guid in seen.guids.items()}
     for who, got in ledger.history.items():
@@ -78,7 +78,7 @@ def _read(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
             yield f"{who} read {len(mine)} of {len(seen.stored[name])} stored messages of {name}, without {missing[:5]}"
 
 
-def _in_scope(ledger: Ledger, who: str, keys: list[Key]) -> Iterator[str]:
+def _in_scope(ledger: History, who: str, keys: list[Key]) -> Iterator[str]:
     here = who.partition("@")[2]
     for key in keys:
         scope, there = ledger.scoped.get(key), key[0].partition("@")[2]
@@ -95,7 +95,7 @@ def _ordered(what: str, keys: list[Key], how: Circumstances) -> Iterator[str]:
         yield from in_order(what, mine)
 
 
-def _kept(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+def _kept(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     for what, there in (("posts", seen.posts), ("pins", seen.pins)):
         first = next(iter(there), "")  # none, if the survey came to an early end
         for name in there:
@@ -119,7 +119,7 @@ def unknown(seen: Seen) -> Iterator[str]:
             yield f"{who} at {place} knows of other kept messages than there are: {pairs}"
 
 
-def _stored(ledger: Ledger, seen: Seen, how: Circumstances) -> Iterator[str]:
+def _stored(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     places = {(seen.guids[name], key): offset for name, stored in seen.stored.items() for offset, key in stored}
     for key, (broker, offset) in ledger.stored.items():
         if broker not in seen.guids.values():

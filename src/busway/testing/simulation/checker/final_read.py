@@ -7,7 +7,7 @@ from typing import Any, Final
 import busway
 from busway.testing.simulation.checker.single import Found
 from busway.testing.simulation.workload.client import CHANNEL, Program
-from busway.testing.simulation.workload.history import Ledger, key_of, payload
+from busway.testing.simulation.workload.history import History, key_of, payload
 
 NAME: Final = "auditor"
 _PATIENCE: Final = 120.0
@@ -32,7 +32,7 @@ class Auditor:
     """Its own process."""
 
     def __init__(
-        self, urls: list[str], ledger: Ledger, programs: list[Program], stream: str, sessions: Callable[[], int]
+        self, urls: list[str], ledger: History, programs: list[Program], stream: str, sessions: Callable[[], int]
     ) -> None:
         self.found = Found()
         self.done = asyncio.Event()

@@ -16,7 +16,7 @@ from busway.testing.simulation.checker.final_read import until
 from busway.testing.simulation.kit.world import Node
 from busway.testing.simulation.workload.client import AGAIN, CHANNEL
 from busway.testing.simulation.workload.cluster_client import BRIEF, Member, heard
-from busway.testing.simulation.workload.history import Key, Ledger, key_of, payload
+from busway.testing.simulation.workload.history import History, Key, key_of, payload
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -75,7 +75,7 @@ class Survey:
     """Its own process, with a client at each node."""
 
     def __init__(
-        self, nodes: Sequence[Node], ledger: Ledger, programs: Sequence[Member], stream: str, lost: Sequence[Node]
+        self, nodes: Sequence[Node], ledger: History, programs: Sequence[Member], stream: str, lost: Sequence[Node]
     ) -> None:
         self.seen = Seen()
         self.done = asyncio.Event()
@@ -259,7 +259,7 @@ class Survey:
         lags = 0
         for node in self._nodes:
             hub = _hub(node)
-            figures = hub.delivering.figures(hub.streaming.streams[self._stream].number)
+            figures = hub.channels.figures(hub.streams.by_name[self._stream].number)
             lags += sum(one["lag"] for one in figures if one["name"] == CHANNEL)
         return lags
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from busway.testing.simulation.workload.history import LEASE, Key, Ledger, Said, payload
+from busway.testing.simulation.workload.history import LEASE, History, Key, Said, payload
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Found:
     """Stored messages and pins outlive the broker."""
 
 
-def check(ledger: Ledger, found: Found) -> Iterator[str]:
+def check(ledger: History, found: Found) -> Iterator[str]:
     """A sentence for each broken promise."""
     yield from _stored(ledger, found)
     yield from _read(ledger, found)
@@ -47,7 +47,7 @@ def check(ledger: Ledger, found: Found) -> Iterator[str]:
         yield from kept("pin", ledger.pins, found.pins, list(ledger.pins))
 
 
-def _stored(ledger: Ledger, found: Found) -> Iterator[str]:
+def _stored(ledger: History, found: Found) -> Iterator[str]:
     offsets = {key: offset for offset, key in found.stored}
     for key, (broker, offset) in ledger.stored.items():
         if broker != found.broker:
@@ -65,7 +65,7 @@ def _stored(ledger: Ledger, found: Found) -> Iterator[str]:
             yield f"stored, and nobody sent it: {payload(key)}"
 
 
-def _read(ledger: Ledger, found: Found) -> Iterator[str]:
+def _read(ledger: History, found: Found) -> Iterator[str]:
     if not found.lasting and found.begun > 1:
         return  # what was sent again after the loss of the store is another message
     everything = [key for _, key in found.stored]
@@ -77,7 +77,7 @@ def _read(ledger: Ledger, found: Found) -> Iterator[str]:
             yield f"{who} read other stored messages before it was killed: {_difference(keys, everything[: len(keys)])}"
 
 
-def acknowledged(ledger: Ledger, lease: float, forgetful: Collection[str] = ()) -> Iterator[str]:
+def acknowledged(ledger: History, lease: float, forgetful: Collection[str] = ()) -> Iterator[str]:
     """Messages that a channel handed out although it had confirmed that they are done; but for those of the `forgetful`, by their guids."""
     for handed in ledger.handed:
         if handed.key[0].rpartition(" at ")[2] in forgetful:

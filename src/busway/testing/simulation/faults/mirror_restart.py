@@ -48,7 +48,7 @@ def undone(node: Node) -> bool:
     """Whether a channel of its own streams has something that is not acknowledged."""
     if (hub := _hub(node)) is None:
         return False
-    own = [hub.delivering.channels.get(stream.number, {}) for stream in hub.streaming.streams.values()]
+    own = [hub.channels.channels.get(stream.number, {}) for stream in hub.streams.by_name.values()]
     return any(handing.machine.floor < handing.stream.safe for channels in own for handing in channels.values())
 
 

@@ -9,9 +9,9 @@ from random import Random
 from typing import Final, Protocol
 
 from busway.testing.simulation.faults.mirror_restart import restarted
-from busway.testing.simulation.kit.network import Way
+from busway.testing.simulation.kit.network import Path
 from busway.testing.simulation.kit.process import Process
-from busway.testing.simulation.kit.transport import End
+from busway.testing.simulation.kit.transport import SimulatedTransport
 from busway.testing.simulation.kit.world import Node, World
 
 NETWORK: Final = (
@@ -93,7 +93,7 @@ def plan(
     return sorted(faults, key=lambda fault: fault.at)
 
 
-class Cast(Protocol):
+class HasProcesses(Protocol):
     """Who plays: the programs of a world, by the names of their hosts."""
 
     def process(self, client: str) -> Process:
@@ -103,10 +103,10 @@ class Cast(Protocol):
         """Start a new program there."""
 
 
-class Hand:
+class FaultInjector:
     """Carries out plans in one world."""
 
-    def __init__(self, world: World, cast: Cast, victim: str | None = None, heir: str | None = None) -> None:
+    def __init__(self, world: World, cast: HasProcesses, victim: str | None = None, heir: str | None = None) -> None:
         self.happened: Counter[str] = Counter()
         """Faults that really had something to go wrong with."""
         self._world = world
@@ -142,13 +142,13 @@ class Hand:
         client, host = fault.client, fault.node
         match fault.kind:
             case "cut":
-                return self._each(client, host, End.cut)
+                return self._each(client, host, SimulatedTransport.cut)
             case "reset":
-                return self._each(client, host, End.reset)
+                return self._each(client, host, SimulatedTransport.reset)
             case "half-open client":
                 return self._each(client, host, lambda end: end.peer.fall())
             case "half-open broker":
-                return self._each(client, host, End.fall)
+                return self._each(client, host, SimulatedTransport.fall)
             case "one-way up":
                 return await self._blocked(fault, (client, host))
             case "one-way down":
@@ -174,11 +174,11 @@ class Hand:
         names = list(self._world.nodes)
         match fault.kind:
             case "link cut":
-                return self._each(here, there, End.cut)
+                return self._each(here, there, SimulatedTransport.cut)
             case "link reset":
-                return self._each(here, there, End.reset)
+                return self._each(here, there, SimulatedTransport.reset)
             case "link half-open":
-                return self._each(here, there, End.fall)
+                return self._each(here, there, SimulatedTransport.fall)
             case "link one-way":
                 return await self._blocked(fault, (here, there))
             case "link blocked":
@@ -237,11 +237,11 @@ class Hand:
         """A link that ends again as soon as it is there."""
         times = 0
         for _ in range(5):
-            times += self._each(fault.node, fault.other, End.reset)
+            times += self._each(fault.node, fault.other, SimulatedTransport.reset)
             await asyncio.sleep(fault.lasts / 5)
         return times > 1
 
-    def _each(self, client: str, host: str, act: Callable[[End], object]) -> bool:
+    def _each(self, client: str, host: str, act: Callable[[SimulatedTransport], object]) -> bool:
         ends = self._network.connections(client, host)
         for end in ends:
             act(end)
@@ -284,7 +284,7 @@ class Hand:
 
 
 @contextmanager
-def _slowed(ways: list[Way]) -> Iterator[None]:
+def _slowed(ways: list[Path]) -> Iterator[None]:
     before = [(way.delay, way.jitter, way.bandwidth) for way in ways]
     for way in ways:
         way.delay, way.jitter, way.bandwidth = 0.3, 0.5, 3000.0

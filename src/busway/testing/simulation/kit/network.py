@@ -17,7 +17,7 @@ from busway.settings import KiB
 from busway.testing.simulation.kit.loop import VirtualLoop
 from busway.testing.simulation.kit.process import Process, current
 from busway.testing.simulation.kit.trace import Trace
-from busway.testing.simulation.kit.transport import End
+from busway.testing.simulation.kit.transport import SimulatedTransport
 from busway.transport.address import Address
 from busway.transport.schemes import Factory
 
@@ -30,7 +30,7 @@ _NOBODY: Final = Context()
 
 
 @dataclass(slots=True, eq=False)
-class Way:
+class Path:
     """From one host to another."""
 
     delay: float
@@ -40,7 +40,7 @@ class Way:
     normal: tuple[float, float, float]
     """The three when nothing is wrong."""
     blocked: bool = False
-    held: dict["End | asyncio.Future[None]", int] = field(default_factory=dict)
+    held: dict["SimulatedTransport | asyncio.Future[None]", int] = field(default_factory=dict)
     """Who waits for so many arrivals until the way is open."""
     stopped: int = 0
     """How often something could not pass."""
@@ -86,16 +86,16 @@ class Network:
         self.reached: dict[str, dict[str, None]] = {}
         """The processes to which each process has said something."""
         self._listeners: dict[tuple[str, int], _Listener] = {}
-        self._ways: dict[tuple[str, str], Way] = {}
-        self._ends: dict[End, None] = {}
+        self._ways: dict[tuple[str, str], Path] = {}
+        self._ends: dict[SimulatedTransport, None] = {}
         self._ports = _FIRST_PORT
 
-    def way(self, here: str, there: str) -> Way:
+    def way(self, here: str, there: str) -> Path:
         """From here to there."""
         if (way := self._ways.get((here, there))) is None:
             longer = self.spread ** self.chance.random() if self.spread > 1.0 else 1.0
             normal = self.delay * longer, self.jitter * longer, self.bandwidth
-            way = self._ways[here, there] = Way(*normal, normal)
+            way = self._ways[here, there] = Path(*normal, normal)
         return way
 
     # What goes wrong.
@@ -125,7 +125,7 @@ class Network:
             if way.blocked:
                 self.unblock(here, there)
 
-    def connections(self, here: str, there: str) -> list[End]:
+    def connections(self, here: str, there: str) -> list[SimulatedTransport]:
         """The ends that are here, of the connections between these hosts."""
         return [end for end in self._ends if end.process.host == here and end.peer.process.host == there]
 
@@ -168,8 +168,8 @@ class Network:
             self.refused += 1
             self.trace.add(f"{process.name} is refused by {address}")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there")
-        mine = End(self, process, factory(), f"{here}:{self._next_port()}")
-        its = End(self, listener.process, listener.factory(), f"{there}:{address.port}")
+        mine = SimulatedTransport(self, process, factory(), f"{here}:{self._next_port()}")
+        its = SimulatedTransport(self, listener.process, listener.factory(), f"{there}:{address.port}")
         mine.join(its)
         self._ends[mine] = self._ends[its] = None
         self.dialled[here] = self.loop.time()
@@ -203,17 +203,17 @@ class Network:
 
     # What connections call.
 
-    def speaks(self, end: End) -> None:
+    def speaks(self, end: SimulatedTransport) -> None:
         """It is about to say its first word."""
         self.reached.setdefault(end.process.name, {})[end.peer.process.name] = None
 
-    def send(self, end: End, size: int) -> None:
+    def send(self, end: SimulatedTransport, size: int) -> None:
         """The next thing that this end has put in flight is on its way."""
         way = self.way(end.process.host, end.peer.process.host)
         end.latest = max(end.latest, way.arrival(self.loop.time(), size, self.chance))
         self.loop.call_at(end.latest, self.arrive, end, context=_NOBODY)
 
-    def arrive(self, end: End) -> None:
+    def arrive(self, end: SimulatedTransport) -> None:
         """The next thing that this end has sent is there, if the way is open."""
         way = self.way(end.process.host, end.peer.process.host)
         if way.blocked:
@@ -222,7 +222,7 @@ class Network:
         else:
             end.arrived()
 
-    def pieces(self, end: End, size: int) -> Iterator[int]:
+    def pieces(self, end: SimulatedTransport, size: int) -> Iterator[int]:
         """How what is sent at once is cut up: into packets where the way is slow, and else by chance."""
         packet = max(_PACKET, int(self.way(end.process.host, end.peer.process.host).bandwidth * _MOMENT))
         while size > packet:
@@ -234,5 +234,5 @@ class Network:
             size -= first
         yield size
 
-    def over(self, end: End) -> None:
+    def over(self, end: SimulatedTransport) -> None:
         self._ends.pop(end, None)

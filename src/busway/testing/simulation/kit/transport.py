@@ -27,14 +27,14 @@ class Kind(Enum):
     RESET = "reset"
 
 
-class End(asyncio.Transport):
+class SimulatedTransport(asyncio.Transport):
     """Made by Network.dial(), in pairs."""
 
     def __init__(self, network: "Network", process: Process, protocol: asyncio.BufferedProtocol, name: str) -> None:
         super().__init__({"transport": "sim"})
         self.process = process
         self.name = name
-        self.peer: End = self
+        self.peer: SimulatedTransport = self
         self.latest = 0.0
         """When the last thing that was sent arrives."""
         self.silent = True
@@ -61,7 +61,7 @@ class End(asyncio.Transport):
         self._lost = False
         self._gone = False
 
-    def join(self, peer: "End") -> None:
+    def join(self, peer: "SimulatedTransport") -> None:
         """Bind both ends to each other."""
         self.peer, peer.peer = peer, self
         for one in (self, peer):

@@ -13,10 +13,10 @@ from busway.testing.simulation.checker.final_read_cluster import NAME, Survey, s
 from busway.testing.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
 from busway.testing.simulation.kit.world import PORT, SCHEME, Node, World
 from busway.testing.simulation.runs.mirrors import Mirrors, draw, unlike
-from busway.testing.simulation.runs.scenario import GAPS, HOUR, Play
+from busway.testing.simulation.runs.scenario import GAPS, HOUR, Scenario
 from busway.testing.simulation.workload.client import AGAIN
 from busway.testing.simulation.workload.cluster_client import Member, roles
-from busway.testing.simulation.workload.processes import Cast
+from busway.testing.simulation.workload.processes import Processes
 
 LATE: Final = "late node"
 SKEW: Final = "clocks apart"
@@ -31,7 +31,7 @@ _FAR: Final = 120.0
 """Seconds in which nodes find each other, whatever was before."""
 
 
-async def run(play: Play, count: int) -> list[str]:
+async def run(play: Scenario, count: int) -> list[str]:
     """Broken promises, besides those that the ledger has."""
     world, chance, ledger = play.world, play.chance, play.ledger
     play.lay_network()
@@ -82,7 +82,7 @@ async def run(play: Play, count: int) -> list[str]:
         everybody.append(member)
         return member
 
-    cast = Cast(world, make, play.steps, apart=HOUR)
+    cast = Processes(world, make, play.steps, apart=HOUR)
     for client in play.names:
         cast.start(client, play.steps)
     possible = [kind for kind in KINDS if kind not in MIRROR or kind in mirrors.bears]
@@ -128,7 +128,7 @@ async def run(play: Play, count: int) -> list[str]:
     return [*problems, *agree(ledger, survey.seen, how)]
 
 
-async def _found(play: Play, nodes: list[Node], stream: str, mirrors: Mirrors) -> None:
+async def _found(play: Scenario, nodes: list[Node], stream: str, mirrors: Mirrors) -> None:
     """Every node has the stream before anybody comes."""
     world, founded = play.world, asyncio.Event()
 
@@ -156,7 +156,7 @@ async def _found(play: Play, nodes: list[Node], stream: str, mirrors: Mirrors) -
     await founded.wait()
 
 
-def _nodes(play: Play, count: int, settings: Settings, mirrors: Mirrors) -> list[Node]:
+def _nodes(play: Scenario, count: int, settings: Settings, mirrors: Mirrors) -> list[Node]:
     """Places for nodes; each knows some of the others by its list."""
     chance = play.chance
     names = [f"b{number + 1}" for number in range(count)]

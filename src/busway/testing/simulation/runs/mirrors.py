@@ -65,7 +65,7 @@ def unlike(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> Iterator[str
     there = {node.name: _hub(node) for node in nodes}
     for mirror, origin in mirrors.of.items():
         if mirror in there and origin in there:
-            right, copy = there[origin].streaming.streams[stream].log, _copy(there[mirror], there[origin].guid, stream)
+            right, copy = there[origin].streams.by_name[stream].log, _copy(there[mirror], there[origin].guid, stream)
             if copy is None:
                 yield f"{mirror} has no copy of {origin}"
             elif (has := _marks(copy)) != (wanted := _marks(right)):

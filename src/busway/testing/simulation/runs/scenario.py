@@ -9,10 +9,10 @@ from typing import Final, Literal, TypeAlias
 
 from busway.settings import KiB
 from busway.testing.simulation.checker.final_read import until
-from busway.testing.simulation.faults.plan import DISK, POWER, Hand, plan
+from busway.testing.simulation.faults.plan import DISK, POWER, FaultInjector, plan
 from busway.testing.simulation.kit.world import Node, World
-from busway.testing.simulation.workload.history import Ledger
-from busway.testing.simulation.workload.processes import Cast
+from busway.testing.simulation.workload.history import History
+from busway.testing.simulation.workload.processes import Processes
 
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
 HOUR: Final = 3600 * 10**9
@@ -23,7 +23,7 @@ _ENDING: Final = 60.0
 
 
 @dataclass(slots=True)
-class Play:
+class Scenario:
     """One world, from its beginning to its end."""
 
     world: World
@@ -33,7 +33,7 @@ class Play:
     steps: int
     faults: int | None
     kinds: Sequence[str]
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: History = field(default_factory=History)
     happened: Counter[str] = field(default_factory=Counter)
 
     def lay_network(self) -> None:
@@ -51,7 +51,7 @@ class Play:
 
     async def go_wrong(
         self,
-        cast: Cast,
+        cast: Processes,
         *,
         within: float,
         longest: float,
@@ -63,7 +63,7 @@ class Play:
         world, chance = self.world, self.chance
         kinds = tuple(kind for kind in possible if kind in self.kinds and self._bearable(kind))
         count = chance.choice((0, 1, 2, 4, 8)) if self.faults is None else self.faults
-        hand = Hand(world, cast, victim, heir)
+        hand = FaultInjector(world, cast, victim, heir)
         if kinds:
             await hand.carry_out(
                 plan(
@@ -91,7 +91,7 @@ class Play:
             return self.store in {"memory", "synced"}
         return kind not in DISK or self.store != "memory"
 
-    async def worked(self, cast: Cast) -> bool:
+    async def worked(self, cast: Processes) -> bool:
         """Whether all programs come to the end of their work."""
         if await until(lambda: not any(program.working for program in cast.living()), 300.0):
             return True
@@ -99,7 +99,7 @@ class Play:
         self.ledger.problems.append(f"{busy} are not done; {self.world.loop.waiting()}")
         return False
 
-    async def end(self, cast: Cast, nodes: Iterable[Node]) -> None:
+    async def end(self, cast: Processes, nodes: Iterable[Node]) -> None:
         """Everybody goes; nothing may be left."""
         programs, problems = cast.living(), self.ledger.problems
         for program in programs:

@@ -12,7 +12,7 @@ from busway.testing.simulation.faults.plan import KINDS, UNPOWERED
 from busway.testing.simulation.kit.loop import Stuck
 from busway.testing.simulation.kit.world import World
 from busway.testing.simulation.runs import cluster, single
-from busway.testing.simulation.runs.scenario import Play, Safety
+from busway.testing.simulation.runs.scenario import Safety, Scenario
 
 _STORES: Final[tuple[Safety, ...]] = ("memory", "written", "synced")
 _NODES: Final = (1, 1, 1, 3, 3, 3, 4, 5, 6, 7)
@@ -98,7 +98,7 @@ def simulate(
     drawn = chance.choice(_NODES)
     count = drawn if drawn in numbers else numbers[seed % len(numbers)]
     with World(seed, lines=lines) as world:
-        play = Play(
+        play = Scenario(
             world,
             chance,
             store,

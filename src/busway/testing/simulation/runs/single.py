@@ -7,13 +7,13 @@ from busway.settings import Settings
 from busway.testing.simulation.checker.final_read import NAME, Auditor
 from busway.testing.simulation.checker.single import check
 from busway.testing.simulation.faults.plan import DISK, SINGLE
-from busway.testing.simulation.runs.scenario import GAPS, HOUR, Play
+from busway.testing.simulation.runs.scenario import GAPS, HOUR, Scenario
 from busway.testing.simulation.workload.client import ROLES, Program
 from busway.testing.simulation.workload.history import LEASE
-from busway.testing.simulation.workload.processes import Cast
+from busway.testing.simulation.workload.processes import Processes
 
 
-async def run(play: Play) -> list[str]:
+async def run(play: Scenario) -> list[str]:
     """Broken promises, besides those that the ledger has."""
     world, chance, ledger, store = play.world, play.chance, play.ledger, play.store
     play.lay_network()
@@ -40,7 +40,7 @@ async def run(play: Play) -> list[str]:
             dialled=lambda: world.network.dialled.get(client, 0.0),
         )
 
-    cast = Cast(world, make, play.steps)
+    cast = Processes(world, make, play.steps)
     for client in play.names:
         cast.start(client, play.steps)
     await play.go_wrong(cast, within=play.steps * gap, longest=settings.heartbeat * 4, possible=SINGLE)

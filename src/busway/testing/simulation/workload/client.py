@@ -21,7 +21,7 @@ from busway.errors import (
     StoreFailed,
 )
 from busway.message import Message
-from busway.testing.simulation.workload.history import LEASE, Handed, Key, Ledger, Said, key_of, payload
+from busway.testing.simulation.workload.history import LEASE, Handed, History, Key, Said, key_of, payload
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Program:
         self,
         name: str,
         urls: list[str],
-        ledger: Ledger,
+        ledger: History,
         chance: Random,
         *,
         stream: str,

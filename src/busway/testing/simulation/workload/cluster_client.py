@@ -13,7 +13,7 @@ import busway
 from busway.errors import Disconnected, NoResponders, ServiceError, ServiceTaken, StoreFailed
 from busway.message import Message
 from busway.testing.simulation.workload.client import AGAIN, TIMEOUT, Program
-from busway.testing.simulation.workload.history import Key, Ledger, Said, key_of, payload
+from busway.testing.simulation.workload.history import History, Key, Said, key_of, payload
 
 ROLES: Final = ("read", "consume", "live", "follow", "share", "pull", "only", "serve")
 _KEPT: Final = "re:(status|config)/.*"
@@ -47,7 +47,7 @@ class Member(Program):
         client: str,
         name: str,
         urls: list[str],
-        ledger: Ledger,
+        ledger: History,
         chance: Random,
         *,
         others: list[str],

@@ -32,7 +32,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Ledger:
+class History:
     """One for all programs of a world."""
 
     sent: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))

@@ -13,7 +13,7 @@ Make: TypeAlias = Callable[[str, str, Random, int], Program]
 """Makes the program of a host: its name, its chance, how many steps it does."""
 
 
-class Cast:
+class Processes:
     """See above."""
 
     def __init__(self, world: World, make: Make, steps: int, *, apart: int = 1) -> None:
