@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use busway_core::client::codec::More;
 use busway_core::engine::retained::Kept;
 use busway_core::engine::{Engine, Event, Limits};
-use busway_core::wire::frame::{code, flag, kind, scope, Writer};
 use busway_core::log::append::Log;
 use busway_core::log::Settings;
+use busway_core::wire::frame::{code, flag, kind, scope, Writer};
 use support::{Mesh, LIMITS};
 
 fn scoped(scope: u8) -> More<'static> {

@@ -5,8 +5,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use busway_core::client::codec::More;
-use busway_core::wire::frame::{flag, kind};
 use busway_core::matching::topic::meet;
+use busway_core::wire::frame::{flag, kind};
 use support::{equal, field, Mesh};
 
 /// Numbers that look random, the same for each seed.

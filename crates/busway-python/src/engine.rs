@@ -5,20 +5,20 @@ use std::cell::{RefCell, RefMut};
 use busway_core::client::codec::{read, Incoming};
 use busway_core::engine::retained::{Kept, DRIVEN};
 use busway_core::engine::{self as core, Event, Limits};
+use busway_core::log::record::Message as Stored;
 use busway_core::wire::fields::Fields;
 use busway_core::wire::frame::{kind, Body, HEAD};
-use busway_core::log::record::Message as Stored;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::log::block::Block;
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
+use crate::client::session::now;
 use crate::event;
+use crate::log::block::Block;
 use crate::log::Log;
 use crate::message::{make, Parts, Sender};
 use crate::raised;
 use crate::rules::Selection;
-use crate::client::session::now;
 
 type Events<'py> = PyResult<Option<Bound<'py, PyList>>>;
 

@@ -15,8 +15,8 @@ mod rules;
 mod wakeup;
 
 use busway_core::clock;
-use busway_core::wire::frame::{code, Fault, ERRORS, VERSION};
 use busway_core::matching::{regex, topic};
+use busway_core::wire::frame::{code, Fault, ERRORS, VERSION};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;

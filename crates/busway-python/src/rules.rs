@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use busway_core::wire::fields::Fields;
 use busway_core::matching::rules::{self, Outcome, Seen};
 use busway_core::matching::selection;
+use busway_core::wire::fields::Fields;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

@@ -1,8 +1,8 @@
 //! The bytes of an index: any that are sound are read, and give the same again.
 #![no_main]
 
-use busway_core::log::bucket::{Index, Topics, HEAD};
 use busway_core::log::bucket::dedup::Once;
+use busway_core::log::bucket::{Index, Topics, HEAD};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,10 +2,10 @@
 //! the equalities together with the rest say what all rules say.
 #![no_main]
 
+use busway_core::matching::rules::{Outcome, Rules, Seen};
 use busway_core::wire::fields::Fields;
 use busway_core::wire::frame::code;
 use busway_core::wire::msgpack::{normal, write_head, Head};
-use busway_core::matching::rules::{Outcome, Rules, Seen};
 use libfuzzer_sys::fuzz_target;
 
 const FIELDS: &[u8] =

@@ -4,8 +4,8 @@
 #![no_main]
 
 use busway_core::client::codec::{read, Incoming, Limits, More, Outgoing, Run};
-use busway_core::wire::frame::kind;
 use busway_core::client::inbox::Inbox;
+use busway_core::wire::frame::kind;
 use busway_core::wire::splitter::{Flow, Splitter};
 use libfuzzer_sys::fuzz_target;
 

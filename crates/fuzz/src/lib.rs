@@ -12,12 +12,12 @@ use busway_core::client::codec::{read, Incoming};
 use busway_core::engine::retained::Kept;
 use busway_core::engine::streams::Shared;
 use busway_core::engine::{Engine, Event, Limits};
-use busway_core::wire::frame::{code, flag, kind, Writer, HEAD, MAGIC};
 use busway_core::log::append::Log;
-use busway_core::log::read::Reader as Records;
 use busway_core::log::files::memory::{Faults, Simulated};
+use busway_core::log::read::Reader as Records;
 use busway_core::log::{Safety, Settings};
 use busway_core::matching::selection::Selection;
+use busway_core::wire::frame::{code, flag, kind, Writer, HEAD, MAGIC};
 use busway_core::wire::splitter::{Flow, Splitter};
 
 const LIMITS: Limits = Limits {

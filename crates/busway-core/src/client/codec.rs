@@ -1,9 +1,9 @@
 //! The client's side of a connection: what it writes, and what the broker's frames say to it.
 
-use crate::wire::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
 use crate::log::record::Record;
-use crate::wire::slots::{Numbers, Slot};
 use crate::matching::topic;
+use crate::wire::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
+use crate::wire::slots::{Numbers, Slot};
 
 /// The limits a broker told in its WELCOME, as far as they bind what a client writes.
 #[derive(Debug, Clone, Copy)]

@@ -4,10 +4,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 use crate::engine::deferred::Aside;
+use crate::engine::outbox::Outbox;
 use crate::wire::fields::{write_text, Pair};
 use crate::wire::frame::policy;
 use crate::wire::slots::Numbers;
-use crate::engine::outbox::Outbox;
 use crate::wire::splitter::Splitter;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,17 +1,17 @@
 //! Everything that isn't a message: handshake, names, subscriptions, services, heartbeat, goodbye.
 
-use crate::engine::retained::Kept;
-use crate::engine::counters::add;
 use super::{Engine, Event, Group, Service};
 use crate::engine::connection::{Named, Role, Served, State, Who};
-use crate::matching::regex_index::ENOUGH;
-use crate::wire::frame::{code, flag, kind, policy, scope, Checked, Fault, Parts, Writer, MAGIC};
-use crate::matching::index::Subscription;
+use crate::engine::counters::add;
 use crate::engine::links::interest::Want;
+use crate::engine::retained::Kept;
+use crate::matching::index::Subscription;
 use crate::matching::regex::PREFIX;
+use crate::matching::regex_index::ENOUGH;
 use crate::matching::rules::Rules;
-use crate::wire::splitter::Flow;
 use crate::matching::topic;
+use crate::wire::frame::{code, flag, kind, policy, scope, Checked, Fault, Parts, Writer, MAGIC};
+use crate::wire::splitter::Flow;
 
 impl Engine {
     pub(super) fn hello(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use super::streams::{Stream, FAR};
 use super::{Engine, Event};
 use crate::engine::connection::{Cursor, State};
-use crate::wire::frame::{flag, kind, Writer};
 use crate::log::block::Block;
 use crate::log::columns::Asking;
 use crate::log::record::records;
 use crate::matching::selection::Selection;
+use crate::wire::frame::{flag, kind, Writer};
 
 /// How far a backlog got.
 #[derive(Debug, PartialEq, Eq)]

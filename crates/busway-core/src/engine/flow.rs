@@ -7,8 +7,8 @@
 
 use super::{Engine, Event};
 use crate::engine::connection::{Connection, Hold, State};
-use crate::wire::frame::{code, policy, Fault};
 use crate::matching::route::{Member, Route};
+use crate::wire::frame::{code, policy, Fault};
 
 /// Bytes of what the driver hands over that may wait in an outbox, so that live messages don't wait for it.
 pub const PORTION: usize = 256 << 10;

@@ -6,7 +6,7 @@
 //! `retained` posts and pins, `flow` limits publishers of full outboxes, and `deferred` keeps what those publishers sent
 //! meanwhile. Other nodes are connections, too: `links`.
 
-pub mod connection;
+pub(crate) mod connection;
 mod control;
 mod counters;
 pub mod cursors;
@@ -23,21 +23,21 @@ pub mod streams;
 
 use rustc_hash::FxHashMap;
 
-use crate::engine::links::requests::Afar;
 pub use self::event::Event;
-pub use crate::engine::counters::Stats;
 use self::streams::Stream;
 use crate::engine::connection::{Connection, Role, State};
-use crate::matching::regex_index::ENOUGH;
-use crate::wire::fields::Pair;
-use crate::wire::frame::{code, kind, Checked, Fault, Writer};
-use crate::matching::index::{Index, Subscription};
+pub use crate::engine::counters::Stats;
 use crate::engine::links::interest::Interest;
+use crate::engine::links::requests::Afar;
 use crate::engine::outbox::Pool;
 use crate::engine::pending::Table;
+use crate::matching::index::{Index, Subscription};
+use crate::matching::regex_index::ENOUGH;
 use crate::matching::route::Route;
-use crate::wire::splitter::Flow;
 use crate::matching::topic_table::Topics;
+use crate::wire::fields::Pair;
+use crate::wire::frame::{code, kind, Checked, Fault, Writer};
+use crate::wire::splitter::Flow;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -1,15 +1,15 @@
 //! The way of a published message: which topic, who matches, one copy into each outbox.
 
-use crate::engine::links::scope::{reaches, scope_of};
 use super::Engine;
-use crate::matching::rule_filter::Asked;
 use crate::engine::connection::{Named, State, Who};
+use crate::engine::links::scope::{reaches, scope_of};
+use crate::matching::index::Subscription;
+use crate::matching::route::{Member, Route, Team};
+use crate::matching::rule_filter::Asked;
+use crate::matching::rules::Seen;
 use crate::wire::fields::{merge, Fields};
 use crate::wire::frame::{code, flag, kind, policy, scope, Body, Checked, Fault, Writer, HEAD};
-use crate::matching::index::Subscription;
 use crate::wire::slots::Slot;
-use crate::matching::route::{Member, Route, Team};
-use crate::matching::rules::Seen;
 use crate::wire::splitter::Flow;
 
 /// The flags of messages that live longer than until they are delivered.

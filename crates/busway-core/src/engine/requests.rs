@@ -1,14 +1,14 @@
 //! Requests and pushes: one receiver, whose answer goes back to who asked.
 
-use crate::engine::retained::DRIVEN;
 use super::publish::{number_of, From, Passing};
-use crate::engine::links::scope::{request_scope, scope_of};
 use super::{Engine, Event, Service};
 use crate::engine::connection::{Role, State, Who};
+use crate::engine::links::scope::{request_scope, scope_of};
+use crate::engine::pending::Pending;
+use crate::engine::retained::DRIVEN;
 use crate::wire::fields::{merge, Fields};
 use crate::wire::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
 use crate::wire::msgpack::{head, skip, Head};
-use crate::engine::pending::Pending;
 use crate::wire::splitter::Flow;
 
 /// Whether these bytes are a map, whatever its keys.

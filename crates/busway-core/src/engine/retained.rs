@@ -2,13 +2,13 @@
 //! clients of shared services.
 
 use super::publish::{From, Passing};
-use crate::engine::links::scope::{request_scope, scope_of};
 use super::{Engine, Event};
 use crate::engine::connection::{Role, Who};
-use crate::wire::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
+use crate::engine::links::scope::{request_scope, scope_of};
 use crate::matching::route::{Member, Team};
-use crate::wire::splitter::Flow;
 use crate::matching::topic;
+use crate::wire::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
+use crate::wire::splitter::Flow;
 
 /// Calls that the driver numbers have this bit.
 pub const DRIVEN: u64 = 1 << 63;

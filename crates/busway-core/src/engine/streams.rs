@@ -9,16 +9,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::publish::{number_of, From, Passing};
-use crate::engine::links::scope::reaches;
 use super::{Engine, Event};
-use crate::wire::fields::Fields;
-use crate::wire::frame::{code, flag, kind, scope, Body, Checked, Fault, Writer, HEAD};
+use crate::engine::links::scope::reaches;
 use crate::log::append::Log;
 use crate::log::record::{records, Message, Record};
 use crate::log::Refused;
 use crate::matching::rules::Seen;
-use crate::wire::splitter::Flow;
 use crate::matching::topic::meet;
+use crate::wire::fields::Fields;
+use crate::wire::frame::{code, flag, kind, scope, Body, Checked, Fault, Writer, HEAD};
+use crate::wire::splitter::Flow;
 
 const TOO_LATE: &str = "it would be due later than its stream keeps messages; give the stream a longer max_age";
 /// Bytes of a log that are read at once.

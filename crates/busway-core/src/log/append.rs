@@ -9,21 +9,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::bucket::{Building, Topic, Topics};
-use crate::log::write_behind::Front;
-use crate::log::repair::Closing;
-use crate::log::bucket::dedup::{Known, Once};
 use super::record::Message;
-use crate::log::read::Reader;
-use crate::log::writer::{Shared, Writer};
-use crate::log::bucket::delayed::{Parked, Waiting};
 use super::{Position, Refused, Settings};
 use crate::clock;
+use crate::log::bucket::dedup::{Known, Once};
+use crate::log::bucket::delayed::{Parked, Waiting};
+use crate::log::read::Reader;
+use crate::log::repair::Closing;
+use crate::log::write_behind::Front;
+use crate::log::writer::{Shared, Writer};
 
 mod flush;
 mod lifecycle;
 mod rollback;
 
-pub use settle::Lost;
+pub use rollback::Lost;
 
 /// How far a clock is set back before it is asked which of both times was wrong.
 pub(super) const STEP: i64 = 60_000_000_000;

@@ -58,8 +58,8 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use crate::log::record::Message;
     use super::*;
+    use crate::log::record::Message;
 
     fn block(all: &[(u64, &str, i64, u64)]) -> Block {
         let mut bytes = Vec::new();

@@ -6,9 +6,9 @@ use hashbrown::HashTable;
 
 use super::bucket::hash;
 use super::record::{records, Record, HEAD};
-use crate::wire::fields::Fields;
 use crate::matching::rules::Seen;
 use crate::matching::selection::Selection;
+use crate::wire::fields::Fields;
 
 /// What a record has of any length.
 #[derive(Debug, Clone, Copy)]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::bucket::{index_name, log_name, Building, Index, Mark, Summary, Topic, Topics};
 use super::files::{fill, rest};
+use super::record::{behind, offset, records, size, wanted, Record, HEAD};
+use super::Damage;
+use crate::log::bucket::checkpoint::{self, whole_name};
 use crate::log::bucket::dedup::Once;
 use crate::log::recover::{begins_with, index, Scan, UNREADABLE};
-use super::record::{behind, offset, records, size, wanted, Record, HEAD};
 use crate::log::writer::{Data, Loaded, Piece, Shared, State};
-use crate::log::bucket::checkpoint::{self, whole_name};
-use super::Damage;
 use crate::matching::selection::Selection;
 
 /// Least bytes that are read at once.
@@ -440,7 +440,7 @@ impl Reader {
         let files = &*self.shared.files;
         let tell = |file, at, what| self.shared.tell(Damage { file, position: 0, from: at, to: Some(at), what });
         for (end, _) in wholes.into_iter().filter(|known| known.1 > 0) {
-            if whole::read(files, end)?.is_none() {
+            if checkpoint::read(files, end)?.is_none() {
                 tell(whole_name(end), end, UNREADABLE);
             }
         }

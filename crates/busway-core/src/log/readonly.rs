@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::append::Log;
 use super::files::{File, Files};
-use crate::log::recover::{self, TORN};
-use crate::log::files::memory::Simulated;
 use super::{Error, Settings};
+use crate::log::files::memory::Simulated;
+use crate::log::recover::{self, TORN};
 
 /// Buckets may be removed between the look at the folder and the look at them; then it is looked again.
 const LOOKS: usize = 20;
@@ -90,7 +90,7 @@ impl Log {
     pub fn view(folder: &Path) -> Result<Self, Error> {
         for look in 1.. {
             let layer = Layer { folder: folder.into(), above: Simulated::new(false) };
-            match open::open(&layer, 0) {
+            match recover::open(&layer, 0) {
                 // Not the folder itself: then there is nothing to look at.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() && look < LOOKS => {}
                 found => {

@@ -12,12 +12,12 @@ use crc32c::crc32c;
 
 use super::bucket::{index_name, learn, log_name, Building, Index, Summary, Topics, HEAD};
 use super::files::{replace, rest, Files};
-use crate::log::bucket::dedup::Once;
 use super::record::{behind, Record};
-use crate::log::writer::Bucket;
-use crate::log::bucket::delayed::Waiting;
-use crate::log::bucket::checkpoint::{self, whole_name, Whole};
 use super::Damage;
+use crate::log::bucket::checkpoint::{self, whole_name, Whole};
+use crate::log::bucket::dedup::Once;
+use crate::log::bucket::delayed::Waiting;
+use crate::log::writer::Bucket;
 
 /// The file that has the offset of the first record that was not removed: u64, and its CRC-32C.
 pub const FIRST: &str = "first";
@@ -320,7 +320,7 @@ impl Opening<'_> {
     fn before(&mut self, base: u64) -> io::Result<Whole> {
         let mut known = Whole::default();
         for end in self.wholes.iter().rev().copied().collect::<Vec<_>>() {
-            if let Some(whole) = whole::read(self.files, end)? {
+            if let Some(whole) = checkpoint::read(self.files, end)? {
                 known = whole;
                 break;
             }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use super::append::Log;
 use super::bucket::{index_name, log_name};
 use super::files::{rest, File};
-use crate::log::recover;
 use super::record::{behind, Record};
 use super::Damage;
+use crate::log::recover;
 
 /// A hole that is being closed.
 pub(super) struct Closing {
@@ -132,7 +132,7 @@ impl Log {
 
     /// What is known of the log is what its files say now.
     fn open_anew(&mut self, closed: &[Closing]) -> io::Result<()> {
-        let found = open::open(&*self.shared.files, 0)?;
+        let found = recover::open(&*self.shared.files, 0)?;
         if found.next != self.next {
             return Err(io::Error::other("a log that was mended ends at another place"));
         }
@@ -163,11 +163,11 @@ impl Log {
 mod tests {
     use std::sync::Arc;
 
-    use crate::log::files::Files;
-    use crate::log::record::{records, Message};
-    use crate::log::files::memory::Simulated;
     use super::super::{Position, Settings};
     use super::*;
+    use crate::log::files::memory::Simulated;
+    use crate::log::files::Files;
+    use crate::log::record::{records, Message};
 
     const TOPICS: [&str; 3] = ["a", "b", "c"];
 

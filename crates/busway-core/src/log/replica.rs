@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::append::Log;
 use super::bucket::learn;
-use crate::log::recover::begin_with;
 use super::record::Record;
-use crate::log::writer::State;
-use crate::log::retention::Trimmed;
-use crate::log::bucket::delayed::Parked;
 use super::{Refused, Settings};
+use crate::log::bucket::delayed::Parked;
+use crate::log::recover::begin_with;
+use crate::log::retention::Trimmed;
+use crate::log::writer::State;
 
 /// Offsets, sequences and times are below.
 const MOST: u64 = 1 << 63;
@@ -134,10 +134,10 @@ impl Log {
 mod tests {
     use std::sync::Arc;
 
-    use crate::log::record::{records, Message};
-    use crate::log::files::memory::Simulated;
     use super::super::{Damage, Position};
     use super::*;
+    use crate::log::files::memory::Simulated;
+    use crate::log::record::{records, Message};
 
     fn open(files: &Simulated, settings: Settings) -> Log {
         Log::open(Arc::new(files.clone()), settings, None, 0).unwrap()

@@ -7,10 +7,10 @@ use std::sync::PoisonError;
 
 use super::append::{Log, STEP};
 use super::bucket::{index_name, log_name};
+use super::Settings;
+use crate::log::bucket::checkpoint::whole_name;
 use crate::log::recover::begin_with;
 use crate::log::writer::{Bucket, Shared, State};
-use crate::log::bucket::checkpoint::whole_name;
-use super::Settings;
 
 /// Buckets that are over a limit before the writer removes them: each removal has to be synced.
 const MUCH: usize = 8;

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use super::append::Log;
 use super::bucket::{Building, Topics};
-use crate::log::bucket::dedup::Once;
-use crate::log::recover::Found;
 use super::record::HEAD;
-use crate::log::read::Block;
-use crate::log::writer::{Bell, Failure, Piece, Shared};
-use crate::log::files::memory::Simulated;
-use crate::log::bucket::delayed::{Parked, Waiting};
 use super::{Safety, Settings};
+use crate::log::bucket::dedup::Once;
+use crate::log::bucket::delayed::{Parked, Waiting};
+use crate::log::files::memory::Simulated;
+use crate::log::read::Block;
+use crate::log::recover::Found;
+use crate::log::writer::{Bell, Failure, Piece, Shared};
 
 /// A run of a publisher's messages whose numbers, offsets and sequences grow together.
 #[derive(Debug, Clone, Copy)]

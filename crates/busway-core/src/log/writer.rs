@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::log::bucket::presync::Ahead;
 use super::bucket::{log_name, Index, Mark, Summary};
 use super::files::{File, Files};
 use super::record::mark_group;
 use super::{Damage, Safety, Settings};
+use crate::log::bucket::presync::Ahead;
 
 /// How long a log that can't write waits before it tries again.
 pub const RETRY: Duration = Duration::from_millis(100);

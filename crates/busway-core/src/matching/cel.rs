@@ -21,8 +21,8 @@ use cel::parser::{ParseErrors, Parser};
 use cel::{Context, Env, ExecutionError, Value};
 use regex::{Regex, RegexBuilder};
 
-use crate::wire::msgpack::{head, next, Head};
 use crate::matching::rules::{Outcome, Seen, REGEX_SIZE};
+use crate::wire::msgpack::{head, next, Head};
 
 /// Longest expression, in bytes.
 const LENGTH: usize = 4096;

@@ -7,11 +7,11 @@ use hashbrown::HashTable;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::hash::{Hash, Hasher};
 
-use crate::matching::regex_index::Expressions;
-use crate::wire::frame::{scope, Checked};
 use crate::matching::regex::PREFIX;
+use crate::matching::regex_index::Expressions;
 use crate::matching::rules::Rules;
 use crate::matching::topic::{check, fragments, Fragment};
+use crate::wire::frame::{scope, Checked};
 
 const NONE: u32 = u32::MAX;
 const ROOT: u32 = 0;

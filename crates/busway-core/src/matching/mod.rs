@@ -1,14 +1,14 @@
 //! Which subscriptions match a message: `topic` is the grammar, `index` finds subscriptions by topic, with `regex_index` for
 //! regular expressions; `rules` decide by fields, with `glob` and `cel`; `route` keeps what was found for a topic.
 
-pub mod cel;
-pub mod glob;
+pub(crate) mod cel;
+pub(crate) mod glob;
 pub mod index;
 pub mod regex;
 pub mod regex_index;
-pub mod route;
-pub mod rule_filter;
+pub(crate) mod route;
+pub(crate) mod rule_filter;
 pub mod rules;
 pub mod selection;
 pub mod topic;
-pub mod topic_table;
+pub(crate) mod topic_table;

@@ -9,8 +9,8 @@ use regex_automata::util::{primitives::StateID, start, syntax};
 use regex_automata::{Anchored, MatchKind};
 use rustc_hash::FxHashSet;
 
-use crate::wire::frame::{code, Checked, Fault};
 use crate::matching::topic::{fragments, has_wildcard, Fragment};
+use crate::wire::frame::{code, Checked, Fault};
 
 pub const PREFIX: &str = "re:";
 /// What one expression may take while it is made into an automaton, in bytes,

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
-use crate::wire::frame::Checked;
 use crate::matching::regex::Pattern;
 use crate::matching::topic::has_wildcard;
+use crate::wire::frame::Checked;
 
 /// Steps that one topic may take with all expressions together: some 25 ms.
 pub const BUDGET: usize = 4_000_000;

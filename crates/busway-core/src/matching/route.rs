@@ -1,8 +1,8 @@
 //! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
 
+use crate::matching::index::{Index, Subscription};
 use crate::matching::rule_filter::Choice;
 use crate::wire::frame::{policy, scope};
-use crate::matching::index::{Index, Subscription};
 
 /// One connection that gets each message, with its subscriptions.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use hashbrown::HashMap;
 
 use crate::matching::index::{Index, Subscription};
-use crate::wire::msgpack::normal;
 use crate::matching::rules::{Outcome, Seen};
+use crate::wire::msgpack::normal;
 
 /// Subscriptions whose rules ask the same fields to be equal to something.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use regex::{Regex, RegexBuilder};
 
 use crate::matching::cel::{Expression, Subject};
+use crate::matching::glob::Glob;
 use crate::wire::fields::{bad_name, Fields, Pair};
 use crate::wire::frame::{code, Checked, Fault};
-use crate::matching::glob::Glob;
 use crate::wire::msgpack::{content, head, next, normal, skip, text as text_of, write_head, Head};
 
 /// Rules one subscription may have, and bytes they may take on the wire.

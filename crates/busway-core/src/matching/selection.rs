@@ -1,10 +1,10 @@
 //! What a subscription asks for, to hold it against messages that are kept or stored: a pattern and rules.
 
-use crate::wire::fields::Fields;
-use crate::wire::frame::Checked;
 use crate::matching::regex::{Pattern, PREFIX};
 use crate::matching::rules::{Outcome, Rules, Seen};
 use crate::matching::topic;
+use crate::wire::fields::Fields;
+use crate::wire::frame::Checked;
 
 #[derive(Debug)]
 pub struct Selection {

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use busway_core::client::codec::{read, Delivery, Incoming, Outgoing, Run, Stored};
-use busway_core::wire::frame::{code, flag, kind, Body, Checked, Fault};
 use busway_core::log::record::Record;
+use busway_core::wire::frame::{code, flag, kind, Body, Checked, Fault};
 use busway_core::wire::splitter::Flow;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
-use crate::event;
 use crate::client::inbox::Shared;
 use crate::client::retained_seen::Seen;
-use crate::message::{copy, is, make, unpacked, Message, Parts, Place, Sender, NOTIFY};
 use crate::client::session::now;
+use crate::event;
+use crate::message::{copy, is, make, unpacked, Message, Parts, Place, Sender, NOTIFY};
 
 /// What a decoded chunk has for Python.
 pub enum Event {

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use busway_core::client::codec::{Limits, More, Outgoing};
-use busway_core::wire::frame::{code, flag, kind, Checked, Fault};
 use busway_core::client::inbox::Inbox as Messages;
-use busway_core::wire::splitter::Splitter;
 use busway_core::matching::topic;
+use busway_core::wire::frame::{code, flag, kind, Checked, Fault};
+use busway_core::wire::splitter::Splitter;
 use pyo3::exceptions::{PyStopIteration, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

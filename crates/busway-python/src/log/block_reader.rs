@@ -1,8 +1,8 @@
 //! Blocks of a log for who reads a stream: those records only that are asked for, and their messages for Python.
 
-use busway_core::wire::frame::{flag, kind};
 use busway_core::log::columns::{select, Wanted};
 use busway_core::log::record::records;
+use busway_core::wire::frame::{flag, kind};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};

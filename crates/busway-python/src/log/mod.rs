@@ -11,23 +11,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use busway_core::log::append::Log as Core;
-use busway_core::log::columns::Wanted;
-use busway_core::log::replica::Uncopied;
-use busway_core::log::files::Real;
-use busway_core::log::write_behind::{Kept, Sent};
-use busway_core::log::record::{records, Message};
-use busway_core::log::read::Reader;
 use busway_core::log::bucket::delayed::Parked;
+use busway_core::log::columns::Wanted;
+use busway_core::log::files::Real;
+use busway_core::log::read::Reader;
+use busway_core::log::record::{records, Message};
+use busway_core::log::replica::Uncopied;
+use busway_core::log::write_behind::{Kept, Sent};
 use busway_core::log::{Damage, Error, Position, Refused, Settings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::wakeup::Bell;
 use crate::log::columns::{asked, shown, Shown};
 use crate::log::options::{read_settings, SimulatedFiles};
 use crate::rules::Selection;
+use crate::wakeup::Bell;
 
 /// How many missing files one look goes past.
 const LOOKS: usize = 1000;

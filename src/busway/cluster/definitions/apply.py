@@ -48,27 +48,27 @@ class Applier:
             await self._hub.streams.remove(one.stream, counts)
 
     async def _stream(self, name: str, spec: dict[str, Any]) -> None:
-        streaming = self._hub.streams
+        streams = self._hub.streams
         config = self._local(wanted := StreamConfig.make(name, **spec))
-        if name not in streaming.streams:
+        if name not in streams.by_name:
             try:
-                await streaming.create(config, lost=name in self.lost and config.store == "disk")
+                await streams.create(config, lost=name in self.lost and config.store == "disk")
                 self.lost.discard(name)
             except Rejected:
-                if name not in streaming.streams:
+                if name not in streams.by_name:
                     raise
                 # Somebody here was faster, and has made it with other settings.
             else:
                 if config.store != wanted.store:
                     log.warning("the stream %r is stored in %s here, not in %s", name, config.store, wanted.store)
                 return
-        old = streaming.streams[name].config
+        old = streams.by_name[name].config
         same: dict[str, Any] = {"store": old.store}
         if old.store != "disk" and config.safety == "mirrored":
             same["safety"] = "written"
         changed = old.changed(**{key: getattr(config, key) for key in SETTINGS} | same)
         if changed != old:
-            await streaming.update(changed)
+            await streams.update(changed)
 
     def _local(self, config: StreamConfig) -> StreamConfig:
         """As this node can have it. A store with a name is the database that its operator has given that name."""

@@ -1,12 +1,12 @@
 //! Clients of ours that are slow, and messages of other nodes for them: the link takes what is on its way, as any client
 //! does, and says HOLD for what nobody has room for, so that only those wait who publish just that.
 
+use crate::engine::connection::{Connection, Hold, Role, State};
 use crate::engine::publish::u32_at;
 use crate::engine::Engine;
 use crate::engine::Event;
-use crate::engine::connection::{Connection, Hold, Role, State};
-use crate::wire::frame::{flag, kind, policy, Writer};
 use crate::matching::route::{Member, Route};
+use crate::wire::frame::{flag, kind, policy, Writer};
 
 /// Milliseconds after which HOLD is said again.
 const AGAIN: u64 = 100;

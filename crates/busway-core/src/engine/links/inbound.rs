@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::engine::retained::by_connection;
+use crate::engine::connection::{State, Who};
+use crate::engine::links::scope::reaches;
 use crate::engine::links::{no_flags, Arrived};
 use crate::engine::publish::{u32_at, From, Passing};
-use crate::engine::links::scope::reaches;
+use crate::engine::retained::by_connection;
 use crate::engine::streams::FAR;
 use crate::engine::Engine;
-use crate::engine::connection::{State, Who};
-use crate::wire::fields::Fields;
-use crate::wire::frame::{flag, kind, policy, scope, Body, Checked, Fault, HEAD};
-use crate::matching::index::Subscription;
 use crate::log::record::Record;
+use crate::matching::index::Subscription;
 use crate::matching::route::{Member, Route};
 use crate::matching::rules::Seen;
+use crate::wire::fields::Fields;
+use crate::wire::frame::{flag, kind, policy, scope, Body, Checked, Fault, HEAD};
 
 /// Whether the body of a message is one.
 pub(in crate::engine) fn sound(flags: u8, body: &[u8]) -> Checked<()> {
@@ -218,7 +218,13 @@ impl Engine {
     }
 
     /// Writes messages, whose bodies are `head` bytes into their frames, as deliveries to one subscription.
-    pub(in crate::engine) fn copy_run(&mut self, to: u32, (slot, id, policy): (u32, u32, u8), frames: &[u8], head: usize) {
+    pub(in crate::engine) fn copy_run(
+        &mut self,
+        to: u32,
+        (slot, id, policy): (u32, u32, u8),
+        frames: &[u8],
+        head: usize,
+    ) {
         let mark = self.limits.mark();
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return };
         let mut out_head = [0; HEAD + 4];

@@ -6,8 +6,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-use crate::wire::frame::op;
 use crate::matching::regex::PREFIX;
+use crate::wire::frame::op;
 
 /// Different rules on one pattern above which they are told as none,
 const MANY: usize = 16;

@@ -7,19 +7,19 @@
 mod backpressure;
 mod inbound;
 pub(crate) mod interest;
-mod requests;
+pub(in crate::engine) mod requests;
 pub(crate) mod scope;
 
 use std::sync::Arc;
 
+use crate::engine::connection::Peer;
+use crate::engine::connection::{Named, Role, State, Who};
 use crate::engine::links::requests::Wish;
 use crate::engine::publish::u32_at;
 use crate::engine::streams::{FarStream, FAR};
 use crate::engine::{Engine, Event};
-use crate::engine::connection::{Named, Role, State, Who};
-use crate::wire::frame::{code, flag, kind, op, policy, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
-use crate::engine::connection::Peer;
 use crate::matching::route::Member;
+use crate::wire::frame::{code, flag, kind, op, policy, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
 use crate::wire::splitter::Flow;
 
 /// Bytes that frames of a link may be longer than those of clients: a message with all its ids, or as a record.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::engine::connection::{Role, Served, Who};
+use crate::engine::pending::Pending;
+use crate::engine::publish::{From, Passing};
 use crate::engine::requests::MOST;
 use crate::engine::retained::DRIVEN;
-use crate::engine::publish::{From, Passing};
 use crate::engine::{Engine, Event, Service};
-use crate::engine::connection::{Role, Served, Who};
 use crate::wire::frame::{code, flag, kind, scope, Checked, Fault, Writer, HEAD};
-use crate::engine::pending::Pending;
 
 /// A service of another node.
 #[derive(Debug, Clone, Copy)]

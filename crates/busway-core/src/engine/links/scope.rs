@@ -1,10 +1,10 @@
 //! How far messages go in a mesh, and from where they are wanted.
 
 use crate::engine::Engine;
-use crate::matching::rule_filter::Asked;
-use crate::wire::frame::{flag, scope};
 use crate::matching::index::Subscription;
 use crate::matching::route::{Member, Route};
+use crate::matching::rule_filter::Asked;
+use crate::wire::frame::{flag, scope};
 
 /// Whether a subscription is one for a message of this scope.
 pub(in crate::engine) fn reaches(sub: &Subscription, scope: u8, far: bool) -> bool {

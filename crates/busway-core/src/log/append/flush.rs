@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 
 use super::Log;
+use crate::log::bucket::checkpoint;
 use crate::log::bucket::Building;
 use crate::log::writer::{Data, Piece, Seal};
-use crate::log::{whole, Safety};
+use crate::log::Safety;
 
 /// Bytes of buckets and indexes behind one `whole` before there is another, unless it is larger itself.
 const BEHIND: u64 = 1 << 20;
@@ -92,7 +93,7 @@ impl Log {
             let weight = self.topics.weight + self.once.weight() + self.waiting.weight();
             if self.behind.0 >= BEHIND.min(4 * self.settings.bucket_bytes).max(weight) || self.behind.1 >= INDEXES {
                 self.behind = (0, 0);
-                let all = whole::write(self.next, self.stored, &self.topics, &self.once, &self.waiting);
+                let all = checkpoint::write(self.next, self.stored, &self.topics, &self.once, &self.waiting);
                 seal.whole = Some((self.next, all));
             }
         }

@@ -5,10 +5,11 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use super::Log;
 use crate::log::bucket::{index_name, log_name, Building};
-use crate::log::files::{replace, Files};
-use crate::log::writer::{Bell, Shared, State, Writer};
 use crate::log::files::memory::Simulated;
-use crate::log::{open, Error, Settings};
+use crate::log::files::{replace, Files};
+use crate::log::recover;
+use crate::log::writer::{Bell, Shared, State, Writer};
+use crate::log::{Error, Settings};
 
 impl Log {
     /// Opens or makes a log; with a `bell` a thread writes and rings it, without one `flush` writes.
@@ -18,14 +19,14 @@ impl Log {
         if !files.lock()? {
             return Err(Error::InUse);
         }
-        let found = open::open(&*files, begin).inspect_err(|_| files.unlock())?;
+        let found = recover::open(&*files, begin).inspect_err(|_| files.unlock())?;
         Ok(Self::start(files, settings, bell, found, true))
     }
 
     /// A log in memory.
     pub fn memory(settings: Settings, begin: u64) -> Self {
         let settings = Settings { bucket_bytes: settings.bucket_bytes.min(1 << 20), ..settings };
-        let found = open::Found { next: begin, bucket: Building::new(begin), ..open::Found::default() };
+        let found = recover::Found { next: begin, bucket: Building::new(begin), ..recover::Found::default() };
         Self::start(Arc::new(Simulated::new(false)), settings, None, found, false)
     }
 
@@ -33,10 +34,10 @@ impl Log {
         files: Arc<dyn Files>,
         settings: Settings,
         bell: Option<Bell>,
-        found: open::Found,
+        found: recover::Found,
         indexed: bool,
     ) -> Self {
-        let open::Found { buckets, bucket, topics, once, waiting, next, stored, damage, orphans, wholes, behind } =
+        let recover::Found { buckets, bucket, topics, once, waiting, next, stored, damage, orphans, wholes, behind } =
             found;
         let threaded = bell.is_some();
         let shared = Arc::new(Shared {
@@ -129,7 +130,7 @@ impl Log {
             replace(files, &index_name(own.base), &self.bucket.index(&self.topics, &self.once), true)?;
         }
         if self.next > 0 {
-            open::end_with(files, self.next)?;
+            recover::end_with(files, self.next)?;
         }
         Ok(())
     }

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::Log;
 use crate::clock;
+use crate::log::bucket::dedup::Once;
 use crate::log::bucket::{log_name, Building, Topics};
 use crate::log::files::rest;
-use crate::log::bucket::dedup::Once;
-use crate::log::recover::Scan;
 use crate::log::record::records;
+use crate::log::recover::Scan;
 use crate::log::writer::{Data, Piece, Seal, RETRY};
 use crate::log::Refused;
 

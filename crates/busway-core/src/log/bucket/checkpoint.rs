@@ -19,11 +19,11 @@ use std::io;
 
 use crc32c::{crc32c, crc32c_append};
 
-use crate::log::bucket::Topics;
-use crate::log::files::{rest, Files};
 use crate::log::bucket::dedup::Once;
 use crate::log::bucket::delayed::Waiting;
 use crate::log::bucket::varint::{Reader, Writer};
+use crate::log::bucket::Topics;
+use crate::log::files::{rest, Files};
 
 const MAGIC: &[u8; 8] = b"BWAYALL1";
 const HEAD: usize = 36;

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use crate::log::record::Record;
 use crate::log::bucket::varint::{Reader, Writer};
+use crate::log::record::Record;
 
 /// Session and number of a message.
 type Key = (u64, u64);

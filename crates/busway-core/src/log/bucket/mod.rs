@@ -37,9 +37,9 @@ use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
 use crate::log::bucket::dedup::Once;
-use crate::log::record::Record;
 use crate::log::bucket::delayed::Moves;
 use crate::log::bucket::varint::{Reader, Writer};
+use crate::log::record::Record;
 
 const MAGIC: &[u8; 8] = b"BWAYIDX2";
 pub const HEAD: usize = 80;

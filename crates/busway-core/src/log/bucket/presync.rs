@@ -51,12 +51,12 @@ impl Ahead {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::log::append::Log;
+    use crate::log::files::memory::{Faults, Simulated};
     use crate::log::files::Files;
     use crate::log::record::Message;
-    use crate::log::files::memory::{Faults, Simulated};
-    use super::super::Settings;
-    use super::*;
+    use crate::log::Settings;
 
     #[test]
     fn a_sync_that_fails_is_told_once() {

@@ -8,13 +8,13 @@
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 
+use crate::log::bucket::checkpoint::whole_name;
+use crate::log::bucket::dedup::Once;
 use crate::log::bucket::presync::Ahead;
 use crate::log::bucket::{index_name, log_name, Building, Summary, Topics};
 use crate::log::files::{replace, rest, File};
-use crate::log::bucket::dedup::Once;
 use crate::log::recover::Scan;
 use crate::log::writer::{Bucket, Piece, Seal, Shared, Writer};
-use crate::log::bucket::checkpoint::whole_name;
 
 impl Writer {
     /// Whether it is worth going on.
