@@ -267,7 +267,7 @@ class Model:
         good, answer = self.expect(who, spans, waiting=True)
         for offset in good:
             self.fates[offset] = Fate("done")
-        answers = self.perform(self.channel.ack(who, spans, self.now))
+        answers = self.perform(self.channel.acks.ack(who, spans, self.now))
         assert answers[0] == answer
 
     def nack(self, who: tuple[int, int], spans: list[tuple[int, int]], delay: float | None, *, counted: bool) -> None:
@@ -275,24 +275,24 @@ class Model:
         for offset in good:
             self.back(offset, self.backoff(self.fates[offset].deliveries) if delay is None else delay)
             self.fates[offset].deliveries -= not counted
-        assert self.perform(self.channel.nack(who, spans, delay, self.now, counted=counted))[0] == answer
+        assert self.perform(self.channel.acks.nack(who, spans, delay, self.now, counted=counted))[0] == answer
 
     def extend(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
         good, answer = self.expect(who, spans, waiting=False, once=False)
         for offset in good:
             self.fates[offset].until = self.now + self.config.lease
-        assert self.perform(self.channel.extend(who, spans, self.now))[0] == answer
+        assert self.perform(self.channel.acks.extend(who, spans, self.now))[0] == answer
 
     def renew(self, who: tuple[int, int]) -> None:
         if person := self.people.get(who):
             person.until = self.now + self.config.lease
-        assert self.perform(self.channel.renew(who, self.now)) == [AckResult(who, self.in_flight(who), 0, 0)]
+        assert self.perform(self.channel.acks.renew(who, self.now)) == [AckResult(who, self.in_flight(who), 0, 0)]
 
     def lapse(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
         good, answer = self.expect(who, spans, waiting=False, once=False)
         for offset in good:
             self.fates[offset].lapsed = True
-        assert self.perform(self.channel.lapse(who, spans)) == [answer._replace(late=0, refused=0)]
+        assert self.perform(self.channel.acks.lapse(who, spans)) == [answer._replace(late=0, refused=0)]
 
     def take(self, who: tuple[int, int], most: int, timeout: float) -> None:
         if who in self.people:
@@ -317,9 +317,9 @@ class Model:
             offset = dying[which % len(dying)]
             if worked:
                 self.fates[offset] = Fate("done")
-                self.perform(self.channel.dead_done(offset, self.now))
+                self.perform(self.channel.acks.dead_done(offset, self.now))
             else:
-                self.channel.dead_failed(offset, 2.0, self.now)
+                self.channel.acks.dead_failed(offset, 2.0, self.now)
                 self.fates[offset].until = self.now + 2.0
 
     def seek(self, offset: int) -> None:
@@ -536,7 +536,7 @@ def run(model: Model, what: str, *said) -> None:
             if said[1]:
                 model.channel.stop(said[0])
             else:
-                model.perform(model.channel.go_on(said[0], model.now))
+                model.perform(model.channel.unstop(said[0], model.now))
     elif what == "patient":
         model.patient = said[0]
         model.perform([])
@@ -572,7 +572,7 @@ def finish(model: Model) -> None:
     model.pause(False)
     for who, person in model.people.items():
         person.stopped = False
-        model.perform(model.channel.go_on(who, model.now))
+        model.perform(model.channel.unstop(who, model.now))
     model.join(CONSUMERS[0], 5)
     for _ in range(2 * len(model.records) + 5):
         model.pass_time(10.0)

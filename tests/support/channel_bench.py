@@ -66,13 +66,13 @@ class Bench:
         return self.act(self.channel.leave(who, self.now, lost=lost))
 
     def ack(self, *spans, who=ANNA) -> list[Action]:
-        return self.act(self.channel.ack(who, spans, self.now))
+        return self.act(self.channel.acks.ack(who, spans, self.now))
 
     def nack(self, *spans, who=ANNA, delay: float | None = 0.0, counted: bool = True) -> list[Action]:
-        return self.act(self.channel.nack(who, spans, delay, self.now, counted=counted))
+        return self.act(self.channel.acks.nack(who, spans, delay, self.now, counted=counted))
 
     def extend(self, *spans, who=ANNA) -> list[Action]:
-        return self.act(self.channel.extend(who, spans, self.now))
+        return self.act(self.channel.acks.extend(who, spans, self.now))
 
     def take(self, most: int, timeout: float = 0.0, who=ANNA, number: int = 1, *, whole: bool = True) -> list[Action]:
         return self.act(self.channel.take(who, number, most, timeout, self.now, whole=whole))

@@ -165,7 +165,7 @@ class Nodes(Protocol):
     ) -> list[NodeAnswer]:
         """Ask one other node what became of dead letters of its part of a channel, or have it send them back."""
 
-    def joined(self, who: Who, join: Join, handing: ChannelDriver) -> None:
+    def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
         """A client consumes a channel: it gets the messages of other nodes, too."""
 
     def left(self, who: Who, *, lost: bool = False) -> None:

@@ -65,7 +65,7 @@ class Cluster:
         if self.takeover < _LEAST:
             raise ValueError(
                 f"takeover is at least {_LEAST:g} seconds, not {self.takeover:g}: a link counts as lost when nothing was heard for {SILENCE} s, and a node"
-                " that is cut off has to notice that and to stop handing out before its mirror begins, or both would hand out the same"
+                " that is cut off has to notice that and to stop driver out before its mirror begins, or both would hand out the same"
             )
         check_type("discover", self.discover, (bool, list, tuple), "True, False or a list of addresses of interfaces")
         if self.discover:
@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def patience(self) -> float:
-        """Seconds that a node without the others goes on handing out."""
+        """Seconds that a node without the others goes on driver out."""
         return self.takeover / 2
 
     @property

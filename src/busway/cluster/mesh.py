@@ -241,8 +241,8 @@ class Mesh(Links):
         members = self._members
         return [] if members is None else await self._surveying.letters(what, stream, channel, letters, members, guid)
 
-    def joined(self, who: Who, join: Join, handing: ChannelDriver) -> None:
-        self._seats.joined(who, join, handing)
+    def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
+        self._seats.joined(who, join, driver)
 
     def left(self, who: Who, *, lost: bool = False) -> None:
         self._seats.left(who, lost=lost)

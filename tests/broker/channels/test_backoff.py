@@ -148,7 +148,7 @@ def test_a_thousand_poison_messages_wait_without_being_in_the_way() -> None:
         for one in actions:
             if isinstance(one, Bury):
                 dead += range(one.span[0], sum(one.span))
-                bench.act(bench.channel.dead_done(*one.span[:1], bench.now, count=one.span[1]))
+                bench.act(bench.channel.acks.dead_done(*one.span[:1], bench.now, count=one.span[1]))
         given += given_to(actions).get(ANNA, [])
         assert bench.figure("ranges") <= 1011
     assert (sorted(dead), sorted(done)) == (list(range(1000)), list(range(1000, 2000)))

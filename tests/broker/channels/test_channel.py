@@ -45,14 +45,14 @@ class TestWindow:
         bench.join(window=3)
         bench.channel.stop(ANNA)
         assert given_to(bench.nack((0, 3), counted=False)) == {}
-        assert bench.act(bench.channel.go_on(ANNA, bench.now)) == [Deliver(ANNA, [(0, 3)], 1)]
+        assert bench.act(bench.channel.unstop(ANNA, bench.now)) == [Deliver(ANNA, [(0, 3)], 1)]
 
     def test_more_may_be_found_than_was_wanted(self) -> None:
         bench = Bench()
         bench.join(window=2)
         (read,) = bench.channel.appended(1000, bench.now)
         assert bench.channel.found(read.ticket, [(0, 900)], 1000, bench.now) == [Deliver(ANNA, [(0, 2)], 1)]
-        assert given_to(bench.channel.ack(ANNA, [(0, 2)], bench.now)) == {ANNA: [2, 3]}
+        assert given_to(bench.channel.acks.ack(ANNA, [(0, 2)], bench.now)) == {ANNA: [2, 3]}
         assert bench.figure("cursor") == 4
 
 
@@ -152,7 +152,7 @@ class TestAcknowledging:
         bench.later(5.0)
         assert bench.figure("waiting") == 3
         assert bench.ack((0, 2)) == [AckResult(ANNA, 2, 0, 0)]
-        assert bench.act(bench.channel.go_on(ANNA, bench.now)) == [Deliver(ANNA, [(2, 1)], 2)]
+        assert bench.act(bench.channel.unstop(ANNA, bench.now)) == [Deliver(ANNA, [(2, 1)], 2)]
 
     def test_many_small_ones_at_once(self) -> None:
         bench = Bench(1000, chosen=lambda n: n % 2 == 0)

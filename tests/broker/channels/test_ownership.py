@@ -22,9 +22,9 @@ async def test_a_channel_that_was_made_on_both_sides_is_done_with_what_either_is
             machine = hub.channels.channels[stream.number]["work"].machine
             state = ChannelState("work", None, machine.epoch + ahead, 0)
             state.done.put(3, 5)
-            hub.channels.standing.rest()
-            hub.channels.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
-            hub.channels.standing.wake()
+            hub.channels.ownership.suspend()
+            hub.channels.ownership.absorb(stream, {"work": state}, made=["work"], gone=[])
+            hub.channels.ownership.unsuspend()
         async with bus.channel("orders", "work", window=3) as work:
             assert (await work.recv(timeout=60)).text == "5"
 
@@ -40,9 +40,9 @@ async def test_such_a_channel_begins_where_the_earlier_of_both_did(here: str | i
         stream = hub.streams.by_name["orders"]
         await bus.create_channel("orders", "work", start=here)
         state = rebuild([Created("work", 1, there, None), Done("work", 1, there + 1)])["work"]
-        hub.channels.standing.rest()
-        hub.channels.standing.absorb(stream, {"work": state}, made=["work"], gone=[])
-        hub.channels.standing.wake()
+        hub.channels.ownership.suspend()
+        hub.channels.ownership.absorb(stream, {"work": state}, made=["work"], gone=[])
+        hub.channels.ownership.unsuspend()
         async with bus.channel("orders", "work", window=6) as work:
             left = [number for number in range(6) if number != there]
             assert [message.offset for message in await gather(work, 5)] == left

@@ -120,7 +120,7 @@ class TestPlace:
         config = ChannelConfig(topic="a/*")
         note, *rest = bench.channel.configure(config, bench.now)
         assert (note, rest) == (Write(Configured("c", config)), [])
-        (_, _, new) = bench.channel.ack(ANNA, [(0, 2)], bench.now)
+        (_, _, new) = bench.channel.acks.ack(ANNA, [(0, 2)], bench.now)
         assert isinstance(new, Read)
         assert new.from_ == 2
         assert bench.channel.configure(config, bench.now) == []

@@ -117,9 +117,9 @@ class TestSize:
             for action in [*channel.appended(end, now), *channel.take(ANNA, number, 5, 1.0, now)]:
                 if isinstance(action, Read):
                     channel.found(action.ticket, [(action.from_, 5)], end, now)
-            channel.ack(ANNA, [(end - 5, 5)], now)
+            channel.acks.ack(ANNA, [(end - 5, 5)], now)
         assert channel.floor == end
-        held, consumers = channel._held, channel._consumers
+        held, consumers = channel.in_flight, channel.consumers
         assert len(held) == 0
         assert max(len(held._alarms), len(held._again), len(consumers._order)) < 1000
 
@@ -127,7 +127,7 @@ class TestSize:
         bench = Bench()
         for window in range(1, 5000):
             bench.join(window=window)
-        assert len(bench.channel._consumers._order) < 100
+        assert len(bench.channel.consumers._order) < 100
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 3)), max_size=25), st.integers(0, 40))

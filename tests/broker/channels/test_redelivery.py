@@ -54,7 +54,7 @@ class TestAgain:
         bench.join(ANNA, window=3)
         bench.join(BOB, window=3)
         bench.later(4.0)
-        assert bench.act(bench.channel.renew(ANNA, bench.now)) == [AckResult(ANNA, 3, 0, 0)]
+        assert bench.act(bench.channel.acks.renew(ANNA, bench.now)) == [AckResult(ANNA, 3, 0, 0)]
         assert given_to(bench.later(1.0)) == {BOB: [3, 4, 5]}
         assert bench.later(3.9) == [], "until a lease after the renewal"
         assert given_to(bench.later(0.1))[ANNA] == [0, 1, 2]
@@ -62,7 +62,7 @@ class TestAgain:
     def test_a_renewal_extends_what_comes_after_it_no_less(self) -> None:
         bench = Bench(1, lease=5.0)
         bench.join(ANNA, window=3)
-        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.act(bench.channel.acks.renew(ANNA, bench.now))
         bench.later(4.0)
         bench.append(1)
         assert given_to(bench.later(1.0)) == {ANNA: [0]}
@@ -72,25 +72,25 @@ class TestAgain:
         bench = Bench(3, lease=5.0)
         bench.join(ANNA, window=3)
         bench.later(4.0)
-        bench.act(bench.channel.renew(ANNA, bench.now))
-        assert bench.act(bench.channel.lapse(ANNA, [(1, 1), (7, 2)])) == [AckResult(ANNA, 1, 0, 0)]
+        bench.act(bench.channel.acks.renew(ANNA, bench.now))
+        assert bench.act(bench.channel.acks.lapse(ANNA, [(1, 1), (7, 2)])) == [AckResult(ANNA, 1, 0, 0)]
         assert bench.spared == ((7, 2),)
         assert given_to(bench.later(1.0)) == {ANNA: [1]}
-        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.act(bench.channel.acks.renew(ANNA, bench.now))
         assert bench.later(4.9) == [], "it is renewed again once it was redelivered"
 
     def test_a_shorter_lease_holds_from_the_next_renewal_on(self) -> None:
         bench = Bench(4, lease=30.0)
         bench.join(ANNA, window=1)
         bench.join(BOB, window=1)
-        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.act(bench.channel.acks.renew(ANNA, bench.now))
         bench.act(bench.channel.configure(ChannelConfig(lease=2.0, backoff=()), bench.now))
         bench.ack((0, 1))
         bench.ack((1, 1), who=BOB)
         assert given_to(bench.later(5.0)) == {BOB: [3]}, (
             "Anna does not know yet that she has to hurry, Bob never renews"
         )
-        bench.act(bench.channel.renew(ANNA, bench.now))
+        bench.act(bench.channel.acks.renew(ANNA, bench.now))
         bench.ack((2, 1))
         assert bench.channel.deadline() == bench.now + 2.0
 
@@ -132,7 +132,7 @@ class TestDead:
         assert bench.nack((0, 1)) == [AckResult(ANNA, 1, 0, 0), Bury((0, 1), 3)]
         assert (bench.figure("dying"), bench.figure("floor")) == (1, 0)
         assert bench.ack((0, 1)) == [AckResult(ANNA, 0, 1, 0)]
-        bench.act(bench.channel.dead_done(0, bench.now))
+        bench.act(bench.channel.acks.dead_done(0, bench.now))
         assert (bench.figure("dead"), bench.figure("dying"), bench.figure("floor")) == (1, 0, 1)
 
     def test_leases_and_consumers_that_end_count_too(self) -> None:
@@ -146,12 +146,12 @@ class TestDead:
         bench = Bench(3, max_deliveries=1)
         bench.join()
         assert bench.nack((0, 3))[1:] == [Bury((0, 3), 1)]
-        bench.act(bench.channel.dead_done(1, bench.now))
-        bench.channel.dead_failed(2, 5.0, bench.now)
-        bench.channel.dead_failed(0, 5.0, bench.now)
+        bench.act(bench.channel.acks.dead_done(1, bench.now))
+        bench.channel.acks.dead_failed(2, 5.0, bench.now)
+        bench.channel.acks.dead_failed(0, 5.0, bench.now)
         assert bench.channel.deadline() == bench.now + 5.0
         assert sorted(bench.later(5.0)) == [Bury((0, 1), 1), Bury((2, 1), 1)]
-        bench.act(bench.channel.dead_done(0, bench.now, count=3))
+        bench.act(bench.channel.acks.dead_done(0, bench.now, count=3))
         assert bench.figure("floor") == 3
 
     def test_it_is_done_only_once_it_is_stored_there(self) -> None:
@@ -160,7 +160,7 @@ class TestDead:
         bench.nack((0, 1))
         assert bench.crash() == []
         assert bench.join() == [Bury((0, 1), 1)]
-        bench.act(bench.channel.dead_done(0, bench.now))
+        bench.act(bench.channel.acks.dead_done(0, bench.now))
         bench.crash()
         assert bench.join() == []
         assert bench.figure("floor") == 1

@@ -79,7 +79,7 @@ class TestRedrive:
         assert bench.nack((0, 1))[-1] == Bury((0, 1), 1)
         assert redrive(bench, 0) == []
         assert not bench.channel.was_redriven(0, epoch)
-        bench.act(bench.channel.dead_done(0, bench.now))
+        bench.act(bench.channel.acks.dead_done(0, bench.now))
         assert redrive(bench, 0) == [Deliver(ANNA, [(0, 1)], 1)]
 
     def test_a_late_acknowledgement_of_an_earlier_delivery_does_not_count(self) -> None:
@@ -93,7 +93,7 @@ class TestRedrive:
         assert bench.figure("lag") == 1
 
     def test_there_is_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("busway.broker.channels.state.channel.REDRIVEN", 2)
+        monkeypatch.setattr("busway.broker.channels.state.reposition.REDRIVEN", 2)
         bench = done(10)
         with pytest.raises(LimitExceeded):
             redrive(bench, 1, 3, 5)
@@ -111,9 +111,9 @@ class TestWithAMirror:
         before = rebuild(bench.entries)["c"]
         bench.leave(ANNA)
         redrive(bench, 3)
-        bench.channel.rest()
+        bench.channel.suspend()
         bench.act(bench.channel.absorb(before, bench.now))
-        bench.channel.wake(bench.now)
+        bench.channel.unsuspend(bench.now)
         assert bench.join() == [Deliver(ANNA, [(3, 1)], 1)]
 
     def test_what_was_sent_back_there_comes_here(self) -> None:
@@ -123,9 +123,9 @@ class TestWithAMirror:
         there.redrive(epoch + 1, [(3, 1)])
         there.sent_back(epoch + 1, [(3, 1)])
         bench.leave(ANNA)
-        bench.channel.rest()
+        bench.channel.suspend()
         bench.act(bench.channel.absorb(there, bench.now))
-        bench.act(bench.channel.wake(bench.now))
+        bench.act(bench.channel.unsuspend(bench.now))
         assert bench.join() == [Deliver(ANNA, [(3, 1)], 1)]
         assert bench.channel.was_redriven(3, epoch)
         bench.crash()
@@ -135,7 +135,7 @@ class TestWithAMirror:
         bench = Bench(10)
         there = rebuild(bench.entries)["c"]
         there.lost, there.told = 4, 1
-        bench.channel.rest()
+        bench.channel.suspend()
         bench.act(bench.channel.absorb(there, bench.now))
         assert bench.figure("lost") == 4
         bench.crash()

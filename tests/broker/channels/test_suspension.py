@@ -48,7 +48,7 @@ class Driver:
                 self.given += [one for start, count in action.spans for one in range(start, start + count)]
 
     def ack(self, *offsets):
-        self.do(self.channel.ack(ME, [(one, 1) for one in offsets], 0.0))
+        self.do(self.channel.acks.ack(ME, [(one, 1) for one in offsets], 0.0))
 
     def absorb(self, state):
         self.do(self.channel.absorb(state, 0.0))
@@ -58,7 +58,7 @@ class Driver:
 
     def wake(self):
         self.given = []
-        self.do(self.channel.wake(0.0))
+        self.do(self.channel.unsuspend(0.0))
         return self.given
 
 
@@ -73,13 +73,13 @@ def test_one_that_rests_hands_out_nothing_and_then_everything_that_is_left():
     one = Driver(window=10)
     assert one.given == list(range(10))
     one.ack(0, 1)
-    one.channel.rest()
+    one.channel.suspend()
     one.given = []
     one.do(one.channel.join(ME, 20, 0.0))
     one.do(one.channel.take(ME, 5, 3, 0.0, 0.0))
     assert not one.given
     assert not one.channel.more
-    assert one.channel.in_flight(ME) == 10, "its consumer has them still"
+    assert one.channel.count_in_flight(ME) == 10, "its consumer has them still"
     assert one.wake() == list(range(12, 22))
     one.ack(2, 9)
     assert one.journal["c"].floor == 3, "and may say that they are done"
@@ -87,20 +87,20 @@ def test_one_that_rests_hands_out_nothing_and_then_everything_that_is_left():
 
 def test_what_its_consumer_was_refused_is_handed_out_again():
     one = Driver(window=10)
-    one.channel.rest()
-    one.channel.take_back(ME, [(2, 3), (7, 1)])
-    one.channel.take_back((2, 2), [(0, 10)])
-    assert one.channel.in_flight(ME) == 6
+    one.channel.suspend()
+    one.channel.revoke(ME, [(2, 3), (7, 1)])
+    one.channel.revoke((2, 2), [(0, 10)])
+    assert one.channel.count_in_flight(ME) == 6
     assert not one.channel.more
     assert one.wake() == [2, 3, 4, 7]
 
 
 def test_whose_consumer_goes_while_it_rests_is_handed_out_again_and_dies_no_earlier():
     one = Driver(ChannelState("c", ChannelConfig(lease=5.0, max_deliveries=1, backoff=()), 1, 0), size=4, window=4)
-    one.channel.rest()
+    one.channel.suspend()
     one.do(one.channel.expire(5.0))
     assert not one.given[4:]
-    assert one.channel.in_flight(ME) == 0
+    assert one.channel.count_in_flight(ME) == 0
     assert one.wake() == [0, 1, 2, 3]
 
 
@@ -109,26 +109,26 @@ def test_what_was_done_elsewhere_is_done():
     one.ack(3)
     state = deepcopy(one.journal["c"])
     one.ack(5)  # the other one never hears of this
-    one.channel.rest()
+    one.channel.suspend()
     one.absorb(after(state, Done("c", 1, 2, ((8, 1), (20, 5)))))
     assert one.journal["c"].floor == 2
     one.do(one.channel.join(ME, SIZE, 0.0))
-    assert one.channel.in_flight(ME) == 7, "2, 4, 6, 7, 9, 10 and 11"
+    assert one.channel.count_in_flight(ME) == 7, "2, 4, 6, 7, 9, 10 and 11"
     assert one.wake() == [two for two in range(12, SIZE) if two not in range(20, 25)]
 
 
 def test_how_often_something_was_handed_out_elsewhere_counts():
     config = ChannelConfig(lease=0.0, max_deliveries=3)
     one = Driver(ChannelState("c", config, 1, 0), size=3)
-    one.channel.rest()
+    one.channel.suspend()
     one.absorb(after(one.journal["c"], Delivered("c", 1, 2, ((1, 1),))))
-    assert {run.start: run.deliveries for run in one.channel._held} == {0: 1, 1: 2, 2: 1}
+    assert {run.start: run.deliveries for run in one.channel.in_flight} == {0: 1, 1: 2, 2: 1}
 
 
 def test_a_place_that_it_was_put_to_elsewhere_counts():
     one = Driver(window=10)
     one.ack(*range(10))
-    one.channel.rest()
+    one.channel.suspend()
     one.absorb(after(one.journal["c"], Sought("c", 2, 5), Done("c", 2, 6)))
     assert (one.channel.epoch, one.channel.floor) == (2, 6)
     assert one.wake()[:3] == [6, 7, 8]
@@ -138,9 +138,9 @@ def test_a_place_that_the_other_did_not_hear_of_stays():
     one = Driver(window=10)
     old = deepcopy(one.journal["c"])
     one.do(one.channel.seek(30, 0.0))
-    one.channel.rest()
+    one.channel.suspend()
     one.absorb(after(old, Done("c", 1, 35)))
-    assert (one.channel.floor, one.channel.in_flight(ME), one.wake()) == (30, 10, [])
+    assert (one.channel.floor, one.channel.count_in_flight(ME), one.wake()) == (30, 10, [])
 
 
 def test_by_chance():
@@ -155,12 +155,12 @@ def test_by_chance():
         elsewhere = Driver(heard)
         there = set(chance.sample(elsewhere.given, chance.randint(0, len(elsewhere.given))))
         elsewhere.ack(*there)
-        one.channel.rest()
+        one.channel.suspend()
         one.absorb(elsewhere.journal["c"])
         every = done | more | there
         assert rebuild(one.journal["c"].entries())["c"].floor == min(set(range(SIZE + 1)) - every)
         has = set(one.given) - every
-        assert one.channel.in_flight(ME) == len(has)
+        assert one.channel.count_in_flight(ME) == len(has)
         one.do(one.channel.join(ME, SIZE, 0.0))
         assert one.wake() == [two for two in range(SIZE) if two not in every | has]
         assert Driver(one.journal["c"]).given == sorted({*one.given} | has), "after another start also what it had"
@@ -191,12 +191,12 @@ def test_of_two_that_are_one_nothing_is_skipped_and_nothing_comes_again(ahead):
 
     for _ in range(600):
         (here, begin, done), (there, other, more) = made(20), made(20 + ahead)
-        here.channel.rest()
+        here.channel.suspend()
         for _ in range(2):  # to be told twice is as good as once
             here.unite(deepcopy(there.journal["c"]))
         every = [one for one in range(min(begin, other), SIZE) if one not in done | more]
         has = set() if other < begin else set(here.given) - done - more
-        assert here.channel.in_flight(ME) == len(has)
+        assert here.channel.count_in_flight(ME) == len(has)
         here.do(here.channel.join(ME, SIZE, 0.0))
         assert here.wake() == [one for one in every if one not in has]
         assert Driver(here.journal["c"]).given == every, "after another start also what it had"
@@ -205,7 +205,7 @@ def test_of_two_that_are_one_nothing_is_skipped_and_nothing_comes_again(ahead):
 def test_nothing_is_looked_for_where_the_stream_has_nothing_any_more():
     one = Driver(ChannelState("c", ChannelConfig(lease=0.0, max_deliveries=0), 1, 30))
     one.do(one.channel.trimmed(20, 0.0))
-    one.channel.rest()
+    one.channel.suspend()
     one.unite(ChannelState("c", ChannelConfig(), 1, 5))
     assert one.channel.floor == 20
     assert one.wake() == list(range(20, SIZE))
@@ -221,7 +221,7 @@ def test_one_that_was_made_anew_since_it_was_lost_is_where_it_was():
         known.ack(*(done := set(chance.sample(known.given, chance.randint(0, len(known.given))))))
         here = Driver(ChannelState("c", config, 1000, other), window=chance.randint(1, SIZE))
         here.ack(*(since := set(chance.sample(here.given, chance.randint(0, len(here.given))))))
-        here.channel.rest()
+        here.channel.suspend()
         here.do(here.channel.recover(known.journal["c"], 0.0))
         assert here.channel.epoch == 5, "so another one that knows it, too, adds what it knows"
         left = sorted(set(range(begin, SIZE)) - done - since)
@@ -234,7 +234,7 @@ def test_one_that_somebody_has_moved_since_it_was_lost_stays_there():
     known = after(ChannelState("c", ChannelConfig(), 5, 0), Done("c", 5, 30))
     here = Driver()
     here.do(here.channel.seek(10, 0.0))
-    here.channel.rest()
+    here.channel.suspend()
     here.do(here.channel.recover(known, 0.0))
     assert here.channel.floor == 10
 
@@ -253,7 +253,7 @@ def test_one_that_waited_for_the_end_of_its_stream_goes_back_if_that_does_not_co
         here.do(here.channel.join(ME, chance.randint(1, SIZE), 0.0))
         got = [one for one in here.given if one < end]
         here.ack(*(since := set(chance.sample(got, chance.randint(0, len(got))))))
-        here.do(here.channel.settled(end, 0.0))
+        here.do(here.channel.end_confirmed(end, 0.0))
         left = sorted({*range(end)} - done - since | {*range(end, SIZE)})
         again = Driver(rebuild(here.journal["c"].entries())["c"])
         assert again.given == left, "other messages come where the old ones were"

@@ -44,37 +44,37 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/create`: a channel with these settings; one that is there gets them."""
     question = _question(message)
     name = check_channel(question.channel)
-    handing = await hub.channels.declare(question.stream, name, _settings(question), question.start)
-    await _everywhere(hub, handing)
-    return await _whole(hub, handing)
+    driver = await hub.channels.declare(question.stream, name, _settings(question), question.start)
+    await _everywhere(hub, driver)
+    return await _whole(hub, driver)
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/update`: other settings; those that aren't named stay."""
     question = _question(message)
-    handing = _found(hub, question)
-    await hub.channels.configure(handing, _settings(question))
-    await _everywhere(hub, handing)
-    return await _whole(hub, handing)
+    driver = _found(hub, question)
+    await hub.channels.configure(driver, _settings(question))
+    await _everywhere(hub, driver)
+    return await _whole(hub, driver)
 
 
 async def seek(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/seek`: go to another place, for all consumers: in all parts, or in the one that the place is in."""
     question = _question(message)
-    handing = _found(hub, question)
+    driver = _found(hub, question)
     guid = _owner(hub, question.start)
     moved: dict[str, int] = {}
     if guid in {None, hub.guid}:
-        moved[hub.guid] = await hub.channels.seek(handing, question.start)
+        moved[hub.guid] = await hub.channels.seek(driver, question.start)
     if guid == hub.guid:
         return {"offset": moved[guid], "parts": moved}
-    others = [] if hub.nodes is None else await hub.nodes.seek(question.stream, handing.name, question.start, guid)
+    others = [] if hub.nodes is None else await hub.nodes.seek(question.stream, driver.name, question.start, guid)
     moved |= {one.guid: one.offset for one in others if not one.error}
     if guid is not None and guid not in moved:
         _raise_for(question.start, guid, others)
     if failed := [f"{one.node} ({one.error})" for one in others if one.error]:
         went = ", ".join([hub.name or hub.guid[:8], *(one.node for one in others if not one.error)])
-        reason = f"the channel {handing.name!r} has moved at {went}, but not at {', '.join(failed)}: seek again later"
+        reason = f"the channel {driver.name!r} has moved at {went}, but not at {', '.join(failed)}: seek again later"
         raise StoreFailed(reason)
     return {"offset": moved[guid or hub.guid], "parts": moved}
 
@@ -118,9 +118,9 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
     question = msgspec.json.decode(message.payload, type=LettersQuestion)
     name, guid = check_channel(question.channel), question.broker or hub.guid
     if guid == hub.guid:
-        handing = hub.channels.get(question.stream, name)
+        driver = hub.channels.get(question.stream, name)
         letters = list(question.letters)
-        states = await (look(handing, letters) if what == "dead" else send_back(hub, handing, letters))
+        states = await (look(driver, letters) if what == "dead" else send_back(hub, driver, letters))
         return {"states": states}
     answers = [] if hub.nodes is None else await hub.nodes.letters(what, question.stream, name, question.letters, guid)
     if not answers:
@@ -135,17 +135,17 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
     """`$bus/channel/remove`: the channel as it was."""
-    handing = _found(hub, _question(message))
-    was = await _whole(hub, handing)
-    await hub.channels.remove(handing)
-    await _everywhere(hub, handing)
+    driver = _found(hub, _question(message))
+    was = await _whole(hub, driver)
+    await hub.channels.remove(driver)
+    await _everywhere(hub, driver)
     return was
 
 
-async def _everywhere(hub: "Hub", handing: ChannelDriver) -> None:
+async def _everywhere(hub: "Hub", driver: ChannelDriver) -> None:
     """Wait for the other nodes, so that their consumers find it as it is."""
     if hub.nodes is not None:
-        await hub.nodes.settled(f"{handing.stream.name}/{handing.name}")
+        await hub.nodes.settled(f"{driver.stream.name}/{driver.name}")
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -164,10 +164,10 @@ def _found(hub: "Hub", question: Question) -> ChannelDriver:
     return hub.channels.get(question.stream, check_channel(question.channel))
 
 
-async def _whole(hub: "Hub", handing: ChannelDriver) -> dict[str, Any]:
+async def _whole(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
     """Settings and figures of one channel, and what each node has of it."""
-    name = handing.name
-    return next(one for one in await _wholes(hub, handing.stream.name, name) if one["name"] == name)
+    name = driver.name
+    return next(one for one in await _wholes(hub, driver.stream.name, name) if one["name"] == name)
 
 
 async def _wholes(hub: "Hub", stream: str, channel: str | None) -> list[dict[str, Any]]:

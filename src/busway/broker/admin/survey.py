@@ -51,11 +51,11 @@ class NodeAnswer(NamedTuple):
         return not self.error or self.code in _NOT_THERE
 
 
-def own_figures(hub: "Hub", handing: ChannelDriver) -> dict[str, Any]:
+def own_figures(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
     """Of the part that this broker has. A consumer is counted where it is connected, although it consumes at every node."""
     outlets = hub.channels.outlets
-    consumers = sum(conn not in outlets for conn, _ in handing.consumers)
-    return handing.figures() | {"consumers": consumers}
+    consumers = sum(conn not in outlets for conn, _ in driver.consumers)
+    return driver.figures() | {"consumers": consumers}
 
 
 def summed(

@@ -29,33 +29,33 @@ class Acks:
         self.noting = 0
         """Acknowledgements that are answered when they are noted."""
 
-    def settle(self, who: Who, handing: ChannelDriver, call: int, entries: list[Entry]) -> None:
+    def settle(self, who: Who, driver: ChannelDriver, call: int, entries: list[Entry]) -> None:
         """An ACK: answered when it is noted as safely as the stream promises."""
         if entries[0].what is What.RENEW:
-            self._renew(who, handing, call)
+            self._renew(who, driver, call)
             return
         given = [(one.start, one.many) for one in entries if one.what not in {What.EXTEND, What.LAPSE}]
-        self._check_turn(who, handing, given)
-        self._do(who, handing, call, self._settled(who, handing, entries))
+        self._check_turn(who, driver, given)
+        self._do(who, driver, call, self._settled(who, driver, entries))
 
-    def fail(self, who: Who, handing: ChannelDriver, call: int, nack: Nack) -> None:
+    def fail(self, who: Who, driver: ChannelDriver, call: int, nack: Nack) -> None:
         """A NACK, likewise."""
-        self._check_turn(who, handing, nack.spans)
-        machine, now = handing.machine, handing.now
+        self._check_turn(who, driver, nack.spans)
+        machine, now = driver.machine, driver.now
         if nack.reject:
-            actions = machine.reject(who, nack.spans, now, failure=nack.failure)
+            actions = machine.acks.reject(who, nack.spans, now, failure=nack.failure)
         else:
             delay = None if nack.delay is None else nack.delay * MILLI
-            actions = machine.nack(who, nack.spans, delay, now, failure=nack.failure)
-        self._do(who, handing, call, [actions])
+            actions = machine.acks.nack(who, nack.spans, delay, now, failure=nack.failure)
+        self._do(who, driver, call, [actions])
 
-    def _check_turn(self, who: Who, handing: ChannelDriver, given: Iterable[Span]) -> None:
-        if handing.machine.resting or not self._hub.channels.standing.is_sure(handing.stream.copied):
-            handing.machine.take_back(who, given)
+    def _check_turn(self, who: Who, driver: ChannelDriver, given: Iterable[Span]) -> None:
+        if driver.machine.suspended or not self._hub.channels.ownership.is_sure(driver.stream.copied):
+            driver.machine.revoke(who, given)
             text = "the mirror of this broker may hand it out now; it may be handed out again"
-            raise StoreFailed(f"channel {handing.name!r}: {text}")
+            raise StoreFailed(f"channel {driver.name!r}: {text}")
 
-    def _do(self, who: Who, handing: ChannelDriver, call: int, settled: Iterable[list[Action]]) -> None:
+    def _do(self, who: Who, driver: ChannelDriver, call: int, settled: Iterable[list[Action]]) -> None:
         good, left = 0, list[Span]()
         told: asyncio.Future[None] | None = None
         for actions in settled:
@@ -63,7 +63,7 @@ class Acks:
                 if isinstance(action, AckResult):
                     good += action.good
                     left += action.left
-            told = handing.do(actions) or told
+            told = driver.do(actions) or told
         if told is None or (told.done() and told.exception() is None):
             self._answer(who, call, good, left)
         else:
@@ -71,8 +71,8 @@ class Acks:
             self.noting += 1
             told.add_done_callback(lambda told: self._answer_later(session, who, call, good, left, told))
 
-    def _settled(self, who: Who, handing: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
-        machine, now = handing.machine, handing.now
+    def _settled(self, who: Who, driver: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
+        machine, now = driver.machine, driver.now
         at = 0
         while at < len(entries):
             what, _, _, delay = entries[at]
@@ -83,24 +83,24 @@ class Acks:
                 end += 1
             at = end
             if what is What.ACK:
-                yield machine.ack(who, spans, now)
+                yield machine.acks.ack(who, spans, now)
             elif what is What.EXTEND:
-                yield machine.extend(who, spans, now)
+                yield machine.acks.extend(who, spans, now)
             elif what is What.LAPSE:
-                yield machine.lapse(who, spans)
+                yield machine.acks.lapse(who, spans)
             else:
                 if what is What.RELEASE:
                     machine.stop(who)  # it is about to leave, and must not be given the same again
-                yield machine.nack(who, spans, delay, now, counted=what is What.NACK)
+                yield machine.acks.nack(who, spans, delay, now, counted=what is What.NACK)
 
-    def _renew(self, who: Who, handing: ChannelDriver, call: int) -> None:
+    def _renew(self, who: Who, driver: ChannelDriver, call: int) -> None:
         """The consumer is alive. The answer has the lease, so that it knows when to renew next, and how many messages it holds."""
-        (answer,) = handing.machine.renew(who, handing.now)
+        (answer,) = driver.machine.acks.renew(who, driver.now)
         assert isinstance(answer, AckResult)
         held = answer.good
         if self._hub.nodes is not None and who[0] not in self._hub.channels.outlets:
             held += self._hub.nodes.renew(who)
-        lease = min(int(handing.machine.config.lease * 1000 + 0.999), _LONGEST)
+        lease = min(int(driver.machine.config.lease * 1000 + 0.999), _LONGEST)
         self._hub.channels.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
 
     def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:

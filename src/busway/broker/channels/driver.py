@@ -143,18 +143,18 @@ class ChannelDriver:
             self.do(machine.trimmed(first, self.now))
         self.do(machine.appended(self.stream.safe, self.now))
 
-    def rest(self) -> None:
+    def suspend(self) -> None:
         """Somebody else may hand out from now on: nothing goes out here, also not what was about to."""
         for action in self._todo:
             if isinstance(action, Deliver):
-                self.machine.take_back(action.consumer, action.spans)
+                self.machine.revoke(action.consumer, action.spans)
         self._todo = deque(action for action in self._todo if not isinstance(action, Deliver))
-        self.machine.rest()
+        self.machine.suspend()
 
-    def wake(self) -> None:
+    def unsuspend(self) -> None:
         """Hand out again."""
         self.catch_up()
-        self.do(self.machine.wake(self.now))
+        self.do(self.machine.unsuspend(self.now))
 
     def left(self, who: Who) -> None:
         """A consumer is gone, and somebody else may come to have its number."""

@@ -80,7 +80,7 @@ class Channels:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.settling = Acks(hub)
-        self.standing = Ownership(self)
+        self.ownership = Ownership(self)
 
     # Streams.
 
@@ -98,8 +98,8 @@ class Channels:
 
     async def removed(self, stream: Stream) -> None:
         """A stream is gone, and its channels with it."""
-        for handing in list(self.channels.pop(stream.number, {}).values()):
-            self.end(handing, Code.NO_STREAM, f"the stream {stream.config.name!r} was removed")
+        for driver in list(self.channels.pop(stream.number, {}).values()):
+            self.end(driver, Code.NO_STREAM, f"the stream {stream.config.name!r} was removed")
         if (notes := self.noted.pop(stream.number, None)) is not None:
             await notes.stop()
 
@@ -127,27 +127,27 @@ class Channels:
 
     def stored(self, number: int) -> None:
         """More of a stream is safe."""
-        for handing in self.channels.get(number, {}).values():
-            if handing.consumers:
-                handing.catch_up()
+        for driver in self.channels.get(number, {}).values():
+            if driver.consumers:
+                driver.catch_up()
 
     def trimmed(self, stream: Stream) -> None:
         """Old messages of a stream are gone."""
-        for handing in self.channels.get(stream.number, {}).values():
-            handing.catch_up()
+        for driver in self.channels.get(stream.number, {}).values():
+            driver.catch_up()
 
     def floor(self, stream: Stream, channel: str) -> int | None:
         """Everything below this offset is done by a channel; None: there is no such channel."""
-        handing = self.channels.get(stream.number, {}).get(channel)
-        return None if handing is None else handing.machine.floor
+        driver = self.channels.get(stream.number, {}).get(channel)
+        return None if driver is None else driver.machine.floor
 
     # Channels.
 
     def get(self, stream: str, channel: str) -> ChannelDriver:
         number = self._hub.streams.get(stream).number
-        if (handing := self.channels.get(number, {}).get(channel)) is None:
+        if (driver := self.channels.get(number, {}).get(channel)) is None:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
-        return handing
+        return driver
 
     def found(self, stream: str, channel: str | None) -> list[ChannelDriver]:
         """One channel of a stream, or all."""
@@ -167,9 +167,9 @@ class Channels:
         stream = found.name
         if (channels := self.channels.get(found.number)) is None:
             raise Rejected(f"the stream {stream!r} is being made or removed", code=Code.NO_STREAM)
-        if (handing := channels.get(channel)) is not None:
-            await self.configure(handing, settings)
-            return handing
+        if (driver := channels.get(channel)) is not None:
+            await self.configure(driver, settings)
+            return driver
         if len(channels) >= CHANNELS:
             reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit"
             raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
@@ -179,53 +179,53 @@ class Channels:
         floor = await self.place(found, start)
         if self.channels.get(found.number) is not channels:
             raise Rejected(f"the stream {stream!r} was removed", code=Code.NO_STREAM)
-        if (handing := channels.get(channel)) is not None:  # somebody else has made it meanwhile
-            await self.configure(handing, settings)
-            return handing
+        if (driver := channels.get(channel)) is not None:  # somebody else has made it meanwhile
+            await self.configure(driver, settings)
+            return driver
         state = ChannelState(channel, config, environment.time_ns() // 1000, floor)
         told = self.noted[found.number].write([Created(channel, state.epoch, floor, config)])
-        handing = self.open(found, state)
-        self._tell_nodes(handing, start)
+        driver = self.open(found, state)
+        self._tell_nodes(driver, start)
         await told
-        return handing
+        return driver
 
-    async def configure(self, handing: ChannelDriver, settings: dict[str, Any]) -> None:
-        machine = handing.machine
-        config = frames.configured(machine.config, settings, handing.stream.config.name, handing.name)
+    async def configure(self, driver: ChannelDriver, settings: dict[str, Any]) -> None:
+        machine = driver.machine
+        config = frames.configured(machine.config, settings, driver.stream.config.name, driver.name)
         if config != machine.config:
-            actions = machine.configure(config, handing.now)
-            handing.configured()
-            self._tell_nodes(handing, None)
-            if (told := handing.do(actions)) is not None:
+            actions = machine.configure(config, driver.now)
+            driver.configured()
+            self._tell_nodes(driver, None)
+            if (told := driver.do(actions)) is not None:
                 await told
 
-    async def seek(self, handing: ChannelDriver, start: tuple[str, Any]) -> int:
+    async def seek(self, driver: ChannelDriver, start: tuple[str, Any]) -> int:
         """Put a channel to another place; its offset."""
-        offset = await self.place(handing.stream, start)
-        handing.catch_up()
-        with self._windows(handing):
-            told = handing.do(handing.machine.seek(offset, handing.now))
+        offset = await self.place(driver.stream, start)
+        driver.catch_up()
+        with self._windows(driver):
+            told = driver.do(driver.machine.seek(offset, driver.now))
         self._hub.flush()
         if told is not None:
             await told
         return offset
 
-    async def remove(self, handing: ChannelDriver) -> None:
-        told = self.forget_channel(handing)
-        if self._hub.nodes is not None and not handing.machine.config.delete_on_leave:
-            self._hub.nodes.channel(handing.stream.name, handing.name, None, None)
+    async def remove(self, driver: ChannelDriver) -> None:
+        told = self.forget_channel(driver)
+        if self._hub.nodes is not None and not driver.machine.config.delete_on_leave:
+            self._hub.nodes.channel(driver.stream.name, driver.name, None, None)
         await told
 
-    def forget_channel(self, handing: ChannelDriver) -> "asyncio.Future[None]":
-        self.end(handing, Code.NO_CHANNEL, f"the channel {handing.name!r} was removed")
-        return handing.notes.write([Deleted(handing.name)])
+    def forget_channel(self, driver: ChannelDriver) -> "asyncio.Future[None]":
+        self.end(driver, Code.NO_CHANNEL, f"the channel {driver.name!r} was removed")
+        return driver.notes.write([Deleted(driver.name)])
 
-    def _tell_nodes(self, handing: ChannelDriver, start: tuple[str, Any] | None) -> None:
+    def _tell_nodes(self, driver: ChannelDriver, start: tuple[str, Any] | None) -> None:
         """The other nodes have it, too, unless it goes with its consumers, who bring it there themselves."""
-        config = handing.machine.config
-        if self._hub.nodes is not None and not config.delete_on_leave and not handing.stream.copied:
+        config = driver.machine.config
+        if self._hub.nodes is not None and not config.delete_on_leave and not driver.stream.copied:
             settings = msgspec.to_builtins(config, builtin_types=(bytes,))
-            self._hub.nodes.channel(handing.stream.name, handing.name, settings, start and elsewhere(start))
+            self._hub.nodes.channel(driver.stream.name, driver.name, settings, start and elsewhere(start))
 
     async def place(self, stream: Stream, start: tuple[str, Any]) -> int:
         """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)), or (message, (offset, id)).
@@ -276,41 +276,41 @@ class Channels:
 
     def figures(self, number: int) -> list[dict[str, Any]]:
         """Of the channels of a stream."""
-        return [handing.figures() for handing in self.channels.get(number, {}).values()]
+        return [driver.figures() for driver in self.channels.get(number, {}).values()]
 
     def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> ChannelDriver:
         """Let a channel begin where it stands. Not whole: the stream may lack its end, so nothing is concluded from where that is."""
-        handing = ChannelDriver(
+        driver = ChannelDriver(
             self._hub,
             stream,
             self.noted[stream.number],
             state,
             bury=self._burying.bury,
-            deleted=lambda handing: self.end(handing, Code.NO_CHANNEL, "its last consumer has left"),
+            deleted=lambda driver: self.end(driver, Code.NO_CHANNEL, "its last consumer has left"),
             alarm=self._set_alarm,
         )
-        self.channels[stream.number][state.channel] = handing
-        if stream.held or (self.standing.resting and not stream.copied):
-            handing.machine.rest()
+        self.channels[stream.number][state.channel] = driver
+        if stream.held or (self.ownership.suspended and not stream.copied):
+            driver.machine.suspend()
         lacks = bool(stream.copied) or stream.unsettled or not whole
-        handing.do(handing.machine.open(stream.first, stream.safe, handing.now, copy=lacks))
-        return handing
+        driver.do(driver.machine.open(stream.first, stream.safe, driver.now, copy=lacks))
+        return driver
 
-    def wait_for_somebody(self, handing: ChannelDriver) -> None:
+    def wait_for_somebody(self, driver: ChannelDriver) -> None:
         """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
-        handing.machine.alone(handing.now + self._hub.settings.grace)
-        self._set_alarm(handing)
+        driver.machine.alone(driver.now + self._hub.settings.grace)
+        self._set_alarm(driver)
 
-    def end(self, handing: ChannelDriver, code: Code, text: str) -> None:
+    def end(self, driver: ChannelDriver, code: Code, text: str) -> None:
         """Nobody consumes it any more, and nobody can."""
-        handing.end()
-        self.channels.get(handing.stream.number, {}).pop(handing.name, None)
-        for conn, number in list(handing.consumers):
+        driver.end()
+        self.channels.get(driver.stream.number, {}).pop(driver.name, None)
+        for conn, number in list(driver.consumers):
             self._consumed.get(conn, {}).pop(number, None)
             self.outlet((conn, number)).ended((conn, number), code, text)
             if self._hub.nodes is not None and conn not in self.outlets:
                 self._hub.nodes.left((conn, number))
-        handing.consumers.clear()
+        driver.consumers.clear()
 
     def outlet(self, who: Who) -> Sink:
         return self.outlets.get(who[0], self._clients)
@@ -330,36 +330,36 @@ class Channels:
             if kind == frames.CHANNEL:
                 self._begin((conn, number), call, frames.join_of(rest))
                 return
-            if (handing := self._consumed.get(conn, {}).get(number)) is None:
+            if (driver := self._consumed.get(conn, {}).get(number)) is None:
                 if kind == frames.UNCHANNEL:  # it has ended meanwhile, or not begun yet
                     self._joining.pop((conn, number), None)
                     self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
                     return
                 raise Rejected("this connection does not consume that channel", code=Code.NO_CHANNEL)
             if kind == frames.UNCHANNEL:
-                self._leave((conn, number), handing, lost=rest == frames.LOST)
+                self._leave((conn, number), driver, lost=rest == frames.LOST)
                 self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
             elif kind == frames.TAKE:
-                self._take((conn, number), handing, call, frames.take_of(rest))
+                self._take((conn, number), driver, call, frames.take_of(rest))
             elif kind == frames.NACK:
-                self._nacked((conn, number), handing, call, frames.nack_of(rest))
+                self._nacked((conn, number), driver, call, frames.nack_of(rest))
             else:
-                self._acked((conn, number), handing, call, rest)
+                self._acked((conn, number), driver, call, rest)
         except BusError as error:
             self.outlet((conn, number)).result((conn, number), call, error.code, 0, error.reason)
 
-    def _acked(self, who: Who, handing: ChannelDriver, call: int, rest: bytes) -> None:
+    def _acked(self, who: Who, driver: ChannelDriver, call: int, rest: bytes) -> None:
         """An ACK: of messages of this broker, or of another one of the cluster."""
         guid, entries = frames.entries_of(rest)
         if self._is_here(who, guid):
-            self._settled(who, lambda: self.settling.settle(who, handing, call, entries))
+            self._settled(who, lambda: self.settling.settle(who, driver, call, entries))
         elif self._hub.nodes is not None:
             self._hub.nodes.settle(who, guid or "", call, frames.ACK, rest[frames.GUID :])
 
-    def _nacked(self, who: Who, handing: ChannelDriver, call: int, nack: "frames.Nack") -> None:
+    def _nacked(self, who: Who, driver: ChannelDriver, call: int, nack: "frames.Nack") -> None:
         """A NACK, likewise."""
         if self._is_here(who, nack.broker or None):
-            self._settled(who, lambda: self.settling.fail(who, handing, call, nack))
+            self._settled(who, lambda: self.settling.fail(who, driver, call, nack))
         elif self._hub.nodes is not None:
             rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
             self._hub.nodes.settle(who, nack.broker, call, frames.NACK, rest)
@@ -390,11 +390,11 @@ class Channels:
             raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
 
     async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
-        handing: ChannelDriver | None = None
+        driver: ChannelDriver | None = None
         try:
-            handing = await self._joined(join)
+            driver = await self._joined(join)
             if session is None or session.conn >= 0:
-                self._enter(handing, who, call, join)
+                self._enter(driver, who, call, join)
         except BusError as error:
             if session is None or session.conn >= 0:
                 self.outlet(who).result(who, call, error.code, 0, error.reason)
@@ -403,30 +403,30 @@ class Channels:
         finally:
             if self._joining.get(who) == call:
                 del self._joining[who]
-            if handing is not None and not handing.consumers:
-                self.wait_for_somebody(handing)
+            if driver is not None and not driver.consumers:
+                self.wait_for_somebody(driver)
             self._hub.flush()
 
-    def _enter(self, handing: ChannelDriver, who: Who, call: int, join: Join) -> None:
+    def _enter(self, driver: ChannelDriver, who: Who, call: int, join: Join) -> None:
         conn, number = who
-        if self._joining.get(who) != call or handing.over:
+        if self._joining.get(who) != call or driver.over:
             raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
         self._check_room(conn)  # of those that came at once all had room
-        handing.catch_up()
+        driver.catch_up()
         session = self._hub.sessions.get(conn)
-        actions = handing.machine.join(who, join.window, handing.now, "" if session is None else session.name)
+        actions = driver.machine.join(who, join.window, driver.now, "" if session is None else session.name)
         if self._stopping:
-            handing.machine.stop(who)
-        handing.consumers.add(who)
+            driver.machine.stop(who)
+        driver.consumers.add(who)
         if conn in self.outlets:
-            handing.far.add(who)
-        self._consumed.setdefault(conn, {})[number] = handing
-        if not handing.stream.copied:
-            self._hub.engine.follow_stream(handing.stream.number, yes=True)
-        self.outlet(who).result(who, call, Code.OK, handing.machine.floor, "")
+            driver.far.add(who)
+        self._consumed.setdefault(conn, {})[number] = driver
+        if not driver.stream.copied:
+            self._hub.engine.follow_stream(driver.stream.number, yes=True)
+        self.outlet(who).result(who, call, Code.OK, driver.machine.floor, "")
         if self._hub.nodes is not None and conn not in self.outlets:
-            self._hub.nodes.joined(who, join, handing)
-        handing.do(actions)
+            self._hub.nodes.joined(who, join, driver)
+        driver.do(actions)
 
     async def _joined(self, join: Join) -> ChannelDriver:
         """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
@@ -447,52 +447,52 @@ class Channels:
         """That of this broker, or the copy of another one's for which this one stands in."""
         if not join.part or join.part == self._hub.guid:
             return self._hub.streams.get(join.stream)
-        return self.standing.get(join.part, join.stream)
+        return self.ownership.get(join.part, join.stream)
 
-    def _leave(self, who: Who, handing: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
+    def _leave(self, who: Who, driver: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
         for key in [key for key in self._taking if key[0] == who]:
             del self._taking[key]
         if self._hub.nodes is not None and who[0] not in self.outlets:
             self._hub.nodes.left(who, lost=lost)
-        handing.left(who)
-        handing.do(handing.machine.leave(who, handing.now, lost=lost, grace=grace))
-        number = handing.stream.number
-        if not handing.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
+        driver.left(who)
+        driver.do(driver.machine.leave(who, driver.now, lost=lost, grace=grace))
+        number = driver.stream.number
+        if not driver.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
             self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
 
-    def _take(self, who: Who, handing: ChannelDriver, call: int, take: "frames.Take | int") -> None:
-        machine = handing.machine
+    def _take(self, who: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
+        machine = driver.machine
         if who[0] in self.outlets:
-            handing.far.add(who)
+            driver.far.add(who)
         elif self._hub.nodes is not None and self._hub.nodes.take(who, call, take):
             return
         if isinstance(take, int):
-            handing.do(machine.cancel_take(who, take, handing.now))
+            driver.do(machine.cancel_take(who, take, driver.now))
         elif machine.takes(who) >= (most := self._hub.settings.pending):
             raise LimitExceeded(f"{most} takes wait already", code=Code.TOO_MANY_PENDING)
         else:
-            handing.do(machine.take(who, call, take.most, take.timeout, handing.now, whole=take.whole))
+            driver.do(machine.take(who, call, take.most, take.timeout, driver.now, whole=take.whole))
 
     def take_here(self, who: Who, number: int, most: int, told: Callable[[int], None]) -> None:
         """Hand out at once up to so many of this broker's own messages, for a take that others have a part in; how many is told."""
-        handing = self._consumed.get(who[0], {}).get(who[1])
-        if handing is None:
+        driver = self._consumed.get(who[0], {}).get(who[1])
+        if driver is None:
             told(0)
             return
         self._taking[who, number] = told
-        handing.far.add(who)
-        handing.do(handing.machine.take(who, number, most, 0.0, handing.now))
+        driver.far.add(who)
+        driver.do(driver.machine.take(who, number, most, 0.0, driver.now))
 
     def in_flight(self, who: Who) -> int:
         """How many a consumer has."""
-        handing = self._consumed.get(who[0], {}).get(who[1])
-        return 0 if handing is None else handing.machine.in_flight(who)
+        driver = self._consumed.get(who[0], {}).get(who[1])
+        return 0 if driver is None else driver.machine.count_in_flight(who)
 
     def window(self, who: Who, window: int) -> None:
         """So many of this broker's own messages a consumer may have."""
-        if (handing := self._consumed.get(who[0], {}).get(who[1])) is not None:
-            handing.do(handing.machine.join(who, window, handing.now))
+        if (driver := self._consumed.get(who[0], {}).get(who[1])) is not None:
+            driver.do(driver.machine.join(who, window, driver.now))
 
     # Connections.
 
@@ -500,25 +500,25 @@ class Channels:
         """There is room again in the outbox of a connection."""
         if self._stopping:
             return
-        for number, handing in list(self._consumed.get(conn, {}).items()):
-            handing.do(handing.machine.go_on((conn, number), handing.now))
+        for number, driver in list(self._consumed.get(conn, {}).items()):
+            driver.do(driver.machine.unstop((conn, number), driver.now))
 
     def hand_no_more(self) -> None:
         """The broker is about to stop: who works on a message may acknowledge it, but gets no other one."""
         self._stopping = True
         for conn, consumed in self._consumed.items():
-            for number, handing in consumed.items():
-                handing.machine.stop((conn, number))
+            for number, driver in consumed.items():
+                driver.machine.stop((conn, number))
 
     def left(self, conn: int) -> None:
         """A client says that it goes, and so it leaves all its channels."""
-        for number, handing in list(self._consumed.get(conn, {}).items()):
-            self._leave((conn, number), handing)
+        for number, driver in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), driver)
 
     def forget(self, conn: int) -> None:
         """A connection is over: what it had is for the others. If it was lost, its client may come back."""
-        for number, handing in list(self._consumed.get(conn, {}).items()):
-            self._leave((conn, number), handing, lost=True, grace=self._hub.settings.grace)
+        for number, driver in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), driver, lost=True, grace=self._hub.settings.grace)
         self._consumed.pop(conn, None)
         for who in [who for who in self._joining if who[0] == conn]:
             del self._joining[who]
@@ -533,28 +533,28 @@ class Channels:
 
     def expire(self, now: float) -> None:
         while (when := self.deadline()) is not None and when <= now:
-            _, _, handing = heapq.heappop(self._alarms)
-            handing.alarm_at = None
-            if handing.over:
+            _, _, driver = heapq.heappop(self._alarms)
+            driver.alarm_at = None
+            if driver.over:
                 continue
-            with self._windows(handing):
-                handing.do(handing.machine.expire(now))
+            with self._windows(driver):
+                driver.do(driver.machine.expire(now))
 
     @contextmanager
-    def _windows(self, handing: ChannelDriver) -> Iterator[None]:
+    def _windows(self, driver: ChannelDriver) -> Iterator[None]:
         """Consumers of other nodes hear if they have less in flight: those nodes keep their windows, and don't see a lease end."""
-        machine = handing.machine
-        had = {who: machine.in_flight(who) for who in handing.consumers if who[0] in self.outlets}
+        machine = driver.machine
+        had = {who: machine.count_in_flight(who) for who in driver.consumers if who[0] in self.outlets}
         yield
         for who, before in had.items():
-            if machine.in_flight(who) < before:
+            if machine.count_in_flight(who) < before:
                 self.outlet(who).more(who)
 
-    def _set_alarm(self, handing: ChannelDriver) -> None:
-        when = handing.machine.deadline()
-        if when is not None and (handing.alarm_at is None or when < handing.alarm_at):
-            handing.alarm_at = when
-            heapq.heappush(self._alarms, (when, next(self._serial), handing))
+    def _set_alarm(self, driver: ChannelDriver) -> None:
+        when = driver.machine.deadline()
+        if when is not None and (driver.alarm_at is None or when < driver.alarm_at):
+            driver.alarm_at = when
+            heapq.heappush(self._alarms, (when, next(self._serial), driver))
             self._hub.clock.arm()
 
     def _spawn(self, work: Any) -> None:

@@ -17,64 +17,64 @@ _AWAY: Final = "its own broker hands it out again"
 
 
 class Ownership:
-    """A part of `delivering`."""
+    """The ownership of the channels of one broker."""
 
-    def __init__(self, delivering: "Channels") -> None:
-        self._delivering = delivering
+    def __init__(self, channels: "Channels") -> None:
+        self._channels = channels
         self._adopted: dict[tuple[str, str], Stream] = {}
-        self.resting = False
+        self.suspended = False
         """Another broker may hand out of the channels of this one."""
         self.is_sure: Callable[[str], bool] = lambda _: True
         """Whether nobody else can have begun meanwhile to hand out of what is this broker's own, or of what it has of the one with this guid."""
 
     # Of its own.
 
-    def rest(self) -> None:
+    def suspend(self) -> None:
         """Hand out nothing of this broker's own."""
-        self.resting = True
-        for handing in self._own():
-            handing.rest()
+        self.suspended = True
+        for driver in self._own():
+            driver.suspend()
 
-    def wake(self) -> None:
+    def unsuspend(self) -> None:
         """Hand out again."""
-        self.resting = False
-        for handing in self._own():
-            if not handing.stream.held:
-                handing.wake()
+        self.suspended = False
+        for driver in self._own():
+            if not driver.stream.held:
+                driver.unsuspend()
 
     def hold(self, stream: Stream, *, yes: bool) -> None:
         """Whether nothing of one stream is handed out, for what its channels did may come back."""
         if stream.held is yes:
             return
         stream.held = yes
-        for handing in list(self._delivering.channels.get(stream.number, {}).values()):
+        for driver in list(self._channels.channels.get(stream.number, {}).values()):
             if yes:
-                handing.rest()
-            elif not self.resting:
-                handing.wake()
+                driver.suspend()
+            elif not self.suspended:
+                driver.unsuspend()
 
     def settle(self, stream: Stream) -> None:
         """What the stream has is all that it gets back of its end: channels that were further go there."""
         if stream.unsettled:
             stream.unsettled = False
-            for handing in list(self._delivering.channels.get(stream.number, {}).values()):
-                handing.do(handing.machine.settled(stream.log.next, handing.now))
+            for driver in list(self._channels.channels.get(stream.number, {}).values()):
+                driver.do(driver.machine.end_confirmed(stream.log.next, driver.now))
 
     def recall(self, stream: Stream, states: States, *, lost: bool) -> int:
         """What another broker knows of the channels of a stream, and this one has lost: `lost`: all of it, or only the last. How many it knows better.
 
         While nothing is handed out. What lies behind the end of the stream is lost with that.
         """
-        delivering = self._delivering
+        delivering = self._channels
         if (channels := delivering.channels.get(stream.number)) is None:
             return 0
         count = 0
         for name, state in states.items():
             state.cut(stream.log.next)
-            if (handing := channels.get(name)) is not None:
-                machine = handing.machine
+            if (driver := channels.get(name)) is not None:
+                machine = driver.machine
                 before = machine.epoch, machine.cursor, machine.floor
-                handing.do((machine.recover if lost else machine.absorb)(state, handing.now))
+                driver.do((machine.recover if lost else machine.absorb)(state, driver.now))
                 count += before != (machine.epoch, machine.cursor, machine.floor)
             else:
                 state.config = state.config or ChannelConfig()
@@ -90,7 +90,7 @@ class Ownership:
 
         `since`: when that broker began, as epochs are. What was made here later is none of those that it removed.
         """
-        delivering = self._delivering
+        delivering = self._channels
         channels = delivering.channels.get(stream.number)
         if channels is None:
             return []
@@ -98,11 +98,11 @@ class Ownership:
         over = [channels[name] for name in gone if name in channels]
         told = [delivering.forget_channel(one) for one in over if not since or one.machine.epoch < since]
         for name, state in states.items():
-            if (handing := channels.get(name)) is not None:
-                machine = handing.machine
+            if (driver := channels.get(name)) is not None:
+                machine = driver.machine
                 # If it was made there it was made here, too, by who did not know of that.
                 take_in = machine.unite if name in made else machine.absorb
-                told.append(handing.do(take_in(state, handing.now)))
+                told.append(driver.do(take_in(state, driver.now)))
             elif name in made:
                 state.config = state.config or ChannelConfig()
                 told.append(delivering.noted[stream.number].write(list(state.entries())))
@@ -118,14 +118,14 @@ class Ownership:
 
     def found(self, guid: str, stream: str, channel: str | None) -> list[ChannelDriver]:
         """One channel of such a stream, or all."""
-        channels = self._delivering.channels.get(self.get(guid, stream).number, {})
+        channels = self._channels.channels.get(self.get(guid, stream).number, {})
         if channel is not None and channel not in channels:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return list(channels.values()) if channel is None else [channels[channel]]
 
     def adopt(self, guid: str, stream: Stream, notes: ProgressLog, states: States) -> None:
         """Hand out of the copy of a stream, whose channels stand there."""
-        delivering = self._delivering
+        delivering = self._channels
         self._adopted[guid, stream.name] = stream
         delivering.noted[stream.number] = notes
         delivering.channels[stream.number] = {}
@@ -135,13 +135,13 @@ class Ownership:
 
     def release(self, guid: str) -> None:
         """Do so no longer, of all streams of that broker."""
-        delivering = self._delivering
+        delivering = self._channels
         for key in [key for key in self._adopted if key[0] == guid]:
             stream = self._adopted.pop(key)
-            for handing in list(delivering.channels.pop(stream.number, {}).values()):
-                delivering.end(handing, Code.NO_STREAM, _AWAY)
+            for driver in list(delivering.channels.pop(stream.number, {}).values()):
+                delivering.end(driver, Code.NO_STREAM, _AWAY)
             delivering.noted.pop(stream.number, None)
 
     def _own(self) -> list[ChannelDriver]:
-        every = (handing for channels in self._delivering.channels.values() for handing in channels.values())
-        return [handing for handing in every if not handing.stream.copied]
+        every = (driver for channels in self._channels.channels.values() for driver in channels.values())
+        return [driver for driver in every if not driver.stream.copied]

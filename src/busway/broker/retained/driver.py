@@ -125,13 +125,13 @@ class RetainedDriver:
         Its SUBSCRIBE holds the connection up meanwhile, so nothing live of it can come before. What was put or changed since
         the last portion stands behind it in the order, so it is handed over too.
         """
-        handing = self._handing.get(conn)
-        if handing is None or self._hub.sessions.get(conn) is not handing.session:
+        driver = self._handing.get(conn)
+        if driver is None or self._hub.sessions.get(conn) is not driver.session:
             self._handing.pop(conn, None)
             return
-        sub, pattern, rules = handing.event[2], handing.event[6], handing.event[8]
-        left = self.box.select(pattern, rules, without=handing.without, after=handing.after)
-        left = _within(handing.event[4], left)
+        sub, pattern, rules = driver.event[2], driver.event[6], driver.event[8]
+        left = self.box.select(pattern, rules, without=driver.without, after=driver.after)
+        left = _within(driver.event[4], left)
         room, portion = _PORTION, list[RetainedMessage]()
         for kept in left:
             if portion and room < kept.size:
@@ -140,11 +140,11 @@ class RetainedDriver:
             portion.append(kept)
         if len(portion) == len(left):
             del self._handing[conn]
-            self._enter(handing.event, portion)
+            self._enter(driver.event, portion)
             return
         for kept in portion:
             self._hub.engine.hand(conn, [sub], _parts(kept, KEPT))
-        handing.after = portion[-1].order
+        driver.after = portion[-1].order
         self._hub.engine.want_room(conn)
 
     # Messages to be kept.
@@ -333,9 +333,9 @@ class RetainedDriver:
         """Tell those who watch here."""
         for kept in gone:
             self._hub.engine.withdraw(_parts(kept, 0), kept.far)
-            for conn, handing in self._handing.items():
-                if handing.saw(kept):
-                    self._hub.engine.hand(conn, [handing.event[2]], _parts(kept, WITHDRAWN))
+            for conn, driver in self._handing.items():
+                if driver.saw(kept):
+                    self._hub.engine.hand(conn, [driver.event[2]], _parts(kept, WITHDRAWN))
 
     def _unfit(self, message: RetainedMessage) -> BusError | None:
         """Why it can't be shown with the server's fields, if it can't."""

@@ -88,7 +88,7 @@ class _RemoteChannel:
 class _Consumer:
     who: Who
     join: Join
-    handing: ChannelDriver
+    driver: ChannelDriver
     seats: dict[str, _RemoteChannel] = field(default_factory=dict)
     turn: int = 0
     takes: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -117,9 +117,9 @@ class RemoteConsumers(NodeProtocolHandler):
 
     # Consumers of this node.
 
-    def joined(self, who: Who, join: Join, handing: ChannelDriver) -> None:
+    def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
         """A client consumes a channel."""
-        consumer = self._consumers[who] = _Consumer(who, join, handing)
+        consumer = self._consumers[who] = _Consumer(who, join, driver)
         for part in self._parts:
             if part.name == join.stream:
                 self._sit(consumer, part)
@@ -256,7 +256,7 @@ class RemoteConsumers(NodeProtocolHandler):
             self._leave(seat)
         self._last += 1
         seat = consumer.seats[part.guid] = self._seats[self._last] = _RemoteChannel(self._last, part, consumer, conn)
-        machine, join = consumer.handing.machine, consumer.join
+        machine, join = consumer.driver.machine, consumer.join
         asked = {
             "stream": join.stream,
             "part": part.guid,
@@ -366,10 +366,10 @@ class RemoteConsumers(NodeProtocolHandler):
 
     def _share(self, consumer: _Consumer) -> None:
         """Whoever has something gets its share of the places that the consumer has free."""
-        window, who, machine = consumer.join.window, consumer.who, consumer.handing.machine
+        window, who, machine = consumer.join.window, consumer.who, consumer.driver.machine
         if not window or self._stopped or self._consumers.get(who) is not consumer:
             return
-        here = machine.in_flight(who)
+        here = machine.count_in_flight(who)
         far = sum(seat.used for seat in consumer.seats.values())
         ready = [seat for seat in consumer.seats.values() if seat.ready and seat.open and not seat.granted]
         if ready and not self._hub.engine.has_room(*who):

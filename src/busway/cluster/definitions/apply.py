@@ -88,9 +88,9 @@ class Applier:
             await delivering.declare(stream, channel, settings, (kind, value))
             return
         try:
-            handing = delivering.get(stream, channel)
+            driver = delivering.get(stream, channel)
         except Rejected as error:
             if error.code not in {Code.NO_STREAM, Code.NO_CHANNEL}:
                 raise
         else:
-            await delivering.remove(handing)
+            await delivering.remove(driver)

@@ -67,7 +67,7 @@ class Handback:
         notes = None if stream is None else delivering.notes(stream)
         if stream is None or notes is None or stream.config.in_database:
             return
-        for told in delivering.standing.absorb(stream, rebuild(entries), back.made, back.gone, back.turn):
+        for told in delivering.ownership.absorb(stream, rebuild(entries), back.made, back.gone, back.turn):
             self._wait(back.name, notes, told)
 
     def _wait(self, name: str, notes: ProgressLog, told: "asyncio.Future[None]") -> None:

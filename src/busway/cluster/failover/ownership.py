@@ -85,10 +85,10 @@ class ChannelOwnership(NodeProtocolHandler):
         mirroring.back = self._given_back
         mirroring.first = self._hand_back
         mirroring.asked = self._mirrored
-        hub.channels.standing.is_sure = self.is_sure
+        hub.channels.ownership.is_sure = self.is_sure
         if mirroring.known.heirs:
             self._own = Lease(owner=True, has=False, patience=self._patience)
-            hub.channels.standing.rest()
+            hub.channels.ownership.suspend()
             self._said = OwnershipClaim(anew=self._anew, takeover=self._takeover)
 
     # What is asked.
@@ -370,7 +370,7 @@ class ChannelOwnership(NodeProtocolHandler):
         if turn.has and not before:
             log.log(logging.WARNING if self._rested else logging.INFO, "this node hands out of its own channels again")
             self._rested = False
-            self._hub.channels.standing.wake()
+            self._hub.channels.ownership.unsuspend()
         elif before and not turn.has:
             text = "this node misses the others, so its mirror may hand out of its channels: it does so no longer"
             self._tell_people(logging.WARNING, "resting", me, text)
@@ -378,7 +378,7 @@ class ChannelOwnership(NodeProtocolHandler):
             self._rest()
 
     def _rest(self) -> None:
-        self._hub.channels.standing.rest()
+        self._hub.channels.ownership.suspend()
         self._mirroring.noting.refuse()
 
     def _look_other(self, guid: str, now: float) -> None:

@@ -47,7 +47,7 @@ class Standby:
 
     def _adopt(self, guid: str, copy: Copy, begun: object, entries: list[Entry]) -> None:
         if self._begun.get(guid) is begun:  # it is still so
-            self._hub.channels.standing.adopt(guid, copy, copy.journal, rebuild(entries))
+            self._hub.channels.ownership.adopt(guid, copy, copy.journal, rebuild(entries))
 
     def end(self, guid: str) -> None:
         """Hand out for that node no longer. Who hands out meanwhile isn't known, so nothing here is for sure."""
@@ -117,7 +117,7 @@ class Standby:
 
     def _release(self, guid: str) -> None:
         self._begun.pop(guid, None)
-        self._hub.channels.standing.release(guid)
+        self._hub.channels.ownership.release(guid)
 
     def _copies(self, guid: str) -> list[Copy]:
         return [] if self._copying is None else self._copying.of(guid)

@@ -64,7 +64,7 @@ class ChannelRecovery:
         states = {
             name: state for name, state in rebuild(entries).items() if self.removed(stream.name, name) <= state.epoch
         }
-        standing = self._hub.channels.standing
+        standing = self._hub.channels.ownership
         standing.hold(stream, yes=True)  # it may have gone on without, if this took too long
         count = standing.recall(stream, states, lost=why == "lost")
         journal.mended(self._known[word.number])

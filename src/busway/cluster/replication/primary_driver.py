@@ -149,7 +149,7 @@ class PrimaryDriver(NodeProtocolHandler):
             stream.log.rest(True)
             self._resting[stream.config.name] = self._now + self._wait
         else:
-            self._hub.channels.standing.settle(stream)
+            self._hub.channels.ownership.settle(stream)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
         """It was made or has other settings, or was removed."""
@@ -434,7 +434,7 @@ class PrimaryDriver(NodeProtocolHandler):
     def _hand_out(self, stream: Stream, *, settled: bool) -> None:
         """Nothing of a stream is handed out while it is seen what its channels have done; where they are counts when its records are back."""
         some = [one for origin in self._origins.values() if (one := origin.streams.get(stream.name)) is not None]
-        standing = self._hub.channels.standing
+        standing = self._hub.channels.ownership
         if settled:
             standing.settle(stream)
         standing.hold(stream, yes=any(map(self.recalling.waits, some)))
@@ -442,8 +442,8 @@ class PrimaryDriver(NodeProtocolHandler):
     def _release(self, name: str) -> None:
         if self._resting.pop(name, None) is not None:
             if (stream := self._hub.streams.by_name.get(name)) is not None:
-                self._hub.channels.standing.settle(stream)
-                self._hub.channels.standing.hold(stream, yes=False)
+                self._hub.channels.ownership.settle(stream)
+                self._hub.channels.ownership.hold(stream, yes=False)
             self._stream_rests(name, yes=False)
 
     def _stream_rests(self, name: str, *, yes: bool) -> None:

@@ -228,8 +228,8 @@ class Survey(NodeProtocolHandler):
         else:
             if (why := self.why(guid, stream)) is not None:
                 raise StoreFailed(why)
-            found, start = delivering.standing.found(guid, stream, channel), _there(start)
-            if what == _SEEK and not delivering.standing.is_sure(guid):
+            found, start = delivering.ownership.found(guid, stream, channel), _there(start)
+            if what == _SEEK and not delivering.ownership.is_sure(guid):
                 raise StoreFailed("whose turn it is to hand out of it is not sure now")
         if what == _LIST:
             return [own_figures(self._hub, one) for one in found], 0, [], []
@@ -244,8 +244,8 @@ class Survey(NodeProtocolHandler):
                 f"this node can't redrive dead letters of the stream {stream!r}: their messages are at the node {guid}",
                 code=Code.NO_STREAM,
             )
-        handing, letters = self._hub.channels.get(stream, channel or ""), letters_of(start[1])
-        return await (look(handing, letters) if what == _DEAD else redrive(self._hub, handing, letters))
+        driver, letters = self._hub.channels.get(stream, channel or ""), letters_of(start[1])
+        return await (look(driver, letters) if what == _DEAD else redrive(self._hub, driver, letters))
 
     def _shown(self, name: str, guid: str) -> list[dict[str, Any]]:
         """Figures of streams here: of this node, or copies of those of another."""

@@ -54,22 +54,22 @@ class DeadLetters:
     def stop(self) -> None:
         self._stream.stop()
 
-    def bury(self, handing: ChannelDriver, block: Block, dead: Bury) -> None:
+    def bury(self, driver: ChannelDriver, block: Block, dead: Bury) -> None:
         """Store dead letters for these messages; the channel learns when they are safe, or tries again later."""
         (start, many), deliveries = dead
-        name, stream = handing.name, handing.stream.config.name
-        if not handing.dead_topic:
+        name, stream = driver.name, driver.stream.config.name
+        if not driver.dead_topic:
             log.warning("channel %r of stream %r gives up %d messages from offset %d on", name, stream, many, start)
-            handing.do(handing.machine.dead_done(start, handing.now, many))
+            driver.do(driver.machine.acks.dead_done(start, driver.now, many))
             return
-        if (delay := self._stream.missing_for(handing.dead_topic)) is not None:
-            handing.machine.dead_failed(start, delay, handing.now, many)
-            handing.do(())
+        if (delay := self._stream.missing_for(driver.dead_topic)) is not None:
+            driver.machine.acks.dead_failed(start, delay, driver.now, many)
+            driver.do(())
             return
         for offset in range(start, start + many):
             row = block.get(offset)
             if row is None:
-                handing.do(handing.machine.skip([(offset, 1)], handing.now))
+                driver.do(driver.machine.skip([(offset, 1)], driver.now))
                 continue
             _, _, _, topic, payload, packed, sender, _, _, when, _, _ = row
             found: dict[str, Any] = msgspec.msgpack.decode(packed) if packed else {}
@@ -80,33 +80,33 @@ class DeadLetters:
                 log.warning(
                     "channel %r of stream %r gives up offset %d, which died %d times", name, stream, offset, times
                 )
-                handing.do(handing.machine.dead_done(offset, handing.now))
+                driver.do(driver.machine.acks.dead_done(offset, driver.now))
                 continue
-            fields |= self._recorded(handing, offset) | {
+            fields |= self._recorded(driver, offset) | {
                 "dead_times": times,
                 "dead_stream": stream,
                 "dead_channel": name,
                 "dead_offset": offset,
                 "dead_topic": topic,
                 "dead_deliveries": deliveries,
-                "dead_part": handing.stream.copied or self._hub.guid,
-                "dead_epoch": handing.machine.epoch,
+                "dead_part": driver.stream.copied or self._hub.guid,
+                "dead_epoch": driver.machine.epoch,
             }
             ticket = next(self._tickets)
-            session = self._session(handing, offset)
-            self._under_way[ticket] = handing, offset
+            session = self._session(driver, offset)
+            self._under_way[ticket] = driver, offset
             try:
                 self._hub.engine.store(
-                    ticket, handing.dead_topic, sender, when, session, msgspec.msgpack.encode(fields), payload
+                    ticket, driver.dead_topic, sender, when, session, msgspec.msgpack.encode(fields), payload
                 )
             except BusError as error:
                 self.told(ticket, error.code, error.reason)
-        log.info("channel %r of stream %r: %d messages to %r", name, stream, many, handing.dead_topic)
+        log.info("channel %r of stream %r: %d messages to %r", name, stream, many, driver.dead_topic)
 
-    def _recorded(self, handing: ChannelDriver, offset: int) -> dict[str, Any]:
+    def _recorded(self, driver: ChannelDriver, offset: int) -> dict[str, Any]:
         """Why and when the deliveries failed, as fields."""
-        failure, first, last = handing.machine.deliveries(offset)
-        now, wall = handing.now, environment.time_ns()
+        failure, first, last = driver.machine.deliveries(offset)
+        now, wall = driver.now, environment.time_ns()
         times = {"dead_first": first, "dead_last": last}
         found = {f"dead_{name}": value for name, value in msgspec.structs.asdict(failure).items() if value}
         found |= {name: wall - int((now - when) * BILLION) for name, when in times.items() if when}
@@ -114,25 +114,25 @@ class DeadLetters:
 
     def told(self, ticket: int, code: int, text: str) -> None:
         """What became of one."""
-        handing, offset = self._under_way.pop(ticket)
-        if handing.over:
+        driver, offset = self._under_way.pop(ticket)
+        if driver.over:
             return
         if code == Code.OK:
-            if handing in self._failing:
-                self._failing.discard(handing)
-                log.warning("channel %r: messages are moved again to %r", handing.name, handing.dead_topic)
-            handing.do(handing.machine.dead_done(offset, handing.now))
+            if driver in self._failing:
+                self._failing.discard(driver)
+                log.warning("channel %r: messages are moved again to %r", driver.name, driver.dead_topic)
+            driver.do(driver.machine.acks.dead_done(offset, driver.now))
         else:
-            if handing not in self._failing:
-                self._failing.add(handing)
+            if driver not in self._failing:
+                self._failing.add(driver)
                 log.warning(
                     "channel %r: messages can't be moved to %r, and stay with the channel until they can: %s",
-                    *(handing.name, handing.dead_topic, text),
+                    *(driver.name, driver.dead_topic, text),
                 )
-            handing.machine.dead_failed(offset, _RETRY, handing.now)
-            handing.do(())
+            driver.machine.acks.dead_failed(offset, _RETRY, driver.now)
+            driver.do(())
 
-    def _session(self, handing: ChannelDriver, offset: int) -> int:
+    def _session(self, driver: ChannelDriver, offset: int) -> int:
         """As the session of a publisher: one of its own for each, so that one which was stored already is known."""
-        text = f"{self._hub.guid} {handing.stream.config.name} {handing.name} {handing.machine.epoch} {offset}"
+        text = f"{self._hub.guid} {driver.stream.config.name} {driver.name} {driver.machine.epoch} {offset}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) | 1

@@ -58,27 +58,27 @@ def letters_of(given: Any) -> list[Letter]:
         raise Rejected(f"letters: {error}", code=Code.INVALID_SETTING) from error
 
 
-async def look(handing: ChannelDriver, letters: list[Letter]) -> list[int]:
+async def look(driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     """The status of each letter."""
-    there = await _there(handing, letters)
-    return [_status(handing, one, there) for one in letters]
+    there = await _there(driver, letters)
+    return [_status(driver, one, there) for one in letters]
 
 
-async def redrive(hub: "Hub", handing: ChannelDriver, letters: list[Letter]) -> list[int]:
+async def redrive(hub: "Hub", driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     """Send letters back; the status of each."""
-    there = await _there(handing, letters)
-    name, stream = handing.name, handing.stream
-    if handing.over:
+    there = await _there(driver, letters)
+    name, stream = driver.name, driver.stream
+    if driver.over:
         raise Rejected(f"the channel {name!r} was removed", code=Code.NO_CHANNEL)
-    machine = handing.machine
-    if machine.resting or not hub.channels.standing.is_sure(stream.copied):
+    machine = driver.machine
+    if machine.suspended or not hub.channels.ownership.is_sure(stream.copied):
         raise StoreFailed(f"channel {name!r}: the mirror of this broker may deliver from it now; redrive again later")
-    found = [_status(handing, one, there) for one in letters]
+    found = [_status(driver, one, there) for one in letters]
     sent = [one for one, status in zip(letters, found, strict=True) if status is Status.OPEN]
-    handing.catch_up()
+    driver.catch_up()
     order_by = machine.config.order_by
     keys = {one.offset: key_of(*there[one.offset], order_by) for one in sent} if order_by else None
-    told = handing.do(machine.redrive([(one.offset, one.epoch) for one in sent], handing.now, keys))
+    told = driver.do(machine.redrive([(one.offset, one.epoch) for one in sent], driver.now, keys))
     hub.flush()
     if told is not None:
         await told
@@ -88,15 +88,15 @@ async def redrive(hub: "Hub", handing: ChannelDriver, letters: list[Letter]) -> 
     ]
 
 
-def _status(handing: ChannelDriver, letter: Letter, there: dict[int, tuple[str, bytes | None]]) -> Status:
-    if handing.machine.was_redriven(letter.offset, letter.epoch):
+def _status(driver: ChannelDriver, letter: Letter, there: dict[int, tuple[str, bytes | None]]) -> Status:
+    if driver.machine.was_redriven(letter.offset, letter.epoch):
         return Status.BEFORE
     return Status.OPEN if letter.offset in there else Status.GONE
 
 
-async def _there(handing: ChannelDriver, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
+async def _there(driver: ChannelDriver, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
     """The offsets at which the stream still has the message of the letter, with its topic and its packed fields."""
-    stream, found = handing.stream, dict[int, tuple[str, bytes | None]]()
+    stream, found = driver.stream, dict[int, tuple[str, bytes | None]]()
     first = following = 0
     block = Block(b"")
     for letter in sorted(letters):

@@ -97,6 +97,10 @@ class Backlog:
         self.ready.clear()
         self.keys.clear()
 
+    def done_before(self, safe: int) -> int:
+        """How many messages between the cursor and this offset were done before the channel was opened."""
+        return sum(end - start for start, end, done in self.past.done.pieces(self.cursor, safe) if done)
+
     def _left(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """What of this was not done before, and how often it was handed out."""
         return [

@@ -1,6 +1,6 @@
-"""What follows when something happened to a channel: who is given what, what dies, and what is noted.
+"""Dispatch: after each event, assigns messages to consumers, moves exhausted ones to the dead-letter topic and records progress.
 
-The inner half of the machine in `channels`, which tells it what happened.
+The caller is `channel`, which changes consumers, messages in flight or the backlog, and then calls pump().
 """
 
 from collections.abc import Iterable
@@ -11,109 +11,97 @@ from busway.backoff import delay_of
 from busway.broker.channels.dead_letters.failures import UNKNOWN, Deliveries, Failure
 from busway.broker.channels.state.actions import Action, Bury, Deliver, Read, TakeDone, Write
 from busway.broker.channels.state.backlog import Backlog
-from busway.broker.channels.state.consumers import Consumer, Consumers, Take, Who
+from busway.broker.channels.state.consumers import Consumer, Consumers, Take
 from busway.broker.channels.state.in_flight import BEHIND, DYING, FLIGHT, InFlight, Run
-from busway.broker.channels.state.progress import ChannelState, Delivered, Done, Span
+from busway.broker.channels.state.progress import Delivered, Done, Span
+from busway.broker.channels.state.status import Status
 
 RANGES: Final = 65_536
-"""So many runs a channel holds; with more it reads no further until some are done."""
+"""The most runs that a channel holds; with more it reads no further until some are done."""
 STRIDE: Final = 65_536
-"""A floor that moves on without acknowledgements (nothing matches) is noted after so many messages."""
+"""A floor that advances without acknowledgements, since nothing matches, is recorded after this many messages."""
 
 _TRACEBACKS: Final = 2000
 """With more runs than this a channel keeps failures without their tracebacks."""
 
 
 class Dispatch:
-    """What a channel has, and how it is handed out."""
+    """Delivers the messages of one channel to its consumers."""
 
-    def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
-        config = state.config
-        assert config is not None, "whoever opens a channel says how it is set"
-        state = state.copy()  # it goes on from there
-        self.name = state.channel
-        self.config = config
-        self._epoch = state.epoch
-        self._noted = state.floor
-        self._first = self._safe = 0
+    def __init__(
+        self, status: Status, consumers: Consumers, in_flight: InFlight, backlog: Backlog, *, ranges: int = RANGES
+    ) -> None:
+        self._status = status
+        self._consumers = consumers
+        self._in_flight = in_flight
+        self._backlog = backlog
         self._ranges = ranges
-        self._consumers = Consumers()
-        self._held = InFlight()
-        self._ahead = Backlog(state)
         self._brief: list[Take] = []
-        self._alone = inf
-        self.resting = False
-        """Somebody else hands out."""
-        self.moved = False
-        """It was put to another place since it was opened."""
-        self.redelivered = self.dead = self.late = self.refused = 0
-        self.lost, self._told = state.lost, state.told
-
-    @property
-    def epoch(self) -> int:
-        """It changes whenever the channel goes to another place."""
-        return self._epoch
-
-    @property
-    def first(self) -> int:
-        """The first offset that the stream still has, as far as it was told."""
-        return self._first
-
-    @property
-    def cursor(self) -> int:
-        """Nothing from here on was handed out."""
-        return self._ahead.cursor
+        """Takes that end as soon as nothing more is there for them."""
 
     @property
     def floor(self) -> int:
         """Everything below is done."""
-        first = self._held.first
-        return self.cursor if first is None else first
+        first = self._in_flight.first
+        return self._backlog.cursor if first is None else first
 
     @property
     def more(self) -> bool:
-        """Whether there may be something to hand out."""
-        ahead = self._ahead
-        return not self._idle and bool(self._held.due or ahead.fresh or ahead.scanned < self._safe)
+        """Whether there may be something to deliver."""
+        backlog = self._backlog
+        waiting = self._in_flight.due or backlog.fresh or backlog.scanned < self._status.safe
+        return not self._status.idle and bool(waiting)
 
     @property
-    def _idle(self) -> bool:
-        return self.config.paused or self.resting
+    def full(self) -> bool:
+        """Whether the channel holds as many runs as it may."""
+        return len(self._in_flight) >= self._ranges
 
-    def in_flight(self, who: Who) -> int:
-        """How many a consumer has."""
-        consumer = self._consumers.get(who)
-        return 0 if consumer is None else consumer.in_flight
-
-    def _pump(self, now: float, out: list[Action]) -> list[Action]:
-        """Hand out what can be, those that come again first, and look for more if somebody has room."""
-        consumers, held, ahead = self._consumers, self._held, self._ahead
-        if not self._idle:
+    def pump(self, now: float, out: list[Action]) -> list[Action]:
+        """Deliver what can be delivered, redeliveries first, and look for more if a consumer has room."""
+        consumers, held, backlog = self._consumers, self._in_flight, self._backlog
+        if not self._status.idle:
             while consumers.room:
-                available = held.due + (ahead.fresh if len(held) < self._ranges else 0)
+                available = held.due + (0 if self.full else backlog.fresh)
                 if not available:
                     break
                 consumer, most = consumers.next(available)
-                self._give(consumer, most, now, out)
+                self._deliver_to(consumer, most, now, out)
                 consumers.rate(consumer)
-            if consumers.room and len(held) < self._ranges and ahead.look(self._safe):
-                out.append(Read(ahead.scanned, min(consumers.room, RANGES), ahead.looking))
-        if self._brief and (self._idle or not self._ahead.looking):
+            if consumers.room and not self.full and backlog.look(self._status.safe):
+                out.append(Read(backlog.scanned, min(consumers.room, RANGES), backlog.looking))
+        if self._brief and (self._status.idle or not backlog.looking):
             for take in self._brief:
-                self._end_take(take, out)
+                self.end_take(take, out)
             self._brief.clear()
-        if self.floor - self._noted >= STRIDE:
-            self._note_done((), out)
+        if self.floor - self._status.noted >= STRIDE:
+            self.record_done((), out)
         return out
 
-    def _give(self, consumer: Consumer, most: int, now: float, out: list[Action]) -> None:
-        held, ahead, worst = self._held, self._ahead, self.config.max_deliveries
-        ready = ahead.ready
-        until = self._lease_end(consumer, now)
-        left, times = most, 0
+    def _deliver_to(self, consumer: Consumer, most: int, now: float, out: list[Action]) -> None:
+        until = self.lease_end(consumer, now)
+        left = self._redeliver(consumer, most, until, now, out)
+        left = self._deliver_fresh(consumer, left, until, now, out)
+        given = most - left
+        consumer.in_flight += given
+        while given and consumer.takes:
+            take = consumer.takes[0]
+            part = min(given, take.left)
+            take.left -= part
+            take.got += part
+            consumer.wanted -= part
+            given -= part
+            if not take.left:
+                self.end_take(take, out)
+            elif not take.whole:
+                self._brief.append(take)
+
+    def _redeliver(self, consumer: Consumer, left: int, until: float, now: float, out: list[Action]) -> int:
+        """Messages that are due again; returns how many more the consumer may get."""
+        held, times = self._in_flight, 0
         spans: list[Span] = []
         while left and held.due:
-            run = held.next_again(left)
+            run = held.next_due(left)
             run.phase, run.holder, run.until = FLIGHT, consumer, until
             run.deliveries += 1
             run.first, run.last = run.first or now, now
@@ -124,15 +112,23 @@ class Dispatch:
                 spans, times = [], run.deliveries
             spans.append((run.start, run.end - run.start))
             left -= run.end - run.start
-        while left and ready and len(held) < self._ranges:
+        self._deliver(consumer, spans, times, out)
+        return left
+
+    def _deliver_fresh(self, consumer: Consumer, left: int, until: float, now: float, out: list[Action]) -> int:
+        """Messages of the backlog; returns how many more the consumer may get."""
+        held, backlog, worst = self._in_flight, self._backlog, self._status.config.max_deliveries
+        ready, times = backlog.ready, 0
+        spans: list[Span] = []
+        while left and ready and not self.full:
             start, end, before = ready.popleft()
-            key = ahead.keys.pop(start, None) if ahead.keys else None
+            key = backlog.keys.pop(start, None) if backlog.keys else None
             if worst and before >= worst:
-                ahead.fresh -= end - start
-                self._die(held.add(start, end, DYING, None, before, inf, key), out)
+                backlog.fresh -= end - start
+                self.bury(held.add(start, end, DYING, None, before, inf, key), out)
                 continue
             if key is not None and held.has_line(key):
-                ahead.fresh -= 1
+                backlog.fresh -= 1
                 held.add(start, end, BEHIND, None, before, inf, key)
                 continue
             if end - start > left:
@@ -144,69 +140,61 @@ class Dispatch:
                 self._deliver(consumer, spans, times, out)
                 spans, times = [], before + 1
             spans.append((start, end - start))
-            ahead.fresh -= end - start
+            backlog.fresh -= end - start
             left -= end - start
         self._deliver(consumer, spans, times, out)
-        given = most - left
-        consumer.in_flight += given
-        while given and consumer.takes:
-            take = consumer.takes[0]
-            part = min(given, take.left)
-            take.left -= part
-            take.got += part
-            consumer.wanted -= part
-            given -= part
-            if not take.left:
-                self._end_take(take, out)
-            elif not take.whole:
-                self._brief.append(take)
+        return left
 
     def _deliver(self, consumer: Consumer, spans: list[Span], times: int, out: list[Action]) -> None:
         if not spans:
             return
+        status = self._status
         if times > 1:
-            self.redelivered += sum(count for _, count in spans)
-        if self._counts(times):
-            out.append(Write(Delivered(self.name, self._epoch, times, tuple(spans))))
+            status.redelivered += sum(count for _, count in spans)
+        if status.counts(times):
+            out.append(Write(Delivered(status.name, status.epoch, times, tuple(spans))))
         out.append(Deliver(consumer.who, spans, times))
 
-    def _counts(self, deliveries: int) -> bool:
-        """Whether a crash must not forget that there were so many."""
-        return deliveries > 1 or 0 < self.config.max_deliveries <= deliveries
-
-    def _back(self, run: Run, out: list[Action], failure: Failure | None, until: float = 0.0) -> None:
-        """What was in flight comes back without an acknowledgement."""
+    def give_back(self, run: Run, out: list[Action], failure: Failure | None, until: float = 0.0) -> None:
+        """A message in flight comes back without an acknowledgement: redeliver it, at the time `until`, or bury it."""
         assert run.holder is not None
-        self._landed(run.holder, run.end - run.start)
+        self.landed(run.holder, run.end - run.start)
         if failure is not None:
-            run.failure = failure if len(self._held) <= _TRACEBACKS else failure.short()
-        if 0 < self.config.max_deliveries <= run.deliveries and not self.resting:
-            self._die(run, out)
+            run.failure = failure if len(self._in_flight) <= _TRACEBACKS else failure.short()
+        if 0 < self._status.config.max_deliveries <= run.deliveries and not self._status.suspended:
+            self.bury(run, out)
         elif until:
-            self._held.later(run, until)
+            self._in_flight.later(run, until)
         else:
-            self._held.again(run)
+            self._in_flight.again(run)
 
-    def _pause(self, run: Run, failures: int, now: float) -> float:
-        """When a message that failed so many times is redelivered, as the backoff says; 0: at once."""
-        wait = delay_of(self.config.backoff, failures, f"{self.name} {run.start}") if failures > 0 else 0.0
+    def backoff_end(self, run: Run, failures: int, now: float) -> float:
+        """When a message that failed this often is redelivered; 0: at once."""
+        status = self._status
+        wait = delay_of(status.config.backoff, failures, f"{status.name} {run.start}") if failures > 0 else 0.0
         return now + wait if wait else 0.0
 
     def deliveries(self, offset: int) -> Deliveries:
-        """How the deliveries of a message went that is on its way to the dead-letter topic."""
-        for run in self._held.pick(offset, offset + 1, DYING, None)[0]:
+        """The delivery history of a message that is on its way to the dead-letter topic."""
+        for run in self._in_flight.pick(offset, offset + 1, DYING, None)[0]:
             return Deliveries(run.failure or UNKNOWN, run.first, run.last)
         return Deliveries(UNKNOWN, 0.0, 0.0)
 
-    def _landed(self, holder: Consumer, count: int) -> None:
+    def landed(self, holder: Consumer, count: int) -> None:
+        """Messages of a consumer are no longer in flight."""
         holder.in_flight -= count
         self._consumers.rate(holder)
 
-    def _die(self, run: Run, out: list[Action]) -> None:
-        self._held.dying(run)
+    def bury(self, run: Run, out: list[Action]) -> None:
+        """Move messages to the dead-letter topic."""
+        self._in_flight.dying(run)
         out.append(Bury((run.start, run.end - run.start), run.deliveries))
 
-    def _end_take(self, take: Take, out: list[Action]) -> None:
+    def end_soon(self, take: Take) -> None:
+        """A take ends with what is there now."""
+        self._brief.append(take)
+
+    def end_take(self, take: Take, out: list[Action]) -> None:
         if take.over:
             return
         take.over = True
@@ -216,22 +204,22 @@ class Dispatch:
         self._consumers.rate(consumer)
         out.append(TakeDone(consumer.who, take.number, take.got))
 
-    def _note_done(self, pieces: Iterable[tuple[int, int]], out: list[Action]) -> None:
-        """Note the floor and, above it, all that is done around these: also what lies between and was not chosen."""
-        held, floor, cursor = self._held, self.floor, self.cursor
+    def record_done(self, pieces: Iterable[tuple[int, int]], out: list[Action]) -> None:
+        """Write the floor and the done ranges above it to the journal; messages between them that no rule chose are done, too."""
+        held, floor, cursor = self._in_flight, self.floor, self._backlog.cursor
         spans: list[Span] = []
         upto = floor
         for start, end in sorted(pieces):
             if end > upto:
                 low, upto = held.around(start, floor, cursor)
                 spans.append((low, upto - low))
-        self._noted = floor
-        out.append(Write(Done(self.name, self._epoch, floor, tuple(spans))))
+        self._status.noted = floor
+        out.append(Write(Done(self._status.name, self._status.epoch, floor, tuple(spans))))
 
-    def _lease_end(self, consumer: Consumer | None, now: float) -> float:
-        """When the lease of a message ends that this consumer is given, or extends, now.
+    def lease_end(self, consumer: Consumer | None, now: float) -> float:
+        """When the lease ends of a message that this consumer gets or extends now.
 
-        A consumer that renews its leases learns of a shorter one with its next renewal, and has the longer one until then.
+        A consumer that renews its leases hears of a shorter one with its next renewal, and keeps the longer one until then.
         """
-        lease = self.config.lease or inf
+        lease = self._status.config.lease or inf
         return now + (lease if consumer is None else max(lease, consumer.lease))

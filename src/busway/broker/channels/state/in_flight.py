@@ -62,6 +62,10 @@ class InFlight:
     """All runs of a channel, which of them are due again, and when something becomes due."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
         self._starts: list[int] = []
         self._runs: list[Run] = []
         # Sorted by where they began when they came here. One whose beginning was done since keeps its place: nothing lies there.
@@ -276,7 +280,7 @@ class InFlight:
         if until != inf:
             self.wake(run)
 
-    def next_again(self, most: int) -> Run:
+    def next_due(self, most: int) -> Run:
         """The lowest of those that are due, cut if it is longer than this. The caller gives it another phase."""
         while (run := heapq.heappop(self._again)[2]).over:
             pass

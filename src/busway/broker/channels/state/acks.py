@@ -1,0 +1,176 @@
+"""What consumers report about their messages: done, failed, rejected, still at work; and dead letters that are stored."""
+
+from collections.abc import Callable, Iterable
+from math import inf
+
+from busway.broker.channels.dead_letters.failures import Failure
+from busway.broker.channels.state.actions import AckResult, Action, Write
+from busway.broker.channels.state.consumers import Consumers, Who
+from busway.broker.channels.state.dispatch import Dispatch
+from busway.broker.channels.state.in_flight import DYING, FLIGHT, InFlight, Run
+from busway.broker.channels.state.progress import Delivered, Span
+from busway.broker.channels.state.status import Status
+from busway.common.intervals import Intervals
+
+
+class Acks:
+    """The acknowledgements of one channel: each method returns an AckResult and what follows from it."""
+
+    def __init__(self, status: Status, consumers: Consumers, in_flight: InFlight, dispatch: Dispatch) -> None:
+        self._status = status
+        self._consumers = consumers
+        self._in_flight = in_flight
+        self._dispatch = dispatch
+
+    def ack(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
+        """These are done, also those that wait for redelivery. What another consumer has by now stays with that one."""
+        holder = self._consumers.get(consumer)
+        asked = freed = waited = elsewhere = 0
+        pieces: list[tuple[int, int]] = []
+        named: list[Span] = []
+        for start, count in spans:
+            asked += count
+            named.append((start, count))
+            one, two, three = self._in_flight.finish(start, start + count, holder, pieces)
+            freed += one
+            waited += two
+            elsewhere += three
+        out: list[Action] = [self._result(consumer, asked, freed + waited, elsewhere, named, pieces)]
+        if pieces:
+            self._dispatch.record_done(pieces, out)
+            if freed and holder:
+                self._dispatch.landed(holder, freed)
+            self._dispatch.pump(now, out)
+        return out
+
+    def nack(
+        self,
+        consumer: Who,
+        spans: Iterable[Span],
+        delay: float | None,
+        now: float,
+        *,
+        counted: bool = True,
+        failure: Failure | None = None,
+    ) -> list[Action]:
+        """The consumer failed on these: they are redelivered after the delay, without one as the backoff says.
+
+        Not counted: the consumer has not even looked at them, so nothing speaks against the messages.
+        """
+        out: list[Action] = []
+
+        def give_back(run: Run) -> None:
+            if delay is None:
+                until = self._dispatch.backoff_end(run, run.deliveries, now)
+            else:
+                until = now + delay if delay else 0.0
+            if not counted:
+                self._uncount(run, out)
+            self._dispatch.give_back(run, out, failure, until)
+
+        answer = self._each_held(consumer, spans, give_back)
+        return self._dispatch.pump(now, [answer, *out])
+
+    def reject(self, consumer: Who, spans: Iterable[Span], now: float, *, failure: Failure) -> list[Action]:
+        """No consumer will ever process these: they become dead letters, however often they were delivered."""
+        out: list[Action] = []
+
+        def bury(run: Run) -> None:
+            assert run.holder is not None
+            self._dispatch.landed(run.holder, run.end - run.start)
+            run.failure = failure
+            self._dispatch.bury(run, out)
+
+        answer = self._each_held(consumer, spans, bury)
+        return self._dispatch.pump(now, [answer, *out])
+
+    def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
+        """The consumer still works on these: their lease begins anew."""
+        until = self._dispatch.lease_end(self._consumers.get(consumer), now)
+
+        def renew(run: Run) -> None:
+            run.until = until
+            if until < run.alarm:
+                self._in_flight.wake(run)
+
+        return [self._each_held(consumer, spans, renew)]
+
+    def renew(self, consumer: Who, now: float) -> list[Action]:
+        """The consumer is alive: the leases of all its messages in flight begin anew, but for those of lapse()."""
+        holder = self._consumers.get(consumer)
+        if holder is None:
+            return [AckResult(consumer, 0, 0, 0)]
+        holder.lease = self._status.config.lease or inf
+        holder.until = now + holder.lease
+        return [AckResult(consumer, holder.in_flight, 0, 0)]
+
+    def lapse(self, consumer: Who, spans: Iterable[Span]) -> list[Action]:
+        """The consumer has worked on these for too long: renew() does not extend their leases any more."""
+        holder = self._consumers.get(consumer)
+        named, pieces = list(spans), list[tuple[int, int]]()
+        for start, count in named:
+            for run in self._in_flight.pick(start, start + count, FLIGHT, holder)[0] if holder is not None else ():
+                run.lapsed = True
+                pieces.append((run.start, run.end))
+        good = sum(end - start for start, end in pieces)
+        return [AckResult(consumer, good, 0, 0, _without(named, pieces))]
+
+    def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
+        """These are in the dead-letter topic, so they are done here."""
+        out: list[Action] = []
+        runs, _ = self._in_flight.pick(offset, offset + count, DYING, None)
+        for run in runs:
+            self._in_flight.remove(run)
+            self._status.dead += run.end - run.start
+        if runs:
+            self._dispatch.record_done([(run.start, run.end) for run in runs], out)
+        return self._dispatch.pump(now, out)
+
+    def dead_failed(self, offset: int, delay: float, now: float, count: int = 1) -> None:
+        """They could not be stored in the dead-letter topic. That is retried after a delay."""
+        for run in self._in_flight.pick(offset, offset + count, DYING, None)[0]:
+            self._in_flight.dying(run, now + delay)
+
+    def _uncount(self, run: Run, out: list[Action]) -> None:
+        if self._status.counts(run.deliveries):
+            spans = ((run.start, run.end - run.start),)
+            out.append(Write(Delivered(self._status.name, self._status.epoch, run.deliveries - 1, spans)))
+        run.deliveries -= 1
+
+    def _each_held(self, consumer: Who, spans: Iterable[Span], act: Callable[[Run], None]) -> AckResult:
+        """Apply a function to what this consumer has in flight of these, span by span: they may name a message twice."""
+        holder = self._consumers.get(consumer)
+        asked = good = elsewhere = 0
+        named: list[Span] = []
+        pieces: list[tuple[int, int]] = []
+        for start, count in spans:
+            asked += count
+            named.append((start, count))
+            if holder is None:
+                continue
+            runs, others = self._in_flight.pick(start, start + count, FLIGHT, holder)
+            elsewhere += others
+            for run in runs:
+                good += run.end - run.start
+                pieces.append((run.start, run.end))
+                act(run)
+        return self._result(consumer, asked, good, elsewhere, named, pieces)
+
+    def _result(
+        self, consumer: Who, asked: int, good: int, elsewhere: int, named: list[Span], pieces: list[tuple[int, int]]
+    ) -> AckResult:
+        """Count what was late or refused."""
+        late = asked - good - elsewhere
+        self._status.late += late
+        self._status.refused += elsewhere
+        return AckResult(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
+
+
+def _without(named: list[Span], done: list[tuple[int, int]]) -> tuple[Span, ...]:
+    """What of these spans is in none of the pieces."""
+    runs = Intervals()
+    for start, count in named:
+        runs.put(start, start + count)
+    for start, end in done:
+        runs.put(start, end, 0)
+    return tuple((start, end - start) for start, end, _ in runs)

@@ -1,0 +1,97 @@
+"""Merges what another broker did with a channel while this one was suspended, before this one delivers from it again."""
+
+from itertools import chain
+
+from busway.broker.channels.state.actions import Action, Write
+from busway.broker.channels.state.backlog import Backlog
+from busway.broker.channels.state.dispatch import Dispatch
+from busway.broker.channels.state.in_flight import InFlight
+from busway.broker.channels.state.progress import ChannelState, Created, Delivered, Done, Lost, Redriven, Sought
+from busway.broker.channels.state.reposition import Reposition
+from busway.broker.channels.state.status import Status
+
+
+class Merge:
+    """Takes in progress from elsewhere. Each method is called while the channel is suspended."""
+
+    def __init__(
+        self, status: Status, in_flight: InFlight, backlog: Backlog, dispatch: Dispatch, reposition: Reposition
+    ) -> None:
+        self._status = status
+        self._in_flight = in_flight
+        self._backlog = backlog
+        self._dispatch = dispatch
+        self._reposition = reposition
+
+    def absorb(self, state: ChannelState) -> list[Action]:
+        """Add the progress of the same channel at another broker."""
+        status, held, past = self._status, self._in_flight, self._backlog.past
+        if state.epoch < status.epoch:
+            return []  # the channel was moved here since, which the other broker did not learn
+        out: list[Action] = []
+        if state.epoch > status.epoch:
+            self._reposition.move(state.epoch, state.begin)
+            out.append(Write(Sought(status.name, state.epoch, state.begin)))
+        cut = (held.cut_out(start, end) for start, end, _ in state.done)
+        for run in chain(held.cut_below(state.floor), *cut):
+            if run.holder is not None:
+                self._dispatch.landed(run.holder, run.end - run.start)
+        cursor = max(self._backlog.cursor, state.floor)
+        self._backlog.again(cursor)
+        past.raise_floor(cursor)
+        for start, end, _ in state.done:
+            if end > cursor:
+                past.done.put(max(start, cursor), end)
+        for start, end, count in state.deliveries:
+            if end > cursor:
+                past.deliveries.put(max(start, cursor), end, count)
+            held.delivered(start, end, count)
+        for start, end, epoch in state.redriven:
+            past.sent_back(epoch, [(start, end - start)])
+        out += (Write(one) for one in state.entries() if isinstance(one, Done | Delivered))
+        out += (Write(one) for one in past.entries() if isinstance(one, Redriven))
+        if state.lost or status.lost:
+            status.lost = max(status.lost, state.lost)
+            status.lost_reported = max(status.lost_reported, state.told)
+            out.append(Write(Lost(status.name, state.epoch, state.floor, status.lost, status.lost_reported)))
+        out.append(Write(Done(status.name, state.epoch, state.floor)))
+        return out
+
+    def unite(self, state: ChannelState) -> list[Action]:
+        """Join with another channel of the same name that was created independently.
+
+        The united channel begins where the earlier of both does, and is done with what either is done with. Their epochs were
+        counted independently and can't be compared.
+        """
+        status = self._status
+        state, past = state.copy(), self._backlog.past
+        state.done.put(state.begin, state.floor)
+        begin = max(state.begin, status.first)
+        if begin < past.begin:
+            self._reposition.add_done(state, past.begin)
+            for run in self._in_flight:
+                if run.deliveries > 1:
+                    state.deliveries.put(run.start, run.end, run.deliveries)
+            for start, end, times in past.deliveries:
+                state.deliveries.put(max(start, self._backlog.cursor), end, times)
+            state.epoch, state.begin = status.epoch + 1, begin
+        else:
+            state.epoch, state.begin = status.epoch, past.begin
+        state.floor = state.begin
+        return self.absorb(state)
+
+    def recover(self, state: ChannelState) -> list[Action]:
+        """The progress here was lost and the channel was created anew: return to where the other broker knows it to be.
+
+        What was done here since stays done.
+        """
+        status, past = self._status, self._backlog.past
+        if status.moved:
+            return []  # a consumer or operator chose its position
+        if state.epoch == status.epoch:
+            return self.absorb(state)
+        state = state.copy()
+        self._reposition.add_done(state, past.begin)
+        self._reposition.move(state.epoch, state.begin)
+        made = Created(status.name, state.epoch, state.begin, status.config)
+        return [Write(made), *self.absorb(state)]
