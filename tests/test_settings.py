@@ -23,7 +23,7 @@ import busway
         ({"outbox": 2**64}, "outbox must be at most"),
         ({"connections": None}, "connections must be a whole number"),
         ({"pending": True}, "pending must be a whole number"),
-        ({"stall": "0.5"}, "stall: '0.5' is no length of time"),
+        ({"stall": "0.5"}, "stall: '0.5' is not a length of time"),
         ({"stall": -1}, "stall must not be negative"),
         ({"heartbeat": 0}, "heartbeat must be above zero"),
         ({"handshake": float("inf")}, "handshake must be a finite"),

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from busway.common import environment
 from busway.common.checks import check_callable, check_count, check_seconds, check_type
+from busway.common.durations import Seconds
 
 LEAST: Final = 16
 """Bytes of a secret, at least."""
@@ -58,10 +59,10 @@ SCOPES: Final[tuple[Scope, ...]] = ("global", "local", "remote")
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Keep what is published while disconnected, up to so many payload and topic bytes, none older than `age` seconds."""
+    """Keep messages that are published while disconnected: up to `bytes` of payloads and topics, for `age` seconds."""
 
     bytes: int = 8 * MiB
-    age: float = 30.0
+    age: Seconds = Seconds(30.0)
 
     def __post_init__(self) -> None:
         check_count("bytes of a Buffer", self.bytes)
@@ -175,11 +176,11 @@ class Settings:
     senders: int = 4096
     pending: int = 65_536
     connections: int = 65_536
-    patience: float = 30.0
-    stall: float = 0.5
-    heartbeat: float = 15.0
-    handshake: float = 5.0
-    drain: float = 5.0
+    patience: Seconds = Seconds(30.0)
+    stall: Seconds = Seconds(0.5)
+    heartbeat: Seconds = Seconds(15.0)
+    handshake: Seconds = Seconds(5.0)
+    drain: Seconds = Seconds(5.0)
     streams: int = 1000
     """Of the broker, not of a connection."""
     interest: int = 1_048_576
@@ -189,8 +190,8 @@ class Settings:
     at most 256 MiB; 0: nothing is refused before the disk is full."""
     kept: int = 4096
     kept_bytes: int = 16 * MiB
-    grace: float = 10.0
-    provider_timeout: float = 2.0
+    grace: Seconds = Seconds(10.0)
+    provider_timeout: Seconds = Seconds(2.0)
     servers: Sequence[str] = ()
     """Addresses told to the clients, to be tried when this broker is gone."""
     authenticate: Callable[[Caller], bool] | None = None

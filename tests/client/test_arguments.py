@@ -19,7 +19,7 @@ import busway.sync
         ({"reconnect": ["x"]}, r"reconnect\[0\]"),
         ({"reconnect": "5"}, "reconnect must be a list"),
         ({"jitter": 2}, "jitter"),
-        ({"timeout": "5"}, "timeout: '5' is no length of time"),
+        ({"timeout": "5"}, "timeout: '5' is not a length of time"),
         ({"timeout": 0}, "timeout must be above zero"),
         ({"timeout": None}, "timeout must be a length of time"),
         ({"drain": -1}, "drain must not be negative"),
@@ -49,7 +49,7 @@ def test_an_address_is_a_text() -> None:
 @pytest.mark.parametrize(
     ("timeout", "text"),
     [
-        ("1", "timeout: '1' is no length of time"),
+        ("1", "timeout: '1' is not a length of time"),
         (True, "timeout must be a length of time"),
         ([], "timeout must be a length of time"),
         (float("inf"), "timeout must be a finite"),

@@ -6,7 +6,9 @@ import pytest
 
 import busway
 import busway.sync
+from busway.cluster.config import Cluster
 from busway.common.durations import duration
+from busway.gateway.files.config import Mount
 from busway.gateway.json.config import Http
 from busway.settings import Buffer, Settings
 from tests.support.net import PATIENCE
@@ -77,9 +79,11 @@ def test_the_blocking_face_takes_each_form(form: object) -> None:
 
 
 def test_settings_take_each_form() -> None:
-    assert Settings(heartbeat="1m", drain=timedelta(seconds=2)) == Settings(heartbeat=60.0, drain=2.0)  # type: ignore[arg-type]
-    assert Buffer(age="1h").age == 3600.0  # type: ignore[arg-type]
-    assert Http(address="127.0.0.1:0", call="2s").call == 2.0  # type: ignore[arg-type]
+    assert Settings(heartbeat="1m", drain=timedelta(seconds=2)) == Settings(heartbeat=60.0, drain=2.0)
+    assert Buffer(age="1h").age == 3600.0
+    assert Http(address="127.0.0.1:0", call="2s").call == 2.0
+    assert Cluster(mirror_wait="2s", takeover=timedelta(minutes=1)) == Cluster(mirror_wait=2.0, takeover=60.0)
+    assert Mount(request="2s").request == 2.0
 
 
 async def test_errors_name_the_parameter_and_the_forms() -> None:
@@ -89,15 +93,17 @@ async def test_errors_name_the_parameter_and_the_forms() -> None:
             "each": lambda value: bus.request("x", each=value),
         }
         for name, call in calls.items():
-            with pytest.raises(ValueError, match=f"{name}: 'soon' is no length of time; give seconds, text such as 5s"):
+            with pytest.raises(
+                ValueError, match=f"{name}: 'soon' is not a length of time; give seconds, text such as 5s"
+            ):
                 await call("soon")
             with pytest.raises(TypeError, match=f"{name} must be a length of time: seconds, text such as 5s"):
                 await call([])
-        with pytest.raises(ValueError, match="timeout: 'soon' is no length of time"):
+        with pytest.raises(ValueError, match="timeout: 'soon' is not a length of time"):
             await sub.recv(timeout="soon")
-        with pytest.raises(ValueError, match="patience: '5' is no length of time"):
+        with pytest.raises(ValueError, match="patience: '5' is not a length of time"):
             bus.subscribe("t", patience="5")
-        with pytest.raises(ValueError, match="drain: 'x' is no length of time"):
+        with pytest.raises(ValueError, match="drain: 'x' is not a length of time"):
             busway.connect("tcp://127.0.0.1:1", drain="x")
 
 

@@ -329,7 +329,7 @@ async def test_requests_are_spread_over_the_willing(net: Net) -> None:
     [
         (0, ValueError, "each must be above zero"),
         (-1, ValueError, "each must be above zero"),
-        ("1", ValueError, "each: '1' is no length of time"),
+        ("1", ValueError, "each: '1' is not a length of time"),
         (float("inf"), ValueError, "each must be a finite"),
         (700, ValueError, "each must be at most 655.35"),
     ],

@@ -10,6 +10,7 @@ from busway.cluster.members.discovery import available
 from busway.cluster.members.servers_file import Listed, listed
 from busway.cluster.node import MOST_ADDRESSES
 from busway.common.checks import check_seconds, check_timeout, check_type
+from busway.common.durations import Seconds
 from busway.settings import TLS
 from busway.transport.address import parse
 
@@ -37,9 +38,9 @@ class Cluster:
     """For the others' `Settings.authenticate`."""
     mirror_of: str | None = None
     """A node of which this one has a copy, by its name, guid or address."""
-    mirror_wait: float = 5.0
+    mirror_wait: Seconds = Seconds(5.0)
     """Seconds that an acknowledgement waits for a mirror of this one, in streams that ask for that."""
-    takeover: float = 2 * PATIENCE
+    takeover: Seconds = Seconds(2 * PATIENCE)
     """Seconds after which the mirror of a node that is gone hands out of its channels, six or more. The same at all nodes."""
     discover: bool | Sequence[str] = False
     """Whether nodes of the local network are found by multicast DNS (needs `busway[mdns]`); or the addresses of the interfaces on which."""

@@ -42,7 +42,7 @@ def test_without_delays_there_is_no_coming_back(never: object) -> None:
     ("delays", "jitter", "text"),
     [
         ([-1], 0.2, r"reconnect\[0\] must not be negative"),
-        ([0, "x"], 0.2, r"reconnect\[1\]: 'x' is no length of time"),
+        ([0, "x"], 0.2, r"reconnect\[1\]: 'x' is not a length of time"),
         ([0, float("inf")], 0.2, r"reconnect\[1\] must be a finite"),
         ([float("nan")], 0.2, r"reconnect\[0\] must be a finite"),
         ([None], 0.2, r"reconnect\[0\] must be a length of time"),

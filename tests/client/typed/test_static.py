@@ -133,10 +133,38 @@ REVEALED = [
     SERVICE.format("orders.Other"),
 ]
 REFUSED = [
-    'error: Argument 3 to "serve" of "Receiving" has incompatible type "Callable[[GetBalance], Coroutine[Any, Any, int]]"; ',
-    'error: Argument 3 to "serve" of "Receiving" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
+    'error: Argument 3 to "serve" of "SubscribeVerbs" has incompatible type "Callable[[GetBalance], Coroutine[Any, Any, int]]"; ',
+    'error: Argument 3 to "serve" of "SubscribeVerbs" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
     'error: Argument 3 to "serve" of "Bus" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
     'error: Argument "handler" to "channel" of "Channels" has incompatible type "Callable[[Double], int]"; ',
+]
+
+
+SETTINGS = """
+from dataclasses import replace
+from datetime import timedelta
+
+import busway
+from busway.cluster.config import Cluster
+from busway.gateway.files.config import Mount
+from busway.gateway.json.config import Http
+
+settings = busway.Settings(heartbeat="5s", drain=timedelta(seconds=2), stall=0, frame=1 << 20)
+reveal_type(settings.heartbeat)
+reveal_type(replace(settings, grace="1m").grace)
+reveal_type(busway.Buffer(age="1h").age)
+reveal_type(Cluster(mirror_wait="2s", takeover=timedelta(minutes=1)).takeover)
+reveal_type(Http(slow="2s", idle=60).idle)
+reveal_type(Mount(request="2s").request)
+busway.Settings(heartbeat=None)
+busway.Settings(frame="8m")
+settings.heartbeat = 1.0
+"""
+SETTINGS_EXPECTED = [
+    *['note: Revealed type is "float"'] * 6,
+    'error: Argument "heartbeat" to "Settings" has incompatible type "None"; expected "float | str | timedelta"',
+    'error: Argument "frame" to "Settings" has incompatible type "str"; expected "int"',
+    'error: Property "heartbeat" defined in "Settings" is read-only',
 ]
 
 
@@ -155,6 +183,13 @@ def test_types_are_known(tmp_path: Path) -> None:
     lines = checked(tmp_path, "program.py", PROGRAM)
     assert len(lines) == len(EXPECTED), lines
     for line, expected in zip(lines, EXPECTED, strict=True):
+        assert line.startswith(expected), lines
+
+
+def test_durations_of_settings_are_given_in_each_form_and_read_as_floats(tmp_path: Path) -> None:
+    lines = checked(tmp_path, "settings_program.py", SETTINGS)
+    assert len(lines) == len(SETTINGS_EXPECTED), lines
+    for line, expected in zip(lines, SETTINGS_EXPECTED, strict=True):
         assert line.startswith(expected), lines
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from busway.common.checks import check_count, check_seconds
+from busway.common.durations import Seconds
 from busway.fuse.format import HEAD, stride
 from busway.settings import KiB, MiB
 
@@ -39,7 +40,7 @@ class Mount:
     """Bytes of lines that a followed topic keeps."""
     listed: int = 1024
     """Messages of a stream that are listed, the newest."""
-    request: float = 5.0
+    request: Seconds = Seconds(5.0)
     """Time that a service has for an answer."""
     allow_other: bool = False
     """Whether other users than the one who mounts may use it."""

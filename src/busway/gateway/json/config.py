@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Final
 
 from busway.common.checks import check_count, check_seconds, check_type
+from busway.common.durations import Seconds
 from busway.gateway.http.origins import check_host
 from busway.settings import KiB, MiB
 
@@ -31,15 +32,15 @@ class Http:
     """Longest request: the body of an HTTP request, or a message of a WebSocket."""
     head: int = 16 * KiB
     """Longest line of an HTTP request, and longest header."""
-    slow: float = 30.0
+    slow: Seconds = Seconds(30.0)
     """Seconds in which a request has to be there."""
-    idle: float = 180.0
+    idle: Seconds = Seconds(180.0)
     """Seconds of silence after which a WebSocket is closed."""
-    stall: float = 30.0
+    stall: Seconds = Seconds(30.0)
     """Seconds after which a client that takes nothing of what waits for it is told so and closed."""
-    call: float = 10.0
+    call: Seconds = Seconds(10.0)
     """Seconds that a service has for an answer, if the caller does not say."""
-    longest: float = 300.0
+    longest: Seconds = Seconds(300.0)
     """Longest time that a request may wait."""
     pending: int = 1024
     """Requests of one client that are under way; it is not read from beyond that."""
