@@ -155,5 +155,5 @@ async def test_a_topic_of_the_broker_is_refused_without_a_connection_too() -> No
     with pytest.raises(busway.Forbidden, match="belongs to the broker"):
         await bus.publish("$bus/x", b"")
     await bus.publish("x", b"kept")
-    assert len(bus._core.waiting) == 1
+    assert len(bus._core.offline_buffer) == 1
     await bus.drain(0)

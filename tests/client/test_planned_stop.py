@@ -64,10 +64,10 @@ async def test_publishes_that_begin_while_the_broker_stops_wait_for_the_next(net
             request = asyncio.ensure_future(bus.request("slow", timeout=PATIENCE))  # it keeps the broker from closing
             await within(asked.wait())
             stopping = asyncio.ensure_future(server.stop())
-            await until(lambda: bus._core.away)
+            await until(lambda: bus._core.broker_stopping)
             one = asyncio.ensure_future(bus.publish("t", b"one", durable=True))
             many = asyncio.ensure_future(bus.publish_many("t", [b"many"] * 3, durable=True))
-            with pytest.raises(busway.Disconnected, match="going away"):
+            with pytest.raises(busway.Disconnected, match="the broker is stopping"):
                 await bus.publish("t", b"nothing that can be sent again")
             go_on.set()
             assert (await within(request)).payload == b"done"
@@ -116,7 +116,7 @@ async def test_a_consumer_with_endless_work_does_not_hold_the_stop_up(net: Net) 
             async for message in channel:
                 await message.nack() if done % 2 else await message.ack()
                 done += 1
-                late += bus._core.away
+                late += bus._core.broker_stopping
 
         working = asyncio.ensure_future(work())
         await until(lambda: done > 20)
@@ -146,7 +146,7 @@ async def test_what_is_about_to_be_noted_is_answered_first(
     done = channel.ack(message)
     await until(begun.is_set)
     stopping = asyncio.ensure_future(server.stop())
-    await until(lambda: bus._core.away)
+    await until(lambda: bus._core.broker_stopping)
     asyncio.get_running_loop().call_later(0.1, go_on.set)
     await within(done)
     await within(stopping)
@@ -169,7 +169,7 @@ async def test_what_is_about_to_be_stored_is_answered_first(
     publishing = asyncio.ensure_future(bus.publish("t/a", b"", durable=True))
     await within(begun.wait())
     stopping = asyncio.ensure_future(server.stop())
-    await until(lambda: bus._core.away)
+    await until(lambda: bus._core.broker_stopping)
     asyncio.get_running_loop().call_later(0.1, go_on.set)
     assert (await within(publishing)).offset == 1
     await within(stopping)

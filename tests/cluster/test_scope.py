@@ -159,7 +159,7 @@ async def test_what_waited_for_a_connection_keeps_its_scope(cluster, tmp_path):
         assert feed.state == "lost"
         for scope in SCOPES:
             await feed.publish("t", scope, scope=scope)
-        assert len(feed._core.waiting) == 3
+        assert len(feed._core.offline_buffer) == 3
         async with asyncio.timeout(60):
             async for event in events:
                 if event.kind == "resumed":

@@ -85,7 +85,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             learn=learn,
         )
         self._sender = Sender(self._core, offline)
-        self._unstored = self._core.unstored = DurablePublisher(self._core)
+        self._unstored = self._core.durable_publisher = DurablePublisher(self._core)
         self._drain = limit
         self._bind(self._core.session)
         self._opened = False
@@ -277,7 +277,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
     async def open(self) -> Self:
         """Connect. Raises ConnectFailed if no server answers within the timeout, or within the time of `wait`."""
         if self._core.forked or self._core.state == "closed":
-            raise self._core.why_not()
+            raise self._core.unavailable_error()
         if not self._opened:
             self._opened = True
             await self._life.open()
@@ -307,9 +307,9 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         core = self._core
         try:
             async with asyncio.timeout(timeout):
-                parts = [part for part in core.parts() if part.handled]
+                parts = [part for part in core.registrations() if part.handled]
                 await asyncio.gather(*(part.close() for part in parts))
-                if len(core.waiting):
+                if len(core.offline_buffer):
                     await self._life.restored()
                 if (connection := core.connection) is not None and connection.greeted:
                     await core.ping(connection)

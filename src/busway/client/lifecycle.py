@@ -110,8 +110,8 @@ class Lifecycle:
         self._task: asyncio.Task[None] | None = None
         self._since = 0.0
         self._regaining = Reclaim(core)
-        core.when_lost = self._lost
-        core.when_told = self._servers
+        core.on_lost = self._lost
+        core.on_servers = self._servers
 
     async def open(self) -> None:
         """The first connection, within the timeout or the time to wait."""
@@ -123,7 +123,7 @@ class Lifecycle:
             self.end(error if isinstance(error, BusError) else None)
             raise
         self._established()
-        core.events.tell(Event(kind="connected", url=self.url))
+        core.events.emit(Event(kind="connected", url=self.url))
 
     async def _wait_for_server(self) -> None:
         """Try until a server answers, the time is up, this client is closed, or an error comes that waiting can't cure."""
@@ -150,7 +150,7 @@ class Lifecycle:
                 async with asyncio.timeout(delay):
                     await self._closed.wait()
             if core.state == "closed":
-                raise core.why_not()
+                raise core.unavailable_error()
 
     def _tell_waiting(self, attempts: int, error: BusError) -> None:
         if attempts == 0:
@@ -176,20 +176,20 @@ class Lifecycle:
         if core.connection is not None:
             core.connection.discard()
             core.detach(error or Closed("this bus is closed"))
-        if count := core.waiting.clear():
+        if count := core.offline_buffer.clear():
             log.error("%d buffered messages were never sent", count)
-            core.events.tell(
+            core.events.emit(
                 Event(kind="error", count=count, error=Disconnected("closed before the connection came back"))
             )
-        for part in core.parts():
+        for part in core.registrations():
             part.ended(error)
-        self._posts.end(core.why_not())
-        if core.unstored is not None:
-            core.unstored.end(core.why_not())
+        self._posts.end(core.unavailable_error())
+        if core.durable_publisher is not None:
+            core.durable_publisher.end(core.unavailable_error())
         core.wake()
-        core.holding.stop()
-        core.lines.end()
-        core.events.tell(Event(kind="closed", url=self.url, error=error))
+        core.flow_control.stop()
+        core.log_lines.end()
+        core.events.emit(Event(kind="closed", url=self.url, error=error))
         core.events.end()
 
     async def restored(self) -> None:
@@ -201,7 +201,7 @@ class Lifecycle:
         core = self._core
         established = core.state == "connected"
         if established:
-            self._left = core.away or error.code == Code.GOING_AWAY
+            self._left = core.broker_stopping or error.code == Code.GOING_AWAY
         unsent = core.detach(error)
         self._regaining.stop()
         if core.closing or not established:
@@ -220,7 +220,7 @@ class Lifecycle:
             "not reconnecting" if final else "reconnecting",
             extra={"url": connection.url, "error": str(error)},
         )
-        core.events.tell(Event(kind="lost", url=connection.url, error=error, unsent=unsent))
+        core.events.emit(Event(kind="lost", url=connection.url, error=error, unsent=unsent))
         if final:
             self.end(error)
             return
@@ -254,7 +254,7 @@ class Lifecycle:
         self._task = None
         self._established()
         downtime = core.loop.time() - lost
-        gaps = sum(isinstance(part, Subscription) and part.live and part.plain for part in core.parts())
+        gaps = sum(isinstance(part, Subscription) and part.live and part.plain for part in core.registrations())
         text = f"; {gaps} subscription(s) missed what was published meanwhile" if gaps else ""
         log.warning(
             "connected again to %s after %.1f s%s",
@@ -263,7 +263,7 @@ class Lifecycle:
             text,
             extra={"url": self.url, "downtime": round(downtime, 3), "attempts": attempts, "interrupted": gaps},
         )
-        core.events.tell(
+        core.events.emit(
             Event(kind="resumed", url=self.url, downtime=downtime, attempts=attempts, unsent=unsent, count=gaps)
         )
 
@@ -272,19 +272,19 @@ class Lifecycle:
         core = self._core
         core.state = "connected"
         self._since = core.loop.time()
-        for topic, payload, fields, scope in core.waiting.take(self._since):
+        for topic, payload, fields, scope in core.offline_buffer.take(self._since):
             try:
                 core.session.send(PUBLISH, topic, payload, each=scope, fields=fields)
             except BusError as refused:  # another server may have other limits
-                core.events.tell(Event(kind="rejected", url=self.url, topic=topic, error=refused))
+                core.events.emit(Event(kind="rejected", url=self.url, topic=topic, error=refused))
         core.open = True
         if core.connection is not None:
             core.connection.update()
         core.wake()
-        if expired := core.waiting.take_expired():
+        if expired := core.offline_buffer.take_expired():
             log.warning("%d buffered messages grew too old", expired)
             error = Timeout(f"{expired} messages waited too long for a connection")
-            core.events.tell(Event(kind="error", count=expired, error=error))
+            core.events.emit(Event(kind="error", count=expired, error=error))
 
     async def _reach(self, timeout: float, before: int = 0) -> None:
         """Greet the first server that answers, after so many attempts in vain."""
@@ -329,7 +329,7 @@ class Lifecycle:
             raise ConnectFailed(f"{url}: the connection was closed by the other side")
         core.connection = connection
         core.session.attach(connection.on_output)
-        greeting = core.greeting = core.loop.create_future()
+        greeting = core.welcome = core.loop.create_future()
         try:
             async with asyncio.timeout(timeout) as limit:
                 connection.begin()
@@ -350,7 +350,7 @@ class Lifecycle:
                     await self._restore(connection, timeout)
         except BaseException as error:
             connection.discard()
-            core.greeting = None
+            core.welcome = None
             if core.connection is connection:
                 core.detach(Disconnected("the greeting was broken off"))
             if isinstance(error, TimeoutError) and not isinstance(error, BusError):
@@ -359,7 +359,7 @@ class Lifecycle:
                 raise ConnectFailed(f"{url}: {error}", code=error.code) from error
             raise
         finally:
-            core.greeting = None
+            core.welcome = None
         self.url = url
 
     def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, handed in by the core
@@ -370,9 +370,9 @@ class Lifecycle:
             raise RemoteProtocolError(f"SERVERS: {error}") from error
         if self._core.connection is not None:
             self._learn(servers, self._core.connection.url)
-            self._core.events.tell(Event(kind="servers", url=self.url, count=len(self.directory.servers)))
+            self._core.events.emit(Event(kind="servers", url=self.url, count=len(self.directory.servers)))
         if apart:
-            parts = (part for part in self._core.parts() if isinstance(part, Subscription))
+            parts = (part for part in self._core.registrations() if isinstance(part, Subscription))
             count = sum(part.apart() for part in parts if part.live)
             if count:
                 log.warning(
@@ -382,7 +382,7 @@ class Lifecycle:
                     count,
                     extra={"url": self.url, "interrupted": count},
                 )
-            self._core.events.tell(Event(kind="apart", url=self.url, count=count))
+            self._core.events.emit(Event(kind="apart", url=self.url, count=count))
 
     def _learn(self, servers: Told, url: str) -> None:
         for complaint in self.directory.told(servers, url):
@@ -413,7 +413,7 @@ class Lifecycle:
     async def _restore(self, connection: Connection, timeout: float) -> None:
         """Tell the server every subscription and service, then every post; those it refuses fail visibly."""
         core = self._core
-        parts = [part for part in core.parts() if part.live]
+        parts = [part for part in core.registrations() if part.live]
         numbers = [part.announce() for part in parts]
         answers = [core.answer(number) for number in numbers]
         try:
@@ -431,8 +431,8 @@ class Lifecycle:
             else:
                 part.restored()
         await self._posts.restore()
-        if core.unstored is not None:
-            await core.unstored.restore(timeout / 2)  # a part of the greeting, which must not fail for it
+        if core.durable_publisher is not None:
+            await core.durable_publisher.restore(timeout / 2)  # a part of the greeting, which must not fail for it
         if core.connection is not connection:
             raise Disconnected("the connection was lost again")
 
@@ -445,7 +445,7 @@ def _patience(connection: Connection, limit: asyncio.Timeout, seconds: float) ->
 
     def look() -> None:
         nonlocal timer
-        if connection.heard():
+        if connection.received():
             limit.reschedule(loop.time() + seconds)
         timer = loop.call_later(seconds / 2, look)
 

@@ -111,5 +111,5 @@ class Reclaim:
 
     def _give_up(self, part: Registration, error: BusError) -> None:
         log.error("%r was refused after the reconnect: %s", part.label, error)
-        self._core.events.tell(Event(kind="rejected", topic=part.label, error=error))
+        self._core.events.emit(Event(kind="rejected", topic=part.label, error=error))
         part.ended(error)

@@ -156,7 +156,7 @@ class Posts:
             post.answer.set_exception(error)
         else:
             log.error("the post on %r was refused: %s", post.topic, error)
-            self._core.events.tell(Event(kind="rejected", topic=post.topic, error=error))
+            self._core.events.emit(Event(kind="rejected", topic=post.topic, error=error))
 
 
 def _key(topic: str, fields: bytes) -> Key:

@@ -187,7 +187,7 @@ class Acks:
         core = self._core
         try:
             if not self._joined():
-                raise core.why_not()
+                raise core.unavailable_error()
             kind, rest = batch.pack(core.broker)
             number = core.session.channel(kind, self._id, rest)
         except BusError as error:
@@ -223,7 +223,7 @@ class Acks:
         """The event for each answer; a line in the log at once, and then one in ten seconds."""
         count, first = sum(many for _, many in left), min(left)[0]
         error = AckLate(f"{count} acknowledgements came too late, from offset {first} on")
-        self._core.events.tell(Event(kind="late", topic=self._label, count=count, error=error))
+        self._core.events.emit(Event(kind="late", topic=self._label, count=count, error=error))
         self._late += count
         if self._late_timer is None:
             self._log_late(first)
@@ -246,4 +246,4 @@ class Acks:
 
     def _tell(self, error: BusError | None) -> None:
         if error is not None:
-            self._core.events.tell(Event(kind="rejected", topic=self._label, error=error))
+            self._core.events.emit(Event(kind="rejected", topic=self._label, error=error))

@@ -372,7 +372,7 @@ class Channel(InboxReader):
         batch = list(islice(self._ready, most))
         while len(batch) < most and (more := self._take(most - len(batch))):
             batch += self._laid_out(more)
-            self._core.taken()
+            self._core.report_room()
         return batch
 
     # The channel itself.
@@ -464,8 +464,8 @@ class Channel(InboxReader):
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
         self.lost += count
-        self._core.lines.missed(self.label, count, GONE)
-        self._core.events.tell(Event(kind="gap", topic=self.label, count=count))
+        self._core.log_lines.missed(self.label, count, GONE)
+        self._core.events.emit(Event(kind="gap", topic=self.label, count=count))
 
     def _drop(self) -> list[Message]:
         """What nobody has taken."""

@@ -247,4 +247,4 @@ class LeaseRenewal:
             min(held),
             self._limit,
         )
-        self._core.events.tell(Event(kind="overdue", topic=self._label, count=len(held)))
+        self._core.events.emit(Event(kind="overdue", topic=self._label, count=len(held)))

@@ -1,7 +1,8 @@
-"""One physical connection of a client: bytes between its transport and the native session, and its heartbeat.
+"""One physical connection of a client: carries bytes between its transport and the native session, and sends heartbeats.
 
-Output is written once per turn of the loop, or earlier if somebody waits for it. Reading never pauses: a subscription
-without room says so to the broker (see holding.py). When the connection is over it stays over; the next one is a new object.
+The lifecycle makes one object per connection; a connection that has ended is never used again. Output is written once per
+iteration of the event loop, or earlier if a caller waits for it. Reading never pauses: a full subscription tells the
+broker so with a HOLD frame (see flow_control.py).
 """
 
 import asyncio
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.client")
 
 _BEATS: Final = 3
-"""Beats in one heartbeat."""
-_AHEAD: Final = 24
-"""Requests or replies that are written together, at most. Each of them costs a program microseconds, for which the other side would wait."""
-_EARLY: Final = 64 * KiB
-"""Bytes that a server may say before it is greeted: why it does not want to be."""
+"""Checks of the connection in one heartbeat interval."""
+_MAX_BATCH: Final = 24
+"""Most requests or replies that are written together. More would leave the peer idle while they are encoded."""
+_MAX_EARLY: Final = 64 * KiB
+"""Most bytes that a server may send before the handshake; it may send its reason to refuse the connection."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Driver of one transport. Made by a Core, which hears of what arrives and of the end."""
+    """Driver of one transport. Passes the session's events and the end of the connection to its Core."""
 
     transport: asyncio.Transport
 
@@ -36,9 +37,9 @@ class Connection(asyncio.BufferedProtocol):
         self.greeted = False
         self.paused = False
         self.stopped = False
-        """The broker wants no publishes now: somebody who gets them is slow."""
+        """The broker accepts no publishes now, because a subscriber of them is slow."""
         self.unwritten = 0
-        """Bytes that the transport had not given to the system when it was last written to."""
+        """Bytes left in the transport's own buffer after the last write."""
         self.over = False
         self.reason: BusError | None = None
         self.ended: asyncio.Future[None] = core.loop.create_future()
@@ -49,17 +50,17 @@ class Connection(asyncio.BufferedProtocol):
         self._inside = False
         self._scheduled = False
         self._direct = False
-        self._ahead = 0
-        self._heard = False
-        self._news = False
-        self._said = False
-        self._quiet = 0
-        self._mute = 0
+        self._batched = 0
+        self._received_this_beat = False
+        self._received_since_check = False
+        self._sent_this_beat = False
+        self._beats_without_input = 0
+        self._beats_without_output = 0
         self._heartbeat = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._early: bytearray | None = bytearray()
-        """What came before begin()."""
+        """Bytes that arrived before begin(); None after it."""
 
     # The transport calls these.
 
@@ -76,19 +77,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._early is not None:
             self._early += self._buffer[:nbytes]
-            if len(self._early) > _EARLY:
-                self.fail(RemoteProtocolError("much was said before the greeting"))
+            if len(self._early) > _MAX_EARLY:
+                self.fail(RemoteProtocolError("the server sent more than 64 KiB before the handshake"))
             return
         self._feed(self._buffer, nbytes)
 
     def _feed(self, data: memoryview | bytearray, nbytes: int) -> None:
         session = self._session
-        self._heard = self._news = True
+        self._received_this_beat = self._received_since_check = True
         self._inside = True
         try:
             if events := session.feed(data, nbytes):
                 self._core.handle(events)
-        except BusError as error:  # the broker broke the rules
+        except BusError as error:  # the broker violated the protocol
             self.fail(error if self.greeted else no_bus(bytes(data[:nbytes])) or error)
             return
         finally:
@@ -116,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
             self._core.lost(self, self.reason or Disconnected(text))
         self.wake()
 
-    # The session calls this, when output begins to wait.
+    # The session calls this when its output buffer is no longer empty.
 
     def on_output(self) -> None:
         if not self._inside and not self._scheduled:
@@ -126,110 +127,110 @@ class Connection(asyncio.BufferedProtocol):
     # The client calls these.
 
     def begin(self) -> None:
-        """It is the one that is greeted: the session hears what comes over it, and what the other side has said by itself."""
+        """Start the handshake: the session reads what this connection receives, beginning with the early bytes."""
         early, self._early = self._early, None
         if early:
             self._feed(early, len(early))
 
     def flush(self) -> None:
-        """Write what waits, now."""
+        """Write all waiting output now."""
         self._scheduled = False
-        self._ahead = 0
+        self._batched = 0
         if not self.over and (view := self._session.take()) is not None:
-            self._said = True
+            self._sent_this_beat = True
             self.transport.write(view)
             self.unwritten = self.transport.get_write_buffer_size()
 
     def _flush_now(self) -> None:
-        """Write what waits in the midst of a turn; at its end more may be there."""
-        self._ahead = 0
+        """Write all waiting output in the middle of a loop iteration; more may follow in the same iteration."""
+        self._batched = 0
         if not self.over and (view := self._session.take()) is not None:
-            self._said = True
+            self._sent_this_beat = True
             write_now(self.transport, view)
             self.unwritten = self.transport.get_write_buffer_size()
 
-    def hold_back(self) -> None:
-        """Output that begins to wait now is written by made(), or by flush() if that can't be."""
+    def defer_flush(self) -> None:
+        """Schedule no flush for the frame encoded next; the caller calls frame_encoded(), or flush() on an error."""
         self._scheduled = not self._inside
 
-    def made(self, *, alone: bool) -> None:
-        """A frame waits to be written that somebody waits for.
+    def frame_encoded(self, *, alone: bool) -> None:
+        """Write a frame whose answer the caller awaits, at once or in a batch.
 
-        One that is `alone` gains nothing by waiting for the end of the turn, and of many some are written before the last is made, so that the
-        other side has something to do meanwhile.
+        A frame that is `alone` gains nothing by waiting for the end of the loop iteration. Of many frames each full batch
+        is written early, so that the peer works on it while the rest is encoded.
         """
         if alone and not self._inside:
             self.flush()
             return
-        self._ahead += 1
-        if self._ahead >= _AHEAD and self._direct:
+        self._batched += 1
+        if self._batched >= _MAX_BATCH and self._direct:
             self._flush_now()
 
     def stop(self, *, stop: bool) -> None:
-        """Publish no more, or go on."""
+        """Stop or resume publishing, as the broker requests."""
         self.stopped = stop
         self.update()
         self.wake()
 
     def update(self) -> None:
-        """Tell the session whether publishes may go out."""
+        """Tell the session whether publishes may be sent."""
         if not self.over:
             self._session.writable(self._core.open and not self.paused and not self.stopped)
 
     async def room(self, *, publish: bool = False) -> None:
-        """Return when there is room, for a publish or for anything else, or when the connection is over."""
+        """Return when there is room for a publish or for another frame, or when the connection has ended."""
         while (self.paused or (publish and self.stopped)) and not self.over and self._core.connection is self:
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(future)
             await future
 
     def wake(self) -> None:
-        """Let those who wait for room look again."""
+        """Wake the callers of room(); each checks again."""
         waiters, self._waiters = self._waiters, []
         for future in waiters:
             if not future.done():
                 future.set_result(None)
 
-    def heard(self) -> bool:
-        """Whether something came since this was asked last."""
-        news, self._news = self._news, False
-        return news
+    def received(self) -> bool:
+        """Whether bytes arrived since the last call."""
+        received, self._received_since_check = self._received_since_check, False
+        return received
 
     def keep_alive(self, heartbeat: float) -> None:
-        """Begin with the heartbeat."""
+        """Start the heartbeat."""
         self._heartbeat = heartbeat
         self._timer = self._loop.call_later(heartbeat / _BEATS, self._on_beat)
 
     def _on_beat(self) -> None:
         self._timer = self._loop.call_later(self._heartbeat / _BEATS, self._on_beat)
-        self._mute = 0 if self._said else self._mute + 1
-        self._said = False
-        if self._mute >= 2 * _BEATS:
-            # The broker has asked, and its question waits behind much that is still to come: it is told before it gives up.
+        self._beats_without_output = 0 if self._sent_this_beat else self._beats_without_output + 1
+        self._sent_this_beat = False
+        if self._beats_without_output >= 2 * _BEATS:
+            # The broker's own ping may wait behind much other output. This one reaches it before it gives up.
             self._session.ping(0)
-        if self._heard:
-            self._heard = False
-            self._quiet = 0
+        if self._received_this_beat:
+            self._received_this_beat = False
+            self._beats_without_input = 0
             return
-        self._quiet += 1
-        if self._quiet >= 3 * _BEATS:
-            self.fail(Disconnected(f"nothing heard for {3 * self._heartbeat:g} s", code=Code.IDLE))
-        elif self._quiet >= _BEATS:
+        self._beats_without_input += 1
+        if self._beats_without_input >= 3 * _BEATS:
+            self.fail(Disconnected(f"the broker sent nothing for {3 * self._heartbeat:g} s", code=Code.IDLE))
+        elif self._beats_without_input >= _BEATS:
             self._session.ping(0)
 
     def fail(self, error: BusError) -> None:
-        """End it now, for this reason."""
+        """Abort the connection for this reason."""
         log.debug("%s: %s", self.url, error)
         self.reason = error
         self.transport.abort()
 
     def finish(self, error: BusError | None = None) -> None:
-        """End it after what was written has left."""
+        """Close the connection after all written bytes are sent."""
         self.reason = self.reason or error
         self.transport.close()
 
     def discard(self) -> None:
-        """Forget it; the core hears no more of it."""
+        """Abort the connection without a report to the core."""
         self.over = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""What the parts of one client share: the native session, the connection of the moment, and who waits for what.
+"""Shared state of one client: its native session, its current connection, its registrations and its pending answers.
 
-The core turns the session's events into wake-ups by one table. It makes no connection itself (see resume.py) and has
-no public face (see bus.py).
+Every other module of the client uses the Core. The connection passes it the session's events, and one table dispatches
+each event to its method. The lifecycle makes the connections, and the Bus is the public API.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 from busway import _core
 from busway._core import Session
 from busway.client.connection.connection import Connection
-from busway.client.connection.events import Announcer, Event
+from busway.client.connection.events import Event, EventDispatcher
 from busway.client.connection.flow_control import FlowControl
 from busway.client.connection.log_lines import LogLines
 from busway.client.connection.offline_buffer import OfflineBuffer
@@ -51,13 +51,13 @@ ErrorHook: TypeAlias = Callable[[BaseException], object]
 Row: TypeAlias = tuple[Any, ...]
 
 PARTIAL: Final = 0x08
-"""The flag of a REPLY that others follow."""
+"""The flag of a REPLY that is followed by others."""
 END: Final = 0x10
-"""The flag of a REPLY that is only the end."""
+"""The flag of a REPLY that carries no message and only ends the replies."""
 
 
 class Core:
-    """State of one client; everything runs in the event loop it was opened in."""
+    """Shared state of one client. All its methods but drop() run in the event loop that the client was opened in."""
 
     loop: asyncio.AbstractEventLoop
     pending: Pending
@@ -68,7 +68,7 @@ class Core:
         check_type("identity", identity, (Identity, NoneType), "an Identity or None")
         self.identity = identity
         self.name = ""
-        """As the client calls itself."""
+        """The client's own name."""
         self.secret = identity.secret if identity is not None else draw_secret()
         """Shown to brokers only; it is in no message, log line or listing."""
         self.session_id = session_of(self.secret)
@@ -79,39 +79,40 @@ class Core:
         self.state: State = "connecting"
         self.connection: Connection | None = None
         self.open = False
-        """Publishes, requests and subscriptions may go out."""
-        self.away = False
-        """The broker has said that it will stop."""
+        """Whether publishes, requests and subscriptions may be sent."""
+        self.broker_stopping = False
+        """The broker has announced that it will stop."""
         self.closing = False
-        """The user closes this client, so the end of the connection is no loss."""
+        """The user closes this client, so the end of the connection is not a loss."""
         self.error: BusError | None = None
-        self.events = Announcer()
-        self.lines = LogLines(lambda: environment.perf_counter())  # noqa: PLW0108, simulations replace it
-        self.waiting = OfflineBuffer()
-        self.holding = FlowControl(self.session, lambda: self.connection is not None and self.connection.stopped)
+        self.events = EventDispatcher()
+        self.log_lines = LogLines(lambda: environment.perf_counter())  # noqa: PLW0108, simulations replace it
+        self.offline_buffer = OfflineBuffer()
+        self.flow_control = FlowControl(self.session, lambda: self.connection is not None and self.connection.stopped)
         self.subscriptions: WeakValueDictionary[int, InboxReader] = WeakValueDictionary()
-        """Subscriptions and channels. One that the program drops without closing it ends."""
+        """Subscriptions and channels by id. One that the program drops without closing it ends."""
         self.services: WeakValueDictionary[int, Service] = WeakValueDictionary()
         self.held: set[Registration] = set()
-        """Subscriptions, channels and services that stay alive by themselves: they have a handler, or a task waits for them."""
-        self.unstored: DurablePublisher | None = None
+        """Strong references to registrations in use: they have a handler, or a task waits for them."""
+        self.durable_publisher: DurablePublisher | None = None
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
-        """Requests with several replies; one that nobody holds any more is not waited for."""
-        self.greeting: asyncio.Future[tuple[int, bytes]] | None = None
-        self.when_lost: Callable[[Connection, BusError], None] | None = None
-        self.when_told: Callable[[bytes, bool], None] | None = None
+        """Requests with several replies, by number. One that the program drops is not waited for."""
+        self.welcome: asyncio.Future[tuple[int, bytes]] | None = None
+        """The version and the map of the WELCOME that a handshake waits for."""
+        self.on_lost: Callable[[Connection, BusError], None] | None = None
+        self.on_servers: Callable[[bytes, bool], None] | None = None
         self.errors = 0
         self.closers: set[asyncio.Task[Any] | None] = set()
-        """Tasks that wait for the end of this client; if they are handlers, it doesn't wait for them."""
+        """Tasks that wait for the end of this client. It does not wait for a handler that is among them."""
         self.grace = 0.0
-        """Seconds for which the broker keeps the posts of a client whose connection is lost."""
+        """Seconds for which the broker keeps the posts of a client that lost its connection."""
         self.broker = ""
-        """The guid of the server that it is connected to."""
+        """The guid of the server that this client is connected to."""
         self.forked = False
         self._on_error = on_error
         self._ids = 0
         self._pongs: dict[int, asyncio.Future[None]] = {}
-        self._patient: list[asyncio.Future[None]] = []
+        self._connection_waiters: list[asyncio.Future[None]] = []
         self._tokens = 0
         self._table: dict[int, Callable[[Row], None]] = {
             _core.EVENT_READY: self._ready,
@@ -135,77 +136,80 @@ class Core:
         _alive.add(self)
 
     def start(self) -> None:
-        """Take the running loop as the client's own."""
+        """Bind the client to the running event loop."""
         self.loop = asyncio.get_running_loop()
         self.pending = Pending(self.loop, self.session.cancel)
 
-    # Asked by the parts.
+    # Called by the other modules of the client.
 
     def pack(self, fields: Fields | None) -> bytes:
-        """The fields of a message on the wire: the client's own, and over them those given."""
+        """The encoded fields of a message: the client's own fields, overridden by the given ones."""
         if fields is None:
             return self._packed
         return encode_fields({**self._fields, **_checked(fields)})
 
     def usable(self) -> Connection:
-        """The connection, if messages may go out; else the error that says why not."""
+        """The connection, if messages may be sent. Raises unavailable_error() otherwise."""
         if not self.open or self.connection is None:
-            raise self.why_not()
+            raise self.unavailable_error()
         return self.connection
 
-    async def regained(self) -> Connection:
-        """The connection, as soon as messages may go out; the error that says why not if they never will."""
+    async def wait_usable(self) -> Connection:
+        """Wait until messages may be sent, and return the connection. Raises if the client will not connect again."""
         while not self.open or self.connection is None:
             if self.state not in {"connected", "lost"} or self.closing or self.forked:
-                raise self.why_not()
+                raise self.unavailable_error()
             future = self.loop.create_future()
-            self._patient.append(future)
+            self._connection_waiters.append(future)
             await future
         return self.connection
 
     def wake(self) -> None:
-        """Messages may go out again, or never will: let those look who wait for it."""
-        patient, self._patient = self._patient, []
-        for future in patient:
+        """Wake the callers of wait_usable(); each checks the state again."""
+        waiters, self._connection_waiters = self._connection_waiters, []
+        for future in waiters:
             if not future.done():
                 future.set_result(None)
 
-    def why_not(self) -> BusError:
+    def unavailable_error(self) -> BusError:
+        """The error that tells why no message can be sent now."""
         if self.forked:
-            return Forked(f"this bus belongs to the process that forked {os.getpid()}: connect again in the child")
+            return Forked(f"this bus belongs to the parent process: connect again in the child process {os.getpid()}")
         if self.state == "closed" or self.closing:
             error = Closed(f"this bus is closed: {self.error}" if self.error else "this bus is closed")
             error.__cause__ = self.error
             return error
         if self.state == "connecting":
             return Disconnected("this bus is not connected yet: enter it with `async with` or await it")
-        return Disconnected("the broker is going away" if self.away else "there is no connection at the moment")
+        return Disconnected(
+            "the broker is stopping" if self.broker_stopping else "there is no connection at the moment"
+        )
 
     @property
     def greeted(self) -> bool:
-        """Whether there is a connection over which the broker can be told something."""
+        """Whether there is a connection whose handshake is complete."""
         return self.connection is not None and self.connection.greeted
 
-    def parts(self) -> "list[Registration]":
-        """Every subscription and service."""
+    def registrations(self) -> "list[Registration]":
+        """Every subscription, channel and service."""
         return [*self.subscriptions.values(), *self.services.values()]
 
-    def drop(self, farewell: Callable[[], None]) -> None:
-        """A subscription, channel or service was garbage-collected, in any thread: the loop's thread withdraws it."""
-        with suppress(RuntimeError, AttributeError):  # the loop is closed: its connections are, too
-            self.loop.call_soon_threadsafe(farewell)
+    def drop(self, withdraw: Callable[[], None]) -> None:
+        """Withdraw a garbage-collected registration. Any thread may call this; `withdraw` runs in the loop's thread."""
+        with suppress(RuntimeError, AttributeError):  # a closed loop has no open connection
+            self.loop.call_soon_threadsafe(withdraw)
 
     def next_id(self) -> int:
-        """A number for a subscription or service."""
+        """A new id for a subscription, channel or service."""
         self._ids += 1
         return self._ids
 
     def answer(self, number: int, timeout: float | None = None, topic: str = "") -> "asyncio.Future[Any]":
-        """The future answer to a frame that was just encoded."""
+        """A future of the answer to a frame that was just encoded."""
         return self.pending.add(number, timeout, topic)
 
     async def result(self, number: int) -> int:
-        """The value of the RESULT to a frame that was just encoded."""
+        """Wait for the RESULT of a frame that was just encoded, and return its value."""
         try:
             value: int = await self.answer(number)
         finally:
@@ -213,11 +217,11 @@ class Core:
         return value
 
     async def ping(self, connection: Connection) -> float:
-        """Seconds until the PONG: everything sent before has been handled by then."""
+        """Send a PING and return the seconds until its PONG. The broker has then handled every earlier frame."""
         self._tokens += 1
         token = self._tokens
         future = self._pongs[token] = self.loop.create_future()
-        started = environment.perf_counter()  # the loop's clock may be as coarse as a turn
+        started = environment.perf_counter()  # the loop may update its clock only once per iteration
         self.session.ping(token)
         connection.flush()
         try:
@@ -226,45 +230,46 @@ class Core:
             self._pongs.pop(token, None)
         return environment.perf_counter() - started
 
-    def taken(self) -> None:
-        """Messages were taken out of an inbox: tell the broker if that made room."""
-        if self.holding:
-            self.holding.relieve()
+    def report_room(self) -> None:
+        """Tell the broker which full subscriptions have room again. Called when messages were taken out of an inbox."""
+        if self.flow_control:
+            self.flow_control.relieve()
 
     def report(self, error: BaseException, what: str, topic: str = "") -> None:
-        """Something went wrong where nobody waits for it, such as in a user's handler: log, count, event, hook."""
+        """Report an error that no caller can receive, such as one of a user's handler: log, counter, event and hook."""
         self.errors += 1
-        self.lines.failed(error, what, topic)
-        self.events.tell(Event(kind="error", error=error, topic=topic))
+        self.log_lines.failed(error, what, topic)
+        self.events.emit(Event(kind="error", error=error, topic=topic))
         if self._on_error is not None:
             try:
                 self._on_error(error)
             except Exception:
                 log.exception("on_error raised")
 
-    # Told by the connection.
+    # Called by the connection.
 
     def handle(self, events: list[Row]) -> None:
+        """Dispatch the session's events."""
         table = self._table
         for event in events:
             table[event[0]](event)
 
     def lost(self, connection: Connection, error: BusError) -> None:
-        """The connection is over."""
-        if connection is self.connection and self.when_lost is not None:
-            self.when_lost(connection, error)
+        """Report the end of a connection to the lifecycle, if it is the current one."""
+        if connection is self.connection and self.on_lost is not None:
+            self.on_lost(connection, error)
 
     def detach(self, error: BusError) -> int:
-        """No connection any more: what waits for an answer fails. Returns the bytes that were never written."""
+        """Remove the connection and fail every pending answer. Returns the number of bytes that were never written."""
         unsent = self.session.waiting + (self.connection.unwritten if self.connection is not None else 0)
         self.connection = None
         self.open = False
-        self.away = False
+        self.broker_stopping = False
         self.session.attach(None)
-        if self.unstored is not None:
-            self.unstored.left(self.broker)
-        if self.greeting is not None and not self.greeting.done():
-            self.greeting.set_exception(error)
+        if self.durable_publisher is not None:
+            self.durable_publisher.disconnected(self.broker)
+        if self.welcome is not None and not self.welcome.done():
+            self.welcome.set_exception(error)
         lost = Disconnected(error.reason, code=error.code)
         self.pending.fail(lost)
         for gathering in list(self.gathering.values()):
@@ -284,19 +289,19 @@ class Core:
         if subscription is None or subscription.policy not in {"block", "disconnect"}:
             return
         if subscription.full:
-            self.holding.begin(event[1], subscription)
-        else:  # what filled it has been taken back
-            self.holding.relieve()
+            self.flow_control.begin(event[1], subscription)
+        else:  # the messages that filled it were taken out again
+            self.flow_control.relieve()
 
     def _doubt(self, event: Row) -> None:
-        """After a reconnect not everything that was kept is there again.
+        """Wait before retained messages that are missing after a reconnect count as withdrawn.
 
-        When the broker has been restarted it may be on its way back, so it is given the time that those who posted it have.
+        After a restart of the broker their publishers may still reconnect, and they have the grace time for it.
         """
         self.loop.call_later(max(self.grace, 0.0), self._settle, self.connection, event[1])
 
     def _settle(self, connection: Connection | None, sub: int) -> None:
-        # Another connection raises the doubt again, or will; this one may have more to restore, which changes nothing of it.
+        # A newer connection repeats this check itself.
         if connection is None or connection is not self.connection:
             return
         if (subscription := self.subscriptions.get(sub)) is not None and self.session.settle(sub):
@@ -315,7 +320,7 @@ class Core:
         if future is None:
             if (gathering := self.gathering.get(number)) is not None:
                 gathering.replied(code, flags, message)
-            return  # else cancelled or timed out in the meantime
+            return  # without a gathering the request was cancelled or timed out
         if future.done():
             return
         if code == 0:
@@ -332,12 +337,12 @@ class Core:
                     future.set_result(value)
                 else:
                     future.set_exception(from_code(code, text))
-        elif self.unstored is not None and self.unstored.refused(number, code, text):
+        elif self.durable_publisher is not None and self.durable_publisher.refused(number, code, text):
             return
-        elif code not in {Code.OK, Code.UNKNOWN}:  # UNKNOWN answers the withdrawal of what was refused anyway
+        elif code not in {Code.OK, Code.UNKNOWN}:  # UNKNOWN answers the withdrawal of a refused registration
             error = from_code(code, text)
             log.warning("the broker refused a message: %s", error)
-            self.events.tell(Event(kind="rejected", error=error))
+            self.events.emit(Event(kind="rejected", error=error))
 
     def _call(self, event: Row) -> None:
         _, service, call, message = event
@@ -357,12 +362,12 @@ class Core:
         _, sub, count = event
         subscription = self.subscriptions.get(sub)
         pattern = subscription.label if subscription is not None else ""
-        self.lines.missed(pattern, count, "its queue was full")
-        self.events.tell(Event(kind="missed", topic=pattern, count=count))
+        self.log_lines.missed(pattern, count, "its queue was full")
+        self.events.emit(Event(kind="missed", topic=pattern, count=count))
 
     def _stored(self, event: Row) -> None:
-        if self.unstored is not None:
-            self.unstored.stored(*event[1:6])
+        if self.durable_publisher is not None:
+            self.durable_publisher.stored(*event[1:6])
 
     def _gap(self, event: Row) -> None:
         _, sub, (broker, stream), begin, end = event
@@ -373,7 +378,7 @@ class Core:
         _, number, code, text = event
         if (channel := self.subscriptions.get(number)) is not None:
             error = from_code(code, text)
-            self.events.tell(Event(kind="rejected", topic=channel.label, error=error))
+            self.events.emit(Event(kind="rejected", topic=channel.label, error=error))
             channel.ended(error)
 
     def _pong(self, event: Row) -> None:
@@ -382,8 +387,8 @@ class Core:
             future.set_result(None)
 
     def _welcome(self, event: Row) -> None:
-        if self.greeting is not None and not self.greeting.done():
-            self.greeting.set_result((event[1], event[2]))
+        if self.welcome is not None and not self.welcome.done():
+            self.welcome.set_result((event[1], event[2]))
 
     def _close(self, event: Row) -> None:
         _, code, text = event
@@ -393,15 +398,15 @@ class Core:
             self.connection.finish(error)
 
     def _away(self, event: Row) -> None:  # noqa: ARG002, one signature for the table
-        self.away = True
+        self.broker_stopping = True
         self.open = False
         if self.connection is not None:
             self.connection.update()
             self.connection.wake()
 
     def _servers(self, event: Row) -> None:
-        if self.when_told is not None:
-            self.when_told(event[1], event[2])
+        if self.on_servers is not None:
+            self.on_servers(event[1], event[2])
 
 
 def _checked(fields: Fields) -> Fields:
@@ -413,7 +418,7 @@ _alive: WeakSet[Core] = WeakSet()
 
 
 def _after_fork() -> None:
-    """The child must not speak on its parent's connections."""
+    """Close every client in a forked child, which must not use its parent's connections."""
     for core in list(_alive):
         if core.state != "closed":
             core.forked = True
@@ -424,13 +429,13 @@ def _after_fork() -> None:
 
 
 def abandon(loop: asyncio.AbstractEventLoop) -> None:
-    """The clients of a loop that never runs again: have the engine hold nothing of them, so that they can go."""
+    """End the clients of a loop that never runs again, so that they can be garbage-collected. Simulations call this."""
     for core in list(_alive):
         if getattr(core, "loop", None) is loop:
             core.connection = None
             core.session.attach(None)
-            for part in core.parts():
-                part.ended(None)
+            for registration in core.registrations():
+                registration.ended(None)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,7 @@
-"""What happens to a client beside its messages: connected, lost, resumed, missed, ... as an event stream.
+"""Events of a client beside its messages (connected, lost, resumed, missed, ...) and the streams that listeners read.
 
-Each listener has a bounded queue of its own. A listener that doesn't keep up loses the oldest events and is told how
-many by `dropped`.
+The other modules of the client emit events; Bus.events() returns a stream of them. Each listener has its own bounded
+queue. A slow listener loses the oldest events, and its counter `dropped` tells how many.
 """
 
 import asyncio
@@ -26,22 +26,29 @@ EventKind: TypeAlias = Literal[
     "overdue",
 ]
 
-_KEPT: Final = 1024
+_MAX_QUEUED: Final = 1024
+"""Most events in the queue of one listener."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened; what doesn't apply to its kind is left empty.
+    """One event. Attributes that do not apply to its kind are empty.
 
-    `late`: `count` messages of the channel `topic` were acknowledged, given back or extended too late: they were done already or
-    had been redelivered. `overdue`: `count` messages of the channel `topic` are worked on for longer than its `max_processing`, so
-    that their leases are not extended any more. `missed`: `count` messages were dropped for the subscription `topic`. `gap`: `count` stored messages that it asked for
-    are gone for good. `rejected`: the broker refused `topic` with
-    `error`. `servers`: the broker has told who is there now, see Bus.servers. `apart`: this client's server has a link
-    again that it had lost to another one, so that `count` subscriptions may have missed what was published there meanwhile. `doubtful`: `count` messages that are to be stored were sent
-    again at another server, and the one before could not be asked whether it has stored them; its mirror, if there is one, has not. `error`: a handler raised, or `count` buffered messages grew too old. `resumed`: after `downtime` seconds
-    and `attempts` attempts; `unsent` is how many bytes at most had been encoded and not been given to the system when the
-    connection was lost, and `count` how many subscriptions without `since` are back, which have missed what was published meanwhile.
+    - `apart`: the server regained a link to another node; `count` subscriptions may have missed messages from there.
+    - `doubtful`: `count` durable messages were sent again to another server. The previous server could not be asked
+      whether it has stored them; its mirror, if there is one, has not.
+    - `error`: a handler raised, or `count` buffered messages grew too old.
+    - `gap`: the stream no longer has `count` messages that the subscription, channel or read `topic` asked for.
+    - `late`: `count` messages of the channel `topic` were acknowledged, given back or extended too late; they were
+      already acknowledged or redelivered.
+    - `lost`: the connection was lost; at most `unsent` encoded bytes had not been passed to the operating system.
+    - `missed`: `count` messages were dropped for the subscription `topic`.
+    - `overdue`: `count` messages of the channel `topic` are in work for longer than its `max_processing`, so their
+      leases are no longer extended.
+    - `rejected`: the broker refused `topic` with `error`.
+    - `resumed`: connected again after `downtime` seconds and `attempts` attempts, with `unsent` as for `lost`; `count`
+      subscriptions without `since` missed the messages of that time.
+    - `servers`: the broker sent a new list of servers, see Bus.servers.
     """
 
     kind: EventKind
@@ -55,7 +62,7 @@ class Event:
 
 
 class EventStream:
-    """Async iterator over the events from the moment it was made until the bus is closed."""
+    """Async iterator over the events from its creation until the bus is closed."""
 
     def __init__(self) -> None:
         self._queue: deque[Event] = deque()
@@ -64,7 +71,7 @@ class EventStream:
         self.dropped = 0
 
     def put(self, event: Event) -> None:
-        if len(self._queue) >= _KEPT:
+        if len(self._queue) >= _MAX_QUEUED:
             self._queue.popleft()
             self.dropped += 1
         self._queue.append(event)
@@ -87,12 +94,12 @@ class EventStream:
                 raise StopAsyncIteration
             if self._waiter is None or self._waiter.done():
                 self._waiter = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._waiter)  # one listener's cancellation is not the others'
+            await asyncio.shield(self._waiter)  # a cancelled task must not cancel the others that wait here
         return self._queue.popleft()
 
 
-class Announcer:
-    """Hands every event to all listeners that are still held by somebody."""
+class EventDispatcher:
+    """Delivers every event to all listeners that the program still refers to."""
 
     def __init__(self) -> None:
         self._listeners: WeakSet[EventStream] = WeakSet()
@@ -105,7 +112,7 @@ class Announcer:
         self._listeners.add(stream)
         return stream
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         for listener in list(self._listeners):
             listener.put(event)
 

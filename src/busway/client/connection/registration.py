@@ -150,7 +150,7 @@ class Registration(ABC):
         if not self._started:
             raise LocalProtocolError(f"this {self.noun} has not been entered: use `async with` or await it")
         if core.forked:
-            raise core.why_not()
+            raise core.unavailable_error()
         if self._over:
             if self._error is not None:
                 raise copy(self._error)

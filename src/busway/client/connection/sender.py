@@ -51,10 +51,10 @@ class Sender:
                     raise Forbidden(
                         f"topic {topic!r} belongs to the broker: only requests may name it", code=Code.RESERVED
                     )
-                core.waiting.add(checked, data, fields, policy, core.loop.time(), scope)
+                core.offline_buffer.add(checked, data, fields, policy, core.loop.time(), scope)
                 return
             else:
-                raise core.why_not()
+                raise core.unavailable_error()
 
     async def publish_many(self, topic: str, payloads: Iterable[object], fields: bytes, scope: int = 0) -> int:
         """Publish all on one topic; how many."""
@@ -105,14 +105,14 @@ class Sender:
             connection = core.usable()
         pending = core.pending
         if alone := not pending:
-            connection.hold_back()
+            connection.defer_flush()
         try:
             number = core.session.send(kind, topic, data, flags=flags, aux=aux, each=each, fields=fields)
         except BaseException:
             connection.flush()
             raise
         future = pending.add(number, timeout, topic)
-        connection.made(alone=alone)
+        connection.frame_encoded(alone=alone)
         try:
             return await future
         except asyncio.CancelledError:

@@ -230,7 +230,7 @@ class DurablePublisher:
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
         self._ones[number] = placing = PendingPublish(core.loop.create_future(), topic, payload, fields, times, now)
         self._bytes += len(payload) + _EACH
-        connection.made(alone=len(self._ones) == 1)
+        connection.frame_encoded(alone=len(self._ones) == 1)
         return placing
 
     async def many(
@@ -311,10 +311,10 @@ class DurablePublisher:
                     future = core.loop.create_future()
                     self._room.append(future)
                     await future
-                connection = await core.regained()
+                connection = await core.wait_usable()
                 while connection.paused or connection.stopped:
                     await connection.room(publish=True)
-                    connection = await core.regained()
+                    connection = await core.wait_usable()
                 return connection
         finally:
             self._queued -= 1
@@ -362,7 +362,7 @@ class DurablePublisher:
         if not isinstance(sent, ReportedPublish):
             self._tell(sent.answer, topic, error)
         elif sent.refuse(number, error):
-            self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
+            self._core.events.emit(Event(kind="rejected", topic=topic, error=error))
         else:
             return
         self._settle(sent, 1)
@@ -371,9 +371,9 @@ class DurablePublisher:
         if not answer.done():
             answer.set_exception(error)
             answer.exception()  # the event tells it if nobody waits
-        self._core.events.tell(Event(kind="rejected", topic=topic, error=error))
+        self._core.events.emit(Event(kind="rejected", topic=topic, error=error))
 
-    def left(self, broker: str) -> None:
+    def disconnected(self, broker: str) -> None:
         """The connection to this broker is over."""
         numbers = self._numbers()
         self._tried = {guid: last for guid, last in self._tried.items() if numbers and last >= numbers[0]}
@@ -416,7 +416,7 @@ class DurablePublisher:
         if doubtful:
             those = "1 message is" if doubtful == 1 else f"{doubtful} messages are"
             log.warning("%s sent again, which another broker may have stored", those)
-            self._core.events.tell(Event(kind="doubtful", count=doubtful))
+            self._core.events.emit(Event(kind="doubtful", count=doubtful))
 
     def _numbers(self) -> list[int]:
         """Of those that were not answered."""

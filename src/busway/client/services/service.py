@@ -171,16 +171,16 @@ class Service(Registration):
         core = self._core
         if connection.over or connection is not core.connection:
             if core.state == "closed" or core.forked:
-                raise core.why_not()
+                raise core.unavailable_error()
             raise Disconnected("the connection this request came by is gone")
         if alone := self._running <= 1 and not self._queue:
-            connection.hold_back()
+            connection.defer_flush()
         try:
             core.session.reply(call, payload, code=code, flags=flags, fields=fields)
         except BaseException:
             connection.flush()
             raise
-        connection.made(alone=alone)
+        connection.frame_encoded(alone=alone)
 
     async def room(self, connection: Connection) -> None:
         """After a part of a reply: wait if much waits to be written."""

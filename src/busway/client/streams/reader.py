@@ -125,8 +125,8 @@ class ReadAhead:
     def _gap(self, count: int) -> None:
         name, pattern = self._wanted.info.name, self._wanted.pattern
         self.lost += count
-        self._core.lines.missed(name, count, GONE)
-        self._core.events.tell(Event(kind="gap", topic=pattern, count=count))
+        self._core.log_lines.missed(name, count, GONE)
+        self._core.events.emit(Event(kind="gap", topic=pattern, count=count))
 
 
 async def offset_of(

@@ -132,7 +132,7 @@ class InboxReader(Registration):
             return False
         self._taken(batch)
         self._ready = self._laid_out(batch)
-        self._core.taken()
+        self._core.report_room()
         return True
 
     def _laid_out(self, batch: list[Message]) -> Iterator[Message]:
@@ -146,7 +146,7 @@ class InboxReader(Registration):
         batch = list(islice(self._ready, most))
         if self._started and len(batch) < most and (more := self._take(most - len(batch))):
             batch = batch + more if batch else more
-            self._core.taken()
+            self._core.report_room()
         return batch
 
     async def _more(self, timeout: Duration | None) -> None:

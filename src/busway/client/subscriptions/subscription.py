@@ -112,7 +112,7 @@ class Subscription(InboxReader):
             notify=self.notify,
             since=self._again(),
         )
-        self._core.holding.renew(self._id)
+        self._core.flow_control.renew(self._id)
         return number
 
     def _again(self) -> bytes:
@@ -154,8 +154,8 @@ class Subscription(InboxReader):
         self._begun[key] = max(self._begun.get(key, 0), place.offset + count)
         if count:
             self.lost += count
-            self._core.lines.missed(self.pattern, count, GONE)
-            self._core.events.tell(Event(kind="gap", topic=self.pattern, count=count))
+            self._core.log_lines.missed(self.pattern, count, GONE)
+            self._core.events.emit(Event(kind="gap", topic=self.pattern, count=count))
 
     @property
     def position(self) -> Positions:
@@ -203,7 +203,7 @@ class Subscription(InboxReader):
         while batch := self._inbox.take(most):
             if accepted := list(filter(self._accepts, batch)):
                 return accepted
-            self._core.taken()
+            self._core.report_room()
         return []
 
     def _accepts(self, message: Message) -> bool:
@@ -229,7 +229,7 @@ class Subscription(InboxReader):
 
 def _forget(core: Core, number: int) -> None:
     core.session.forget(number)
-    core.holding.forget(number)
+    core.flow_control.forget(number)
 
 
 def _unsubscribe(core: Core, number: int) -> None:
