@@ -1,6 +1,6 @@
-"""Tells mirrors what the channels of this node note, and has acknowledgements wait for them where a stream asks for that.
+"""Sends the journal entries of this node's channels to its mirrors, and delays acknowledgements until they are written.
 
-A driver over hearing.py, and a part of `mirroring`.
+Acknowledgements wait in streams with safety=mirrored. The primary driver owns it; `progress_state` has the rules.
 """
 
 import asyncio
@@ -22,126 +22,134 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 _ENTRIES: Final = 256 * KiB
-"""Bytes of entries, about, that are sent at once."""
+"""Approximate bytes of entries in one message."""
 
 
 class Unsure(StoreFailed):
-    """It is noted here, and whether the mirror has it can't be told any more."""
+    """An acknowledgement is recorded at this node, but it is unknown whether the mirror has it."""
 
 
 @dataclass(slots=True)
-class _Told:
-    """A stream on its way to one mirror."""
+class _Transfer:
+    """The channel progress of one stream, as sent to one mirror."""
 
     guid: str
     name: str
     number: int
-    shown: int = 0
-    """The serial of all that there was; 0: it is not told yet, and neither is anything else."""
+    snapshot: int = 0
+    """The serial of the first full snapshot; 0: not sent yet. Entries are sent after the snapshot only."""
 
 
 class ChannelProgress:
-    """What the mirrors of one broker hear of its channels."""
+    """Replication of the channel progress of one broker."""
 
     def __init__(self, hub: "Hub", send: Callable[[int, Word], None], patience: float) -> None:
         self._hub = hub
         self._send = send
         self._patience = patience
         self._serials = count(1)
-        self._told: dict[tuple[int, str], _Told] = {}
-        """By link and stream."""
-        self._hearings: dict[str, ProgressState] = {}
+        self._transfers: dict[tuple[int, str], _Transfer] = {}
+        """Transfers, by link and stream."""
+        self._states: dict[str, ProgressState] = {}
 
     @property
     def alone(self) -> int:
-        return sum(one.alone for one in self._hearings.values())
+        """How often acknowledgements stopped waiting for a mirror."""
+        return sum(state.alone for state in self._states.values())
 
     def begin(self, conn: int, guid: str, stream: Stream, number: int) -> None:
-        """Tell a mirror of a stream, which it knows by this number."""
+        """Start to send the channel progress of a stream. `number` identifies the stream at the mirror."""
         if isinstance(journal := self._hub.channels.notes(stream), Journal):
-            told = self._told[conn, stream.name] = _Told(guid, stream.name, number)
+            transfer = self._transfers[conn, stream.name] = _Transfer(guid, stream.name, number)
             if stream.config.safety == "mirrored":
-                self._hearings.setdefault(stream.name, ProgressState(self._patience))
-            journal.watcher = partial(self._noted, stream.name, journal)
-            journal.look(partial(self._show, conn, told, journal))
+                self._states.setdefault(stream.name, ProgressState(self._patience))
+            journal.watcher = partial(self._recorded, stream.name, journal)
+            journal.look(partial(self._send_snapshot, conn, transfer, journal))
 
     def changed(self, stream: Stream) -> None:
-        """A stream has other settings."""
-        if stream.config.safety != "mirrored" and (hearing := self._hearings.pop(stream.name, None)) is not None:
-            hearing.release()
+        """The settings of a stream were changed."""
+        if stream.config.safety != "mirrored" and (state := self._states.pop(stream.name, None)) is not None:
+            state.release()
 
     def ended(self, name: str) -> None:
         """A stream was removed."""
-        for key in [key for key in self._told if key[1] == name]:
-            del self._told[key]
-        if (hearing := self._hearings.pop(name, None)) is not None:
-            hearing.release()
+        for key in [key for key in self._transfers if key[1] == name]:
+            del self._transfers[key]
+        if (state := self._states.pop(name, None)) is not None:
+            state.release()
 
     def closed(self, conn: int, guid: str, *, ends: bool) -> None:
-        """A mirror is gone; `ends`: it has said so."""
-        for key in [key for key in self._told if key[0] == conn]:
-            del self._told[key]
-        for hearing in self._hearings.values():
-            hearing.lost(guid, self._hub.loop.time(), ends=ends)
+        """The link to a mirror has ended. `ends`: the mirror announced that it stops."""
+        for key in [key for key in self._transfers if key[0] == conn]:
+            del self._transfers[key]
+        for state in self._states.values():
+            state.lost(guid, self._hub.loop.time(), ends=ends)
         self._hub.clock.arm()
 
     def heard(self, conn: int, word: Heard, name: str) -> None:
-        """A mirror has written something."""
-        told, hearing = self._told.get((conn, name)), self._hearings.get(name)
-        if told is not None and hearing is not None and told.number == word.number:
-            hearing.heard(told.guid, word.serial, all_=word.serial == told.shown)
+        """A mirror has written entries."""
+        transfer, state = self._transfers.get((conn, name)), self._states.get(name)
+        if transfer is not None and state is not None and transfer.number == word.number:
+            state.heard(transfer.guid, word.serial, all_=word.serial == transfer.snapshot)
 
     def refuse(self) -> None:
-        """This node hands out no more: what waits can't be answered."""
-        for hearing in self._hearings.values():
-            hearing.refuse(Unsure("the mirror of this broker may hand it out now; it may be handed out again"))
+        """This node stops delivering, so refuse all acknowledgements that wait."""
+        for state in self._states.values():
+            state.refuse(Unsure("the mirror of this broker may have taken over; the message may be redelivered"))
 
     def expire(self, now: float) -> None:
-        for hearing in self._hearings.values():
-            hearing.expire(now)
+        for state in self._states.values():
+            state.expire(now)
 
     def deadline(self) -> float | None:
-        due = (hearing.deadline() for hearing in self._hearings.values())
-        return min((one for one in due if one is not None), default=None)
+        due = (state.deadline() for state in self._states.values())
+        return min((at for at in due if at is not None), default=None)
 
-    # What is sent.
+    # Sending.
 
-    def _noted(self, name: str, journal: Journal, entries: list[Entry]) -> "asyncio.Future[None] | None":
+    def _recorded(self, name: str, journal: Journal, entries: list[Entry]) -> "asyncio.Future[None] | None":
         serial = next(self._serials)
-        for (conn, stream), told in self._told.items():
-            if stream == name and told.shown:
-                self._tell(conn, told, entries, serial, _place(journal), all_=False)
-        hearing = self._hearings.get(name)
-        if hearing is None:
+        for (conn, stream), transfer in self._transfers.items():
+            if stream == name and transfer.snapshot:
+                self._send_entries(conn, transfer, entries, serial, _position(journal), snapshot=False)
+        state = self._states.get(name)
+        if state is None:
             return None
-        future = hearing.note(serial, self._hub.loop.time(), self._hub.loop.create_future)
+        future = state.note(serial, self._hub.loop.time(), self._hub.loop.create_future)
         if future is not None:
             self._hub.clock.arm()
             self._hub.loop.call_soon(self._hub.flush)
         return future
 
-    def _show(self, conn: int, told: _Told, journal: Journal, entries: list[Entry]) -> None:
-        """All there is, when it is known; what follows goes behind it."""
-        if self._told.get((conn, told.name)) is told:
-            told.shown = next(self._serials)
-            self._tell(conn, told, entries, told.shown, _place(journal), all_=True)
+    def _send_snapshot(self, conn: int, transfer: _Transfer, journal: Journal, entries: list[Entry]) -> None:
+        """Send the full snapshot. Later entries follow it."""
+        if self._transfers.get((conn, transfer.name)) is transfer:
+            transfer.snapshot = next(self._serials)
+            self._send_entries(conn, transfer, entries, transfer.snapshot, _position(journal), snapshot=True)
             self._hub.loop.call_soon(self._hub.flush)
 
-    def _tell(
-        self, conn: int, told: _Told, entries: Sequence[Entry], serial: int, stamp: Stamp | None, *, all_: bool
+    def _send_entries(
+        self,
+        conn: int,
+        transfer: _Transfer,
+        entries: Sequence[Entry],
+        serial: int,
+        stamp: Stamp | None,
+        *,
+        snapshot: bool,
     ) -> None:
         parts = list(split(entries))
         for part in parts[:-1]:
-            self._send(conn, Noted(told.number, all_ and part is parts[0], part, more=True))
-        self._send(conn, Noted(told.number, all_ and len(parts) == 1, parts[-1], serial, stamp=stamp))
+            self._send(conn, Noted(transfer.number, snapshot and part is parts[0], part, more=True))
+        self._send(conn, Noted(transfer.number, snapshot and len(parts) == 1, parts[-1], serial, stamp=stamp))
 
 
-def _place(journal: Journal) -> Stamp | None:
+def _position(journal: Journal) -> Stamp | None:
     return None if journal.lineage is None else journal.lineage.place
 
 
 def split(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Few enough entries at a time for a frame; at least one part, which may be empty."""
+    """Split entries into parts that fit into a frame. There is at least one part, which may be empty."""
     part: list[Entry] = []
     size = 0
     for entry in entries:

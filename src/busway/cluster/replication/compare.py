@@ -1,6 +1,6 @@
-"""Whether a copy and its stream agree: what each of them has, and by what a record is known again.
+"""Comparison of a stream with its replica: the records that each log has, and whether they agree.
 
-Functions over logs, which they only look into.
+The functions only read the logs. The primary, the replica and the scrub use them.
 """
 
 from hashlib import blake2b
@@ -10,11 +10,11 @@ from busway.cluster.replication.messages import MOST_HOLES, Have
 
 _FLAGS: Final = 79
 _FIELDS: Final = 1
-"""The flag of a record that stays; the others are set each time it is written, and are not those of one that was read before."""
+"""The only flag that a record keeps. The log sets the other flags again at each write, so the hash ignores them."""
 
 
 class Records(Protocol):
-    """What the rules need of a `_core.Log`."""
+    """The part of a `_core.Log` that replication uses."""
 
     @property
     def first(self) -> int: ...
@@ -31,7 +31,7 @@ class Records(Protocol):
 
 
 def mark(block: bytes) -> bytes:
-    """By what the first record of a block is known again."""
+    """The hash of the first record of a block."""
     size = int.from_bytes(block[:4], "little") + 4
     record = bytearray(block[8:size])
     record[_FLAGS - 8] &= _FIELDS
@@ -39,19 +39,19 @@ def mark(block: bytes) -> bytes:
 
 
 def mark_at(log: Records, offset: int) -> bytes:
-    """The mark of the record with this offset; nothing if it is not there."""
+    """The hash of the record at this offset; empty if the log does not have it."""
     first, _, block = log.read_written(offset, 1) if offset >= 0 else (0, 0, b"")
     return mark(block) if block and first == offset else b""
 
 
 def has_any(log: Records, begin: int, end: int) -> bool:
-    """Whether there is a record from `begin` to before `end`."""
+    """Whether the log has a record from `begin` to before `end`."""
     first, _, block = log.read_written(begin, 1)
     return bool(block) and first < end
 
 
 def have(log: Records) -> Have:
-    """What there is of a copy or a stream. Too many holes are told as if nothing was there, so that a copy is made anew."""
+    """The records that a log has. With too many holes it is reported as empty, so that the replica is copied again."""
     first, written = min(log.first, log.written), log.written
     holes = {(begin, end) for _, _, begin, end, _ in log.damage if end is not None and end > begin and end > first}
     if len(holes) > MOST_HOLES:
@@ -60,12 +60,12 @@ def have(log: Records) -> Have:
 
 
 def ends_in_hole(copy: Have, mine: Have) -> bool:
-    """Whether the last record of a copy is one that the stream has lost, so that they can't be compared there."""
+    """Whether the stream has lost the record at the replica's end, so that the two can't be compared there."""
     return any(begin < copy.next <= end for begin, end in mine.holes)
 
 
 def judge(here: Records, mine: Have, copy: Have) -> Literal["on", "anew", "check"]:
-    """Whether a copy may go on where it is. What the stream has no more need not agree."""
+    """How a replica continues: the field `how` of Offer. Records that the stream has dropped need not agree."""
     if copy.next > here.written:
         return "check"
     known = copy.next > max(here.first, copy.first) and not ends_in_hole(copy, mine)
@@ -78,7 +78,7 @@ def judge(here: Records, mine: Have, copy: Have) -> Literal["on", "anew", "check
 
 
 def agrees(copy: Records, origin: Have) -> bool:
-    """Whether a copy that has more than its stream agrees with it up to the end of that."""
+    """Whether a replica that is longer than its stream agrees with it up to the stream's end."""
     if origin.next <= max(origin.first, copy.first):
-        return True  # nothing of it is on both sides
+        return True  # the two have no record in common
     return mark_at(copy, origin.next - 1) == origin.mark

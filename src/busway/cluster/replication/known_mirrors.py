@@ -1,4 +1,7 @@
-"""The mirrors that a node had, and the nodes that it knew: noted in its data folder, so that it waits for them when it starts again."""
+"""The mirrors and nodes that a node knew, stored in the file `mirrors.json` of its data folder.
+
+The primary driver reads them after a restart to wait for its mirrors; failover reads them to compute the quorum.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -16,19 +19,19 @@ FILE: Final = "mirrors.json"
 
 class _Known(msgspec.Struct, forbid_unknown_fields=True):
     mirrors: list[str]
-    """Those that a start waits for."""
+    """Mirrors that this node waits for when it starts."""
     heirs: list[str] = []
-    """Those that may hand out of this node's channels while it is gone."""
+    """Mirrors that may deliver from this node's channels while it is down."""
     nodes: list[str] = []
-    """All of the cluster."""
+    """All nodes of the cluster."""
     left: bool = False
-    """This one has told the others that it stops: they do not count it."""
+    """This node has announced that it stops, so the others do not count it."""
     taken: dict[str, int] = {}
-    """The last turn of each mirror of which this one has noted what it did."""
+    """By mirror: its last take-over whose progress this node has recorded."""
 
 
 class KnownMirrors:
-    """Guids. Without a folder nothing outlives the broker."""
+    """The guids of mirrors and nodes. Without a folder they are lost when the broker ends."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / FILE
@@ -39,7 +42,7 @@ class KnownMirrors:
             except FileNotFoundError:
                 pass
             except (OSError, msgspec.MsgspecError) as error:
-                log.warning("%s can't be read: %s; no mirror is waited for", self._file, error)
+                log.warning("can't read %s: %s; this node starts without waiting for a mirror", self._file, error)
 
     @property
     def guids(self) -> list[str]:
@@ -58,34 +61,34 @@ class KnownMirrors:
         return self._known.left
 
     def taken(self, guid: str) -> int:
-        """The last turn of a mirror of which all is noted here; 0: none."""
+        """The last take-over by this mirror whose progress is completely recorded here; 0: none."""
         return self._known.taken.get(guid, 0)
 
     def take(self, guid: str, turn: int) -> None:
-        """All that this mirror did in its turn is noted here."""
+        """Record that the progress of this take-over is completely written."""
         if turn:
             self._write(taken=self._known.taken | {guid: turn})
 
     def leave(self, *, yes: bool) -> None:
-        """This node stops, or is there again."""
+        """Record that this node stops, or that it is back."""
         self._write(left=yes)
 
     def add(self, guid: str) -> None:
-        """One more mirror."""
+        """Add a mirror."""
         mirrors, heirs = self._known.mirrors, self._known.heirs
         self._write(mirrors=_with(mirrors, guid), heirs=_with(heirs, guid))
 
     def keep(self, guids: Iterable[str]) -> None:
-        """These mirrors are waited for, and no others."""
+        """Wait for these mirrors only at the next start."""
         self._write(mirrors=list(guids))
 
     def knows(self, nodes: Iterable[str]) -> None:
-        """These are the nodes of the cluster. Noted only by one that has mirrors: nobody else asks."""
+        """Record the nodes of the cluster. A node without mirrors does not need them."""
         if self._known.heirs:
             self._write(nodes=sorted(nodes))
 
     def drop(self, guid: str) -> None:
-        """That one never comes again."""
+        """Remove a mirror for good."""
         self._write(
             mirrors=[one for one in self._known.mirrors if one != guid],
             heirs=[one for one in self._known.heirs if one != guid],
@@ -100,7 +103,8 @@ class KnownMirrors:
             try:
                 replace(self._file, sealed(known))
             except OSError as error:
-                log.warning("%s can't be written: %s; no mirror is waited for later", self._file, error.strerror)
+                text = "can't write %s: %s; after a restart this node will not wait for its mirror"
+                log.warning(text, self._file, error.strerror)
 
 
 def _with(guids: list[str], guid: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""What a node and its mirror say to each other. Values only: what comes from another node is checked here.
+"""Messages between a primary and its mirror, and the checks of a received one; both replication drivers use them.
 
-The mirror asks, and tells what it has of each stream. The node offers each stream with a number, which stands for it until it is offered
-again: what bears an older number is of no interest any more.
+The primary is the node whose streams are mirrored. The mirror asks for streams and reports the records that it has.
+The primary offers each stream under a number, which identifies the stream until the next offer. Both sides ignore
+messages with an older number.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -14,9 +15,9 @@ from busway.streams import SETTINGS, StreamConfig, check_name
 
 MOST_STREAMS: Final = 100_000
 PORTION: Final = 256 << 10
-"""Bytes that are sent at once."""
+"""Bytes of records in one message."""
 MOST_HOLES: Final = 1000
-"""A copy with more is made anew."""
+"""Holes in a replica above which it is copied from the start again."""
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -26,7 +27,10 @@ _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True):
-    """What one side has of a stream: from the first offset to before the next, without the holes; and what its last record is."""
+    """The records that one side has of a stream: offsets from `first` to before `next`, except the holes.
+
+    `mark` is the hash of the last record.
+    """
 
     first: Offset
     next: Offset
@@ -35,19 +39,19 @@ class Have(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The mirror wants copies: of all streams, or once more of these. None: it has nothing of it."""
+    """The mirror asks for all streams, or again for those in `have`. None: the mirror has no replica of the stream."""
 
     have: Annotated[dict[_Name, Have | None], msgspec.Meta(max_length=MOST_STREAMS)]
     all: bool
     noted: Annotated[dict[_Name, Stamp], msgspec.Meta(max_length=MOST_STREAMS)] = {}
-    """How far it has heard what their channels noted."""
+    """The last position in each channel journal that the mirror has, by stream."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A stream that is copied from now on.
+    """The primary starts to send a stream.
 
-    `how`: "on": the copy goes on where it is; "anew": it is none of this stream; "check": it has more than the stream, and the mirror has
-    to see whether they agree up to the stream's end.
+    `how`: "on": the replica continues at its end. "anew": the replica does not match and is copied from the start.
+    "check": the replica is longer than the stream, and the mirror checks whether both agree up to the stream's end.
     """
 
     number: Number
@@ -57,119 +61,123 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Records up to before `end`, as they are; nothing before `first` is needed any more."""
+    """A block of records that ends before `end`. The mirror drops its records before `first`."""
 
     number: Number
     first: Offset
     end: Offset
     ahead: Offset
-    """How far the stream goes."""
+    """The end of the stream at the primary."""
     block: bytes
 
 
 class Noted(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """What the channels of a stream noted; `all`: all that counts, and there are no other channels."""
+    """Journal entries of the channels of a stream. `all`: a full snapshot, and there are no other channels."""
 
     number: Number
     all: bool
     entries: tuple[Entry, ...]
     serial: Number = 0
-    """The mirror says when it has written this."""
+    """The mirror confirms this number with Heard when it has written the entries."""
     more: bool = False
-    """This is not all of it."""
+    """Another message with the rest follows."""
     stamp: Stamp | None = None
-    """How far the node's journal goes with this, if that was all of it."""
+    """The position in the primary's journal after these entries; None if more follow."""
 
 
 class Got(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The mirror has written everything before this offset."""
+    """The mirror has written all records before the offset `next`."""
 
     number: Number
     next: Offset
 
 
 class Trouble(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The mirror can't copy a stream, and asks again later."""
+    """The mirror can't copy a stream now. It asks for the stream again later."""
 
     number: Number
     text: _Text
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """There is no such stream any more. `removed`: since somebody wanted that; otherwise nobody knows why."""
+    """The primary does not have this stream. `removed`: it was removed on request; otherwise the reason is unknown."""
 
     name: _Name
     removed: bool
 
 
 class Checked(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """The mirror has seen whether its copy, which is longer, agrees with the stream: if not, it begins anew with the first offset."""
+    """The result of a check: whether the longer replica agrees with the stream.
+
+    If not, the mirror starts again at the first offset.
+    """
 
     number: Number
     agrees: bool
 
 
 class Want(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """The node has lost its end: it wants back what its mirror has from this offset on."""
+    """The primary has lost records and asks for those that its mirror has, beginning with `offset`."""
 
     number: Number
     offset: Offset
 
 
 class Tail(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Some of that; without records: that was all."""
+    """Records that the primary asked for with Want. An empty block: the mirror has no more."""
 
     number: Number
     block: bytes
 
 
 class Changed(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """A stream has other settings."""
+    """The settings of a stream were changed."""
 
     number: Number
     config: StreamConfig
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """The mirror has written what the channels of a stream noted, up to this one."""
+    """The mirror has written the journal entries of a stream up to the message with this serial."""
 
     number: Number
     serial: Number
 
 
 class Back(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """What the channels of a stream are after the mirror has handed out for its node: all of it."""
+    """The full state of the channels of a stream, sent by the mirror after a take-over."""
 
     name: _Name
     entries: tuple[Entry, ...]
     made: tuple[_Name, ...] = ()
-    """Those that are new."""
+    """Channels that were created during the take-over."""
     gone: tuple[_Name, ...] = ()
+    """Channels that were removed during the take-over."""
     more: bool = False
-    """This is not all of it."""
+    """Another message with the rest follows."""
     last: bool = False
-    """And that was all of all streams."""
+    """This message completes the last stream."""
     turn: Number = 0
-    """When the mirror began, by its clock, in microseconds: it may be told twice, and is taken in once. 0: an earlier version."""
+    """When the take-over began by the mirror's clock, in microseconds. The primary applies a turn once. 0: unknown."""
 
 
 class Took(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """The node has written what came back of all its channels."""
+    """The primary has written the state of all channels that the mirror handed back."""
 
 
 class Recall(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The node has lost what the channels of a stream noted, or the last of it: it wants back what its mirror knows."""
+    """The primary has lost entries of a channel journal and asks for those that the mirror has."""
 
     number: Number
 
 
 class Recalled(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """That is it."""
+    """Journal entries that the primary asked for with Recall."""
 
     number: Number
     entries: tuple[Entry, ...]
     more: bool = False
-    """This is not all of it."""
+    """Another message with the rest follows."""
 
 
 Word: TypeAlias = (
@@ -200,14 +208,14 @@ def pack(word: Word) -> bytes:
 
 
 def read(packed: bytes) -> Word:
-    """What a node says. Raises Stranger."""
+    """Decode and check a message of another node. Raises Stranger."""
     try:
         word = _decoder.decode(packed)
-        if isinstance(word, Offer | Changed):  # its name becomes that of a folder
+        if isinstance(word, Offer | Changed):  # its name becomes a folder name
             config = word.config
             StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
         elif isinstance(word, Gone | Back):
             check_name("stream", word.name)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-        raise Stranger(f"nothing that a mirror or its node says: {error}") from error
+        raise Stranger(f"invalid replication message: {error}") from error
     return word

@@ -1,6 +1,7 @@
-"""What a node sends to a mirror next, and what it gets back of what it has lost.
+"""The rules of the primary: which message it sends to a mirror next, and which lost records it restores from there.
 
-A machine, without sockets and clocks; `mirror` is the other side. It looks into logs, and at most copies records into them.
+`primary_driver` calls it; `replica` is the other side. Without sockets and clocks. It reads logs and may copy records
+into them.
 """
 
 from collections import deque
@@ -27,47 +28,47 @@ from busway.errors import DataFailed
 from busway.streams import StreamConfig
 
 
-class Holed(Protocol):
-    """What is needed of a `_core.Log`."""
+class RepairableLog(Protocol):
+    """The part of a `_core.Log` that a repair uses."""
 
     def mend(self, block: bytes) -> int: ...
 
 
 class Repair:
-    """The holes of one stream that its mirror may have something of.
+    """The holes of one stream that its mirror may be able to fill.
 
-    If nothing else shows that the copy is one of this stream, the record before a hole has to be the same on both sides. Before the first
-    record of a stream there is none.
+    Unless the replica is known to match the stream, the record before a hole must be the same on both sides. Nothing
+    can be compared for a hole at offset 0.
     """
 
-    def __init__(self, log: Holed, holes: Iterable[tuple[int, int]], *, trusted: bool) -> None:
+    def __init__(self, log: RepairableLog, holes: Iterable[tuple[int, int]], *, trusted: bool) -> None:
         self._log = log
         self._holes = sorted(holes, reverse=True)
         self._trusted = trusted
         self.count = 0
-        """Records that are back."""
+        """Restored records."""
         self.left = 0
-        """Records that the mirror did not have, or that are none of this log."""
+        """Records that the mirror did not have, or that do not fit into this log."""
 
     def __bool__(self) -> bool:
         return bool(self._holes)
 
     @property
     def witness(self) -> int | None:
-        """The offset of a record that has to be the same on both sides before anything is taken."""
+        """The offset of the record to compare before records are restored; None: not needed."""
         return None if self._trusted or not self._holes or self._holes[-1][0] == 0 else self._holes[-1][0] - 1
 
     @property
     def wanted(self) -> int:
-        """The offset from which on records are wanted."""
+        """The offset of the first record to ask for."""
         return self._holes[-1][0] if self.witness is None else self._holes[-1][0] - 1
 
     def trust(self) -> None:
-        """The witness is the same."""
+        """The compared record is the same on both sides."""
         self._trusted = True
 
     def heard(self, block: bytes) -> None:
-        """What the mirror has from there on. What it lacks, or does not fit, stays a hole. Raises DataFailed if it can't be written now."""
+        """Fill the next hole from the mirror's records, as far as it has them. Raises DataFailed if writing fails."""
         begin, end = self._holes[-1]
         count = self._log.mend(block) if block else 0
         self._holes.pop()
@@ -79,7 +80,7 @@ class Repair:
 
 
 def shared(holes: Iterable[tuple[int, int]], copy: Have) -> list[tuple[int, int]]:
-    """Those that begin with something that the copy may have."""
+    """The holes whose first record the replica may have."""
     return [
         (begin, end)
         for begin, end in holes
@@ -88,39 +89,39 @@ def shared(holes: Iterable[tuple[int, int]], copy: Have) -> list[tuple[int, int]
 
 
 WINDOW: Final = 4 << 20
-"""Bytes that may be on their way to a mirror, or wait there to be written."""
+"""Bytes in flight: sent to a mirror that has not confirmed that it wrote them."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """One stream on its way to one mirror."""
+    """The transfer of one stream to one mirror."""
 
     config: StreamConfig
     log: Records
     number: int
     state: Literal["check", "mending", "back", "copying", "stopped", "unreadable"]
-    """Mending, back: the node has lost something in its midst, or its end, and gets it back; nothing new must come in its place."""
+    """In "mending" and "back" the node restores a hole or its lost end, and no new record may take their place."""
     sent: int
     have: int
     offered: int
-    """Where the stream ended when it was offered."""
+    """The end of the stream when it was offered."""
     mending: Repair
     longer: bool = False
     """The mirror has more than the stream."""
     back: int = 0
-    """Up to here it has come back."""
+    """The end of the records restored so far."""
     whole: bool = False
-    """That was all, and waits to be written."""
+    """All records of the lost end are here and wait to be written."""
     stalled: bool = False
-    """What came back could not be written, and is asked for again later."""
+    """Restored records could not be written. The node asks for them again later."""
     returned: int = 0
-    """So many messages of its end are back."""
+    """Number of messages restored at the end of the stream."""
     recall: Loss = ""
-    """What its channels noted is lost, or the last of it, and the mirror knows more. It is asked for when the records are here."""
+    """Channel progress that this node lost and the mirror has. It is asked for once the records are restored."""
     recalling: bool = False
-    """It is asked for."""
+    """The channel progress was asked for."""
     noting: bool = False
-    """The mirror hears of its channels."""
+    """Channel progress is sent to the mirror."""
     first: int = 0
     flight: deque[tuple[int, int]] = field(default_factory=deque)
     why: str = ""
@@ -131,17 +132,17 @@ class Sending:
 
 
 class Primary:
-    """What a node sends to one mirror. Numbers are never given twice."""
+    """The streams that a node sends to one mirror. `numbers` never repeats a number."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
         self.streams: dict[str, Sending] = {}
         self._by_number: dict[int, Sending] = {}
-        self._turn: deque[str] = deque()
+        self._rotation: deque[str] = deque()
         self.flying = 0
 
     def offer(self, config: StreamConfig, log: Records, copy: Have | None) -> Offer:
-        """A stream, and what the mirror says to have of it."""
+        """Start to send a stream. `copy`: the records that the mirror already has."""
         self.drop(config.name)
         mine = have(log)
         how = "anew" if copy is None else judge(log, mine, copy)
@@ -158,29 +159,29 @@ class Primary:
         elif mending:
             sending.state = "mending"
         self.streams[config.name] = self._by_number[sending.number] = sending
-        self._turn.append(config.name)
+        self._rotation.append(config.name)
         return Offer(sending.number, config, mine, how)
 
     def want(self, name: str) -> Want | None:
-        """What is asked for as soon as a stream was offered."""
+        """The records to ask for right after the offer, if the stream has holes to repair."""
         sending = self.streams[name]
         return Want(sending.number, sending.mending.wanted) if sending.state == "mending" else None
 
     def drop(self, name: str) -> None:
-        """It is not copied, or not under its number."""
+        """Stop sending a stream under its number."""
         if (sending := self.streams.pop(name, None)) is not None:
             del self._by_number[sending.number]
-            self._turn.remove(name)
+            self._rotation.remove(name)
             self.flying -= sum(size for _, size in sending.flight)
 
     def find(self, number: Number) -> Sending | None:
         return self._by_number.get(number)
 
     def part(self) -> Part | None:
-        """What is sent next; None: nothing, or enough is on its way. Streams take turns."""
-        for _ in range(len(self._turn)):
-            name = self._turn[0]
-            self._turn.rotate(-1)
+        """The next block to send, round-robin over the streams; None: no records, or the window is full."""
+        for _ in range(len(self._rotation)):
+            name = self._rotation[0]
+            self._rotation.rotate(-1)
             sending = self.streams[name]
             if not sending.open or self.flying >= WINDOW:
                 continue
@@ -194,7 +195,7 @@ class Primary:
         return None
 
     def again(self) -> list[Word]:
-        """What could not be read or written may be so now; what the mirror is told."""
+        """Retry streams that could not be read or written. Returns messages for the mirror."""
         words = []
         for sending in self.streams.values():
             if sending.state == "unreadable":
@@ -202,15 +203,15 @@ class Primary:
             self.settle(sending)
             if sending.stalled:
                 sending.stalled = False
-                words.append(self._go_on(sending))
+                words.append(self._continue(sending))
         return [word for word in words if word is not None]
 
     def settle(self, sending: Sending) -> None:
-        """What came back may be written now, or lost again: then it stays in its state until that is so."""
+        """Check whether the restored end is written. If it was lost again, it is retried."""
         if sending.state != "back" or sending.stalled:
             return
         if sending.log.next < sending.back:
-            self._stall(sending, "what came back could not be written")
+            self._stall(sending, "restored records could not be written")
         elif sending.whole and sending.log.written >= sending.back:
             sending.state, sending.whole = "copying", False
             sending.sent = sending.have = sending.log.next
@@ -228,14 +229,14 @@ class Primary:
             sending.flight.append((end, len(block)))
             self.flying += len(block)
             sending.sent = end
-        # Read now: what went meanwhile was not sent.
+        # Read log.first again: records that were dropped during the read were not sent.
         sending.first = max(sending.first, min(log.first, sending.sent))
         if not block and sending.first < log.first:
             sending.sent = sending.have = sending.first = log.first
         return Part(sending.number, sending.first, sending.sent, max(log.written, sending.sent), block)
 
     def heard(self, word: Got | Trouble | Checked | Tail) -> Word | None:
-        """What the mirror says of a stream; what it is told at once."""
+        """Handle a message of the mirror about a stream. Returns the answer, if any."""
         if (sending := self._by_number.get(word.number)) is None:
             return None
         match word:
@@ -259,14 +260,14 @@ class Primary:
     def _checked(self, sending: Sending, *, same: bool) -> Word | None:
         log = sending.log
         if not same:
-            sending.state, sending.recall = "copying", ""  # of other messages than those that are here
+            sending.state, sending.recall = "copying", ""  # the replica has other messages
             return None
-        if log.next > sending.offered:  # something new has come in the place of what was lost
+        if log.next > sending.offered:  # new records have taken the place of the lost ones
             return self.offer(sending.config, log, None)
-        return self._go_on(sending)
+        return self._continue(sending)
 
-    def _go_on(self, sending: Sending) -> Word | None:
-        """With what is missing still: first what lies in the midst."""
+    def _continue(self, sending: Sending) -> Word | None:
+        """Ask for missing records, holes first, or start to copy."""
         if sending.mending:
             sending.state = "mending"
             return Want(sending.number, sending.mending.wanted)
@@ -285,14 +286,14 @@ class Primary:
             sending.mending.heard(block)
             if not sending.mending:
                 sending.log.mended()
-        return self._go_on(sending)
+        return self._continue(sending)
 
     def _back(self, sending: Sending, block: bytes) -> Word | None:
         log = sending.log
         if block and log.next >= sending.back:
             try:
                 log.copy(block)
-            except ValueError:  # the same, or nothing that could follow
+            except ValueError:  # the block is a duplicate, or does not follow the log's end
                 return self.offer(sending.config, log, None)
             sending.back = log.next
             return Want(sending.number, log.next)
@@ -302,27 +303,27 @@ class Primary:
 
 
 _STEP: Final = 0.05
-"""Seconds that are told apart when it is seen how long something waits."""
+"""Resolution of waiting times, in seconds."""
 
 
 class Promise:
-    """Whether the acknowledgements of a stream wait for its mirror: none longer than `wait`, and none while nobody can be waited for."""
+    """Whether acknowledgements of a stream wait for its mirror. They wait `wait` seconds at most."""
 
     def __init__(self, wait: float, now: float, *, hopeful: bool) -> None:
         self._wait = wait
         self.kept = hopeful
-        """Acknowledgements wait."""
-        self._gone: float | None = now if hopeful else None
+        """Whether acknowledgements wait."""
+        self._missing_since: float | None = now if hopeful else None
         self._open: deque[tuple[int, float]] = deque()
-        """Ends of what was written, and since when."""
+        """Ends of written records that the mirror lacks, and when they were written."""
 
     def look(self, now: float, written: int, mirrored: int | None) -> bool:
-        """How far the stream goes, and how far its mirror has it; None: there is none that copies. Whether `kept` has changed."""
+        """Update the written ends of stream and replica (None: no replica). Returns whether `kept` changed."""
         before = self.kept
         if mirrored is None:
-            self._gone = now if self._gone is None else self._gone
+            self._missing_since = now if self._missing_since is None else self._missing_since
         else:
-            self._gone = None
+            self._missing_since = None
             while self._open and self._open[0][0] <= mirrored:
                 self._open.popleft()
             if not self.kept and mirrored >= written:
@@ -340,14 +341,14 @@ class Promise:
         return self.kept is not before
 
     def deadline(self) -> float | None:
-        """When nobody is waited for any longer."""
+        """When acknowledgements stop waiting."""
         if not self.kept:
             return None
-        since = [one for one in (self._gone, self._open[0][1] if self._open else None) if one is not None]
-        return min(since) + self._wait if since else None
+        starts = [at for at in (self._missing_since, self._open[0][1] if self._open else None) if at is not None]
+        return min(starts) + self._wait if starts else None
 
 
 def furthest(origins: Iterable[Primary], name: str) -> int | None:
-    """How far any mirror has a stream; None: none copies it."""
+    """The largest end of a stream at any mirror; None: no mirror copies it."""
     found = [one.have for origin in origins if (one := origin.streams.get(name)) is not None and one.open]
     return max(found, default=None)

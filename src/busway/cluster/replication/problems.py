@@ -1,6 +1,7 @@
-"""What is wrong with streams that can't be copied: told when it begins, when it is something else, and when it is over. A machine.
+"""Problems of streams that can't be copied; both replication drivers use them to log each problem once.
 
-What can't be copied is tried again every few seconds, and fails in the same way as long as a disk is full.
+A stream that can't be copied is retried every few seconds and keeps failing in the same way while a disk is full.
+A problem is reported when it begins, when its cause changes and when it is over. No input or output.
 """
 
 import re
@@ -13,7 +14,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 
 class Problems(Generic[K]):
-    """By stream, or by link and stream."""
+    """The current problem texts, keyed by stream or by link and stream."""
 
     def __init__(self) -> None:
         self._texts: dict[K, str] = {}
@@ -22,14 +23,14 @@ class Problems(Generic[K]):
         return self._texts.get(key)
 
     def is_new(self, key: K, text: str) -> bool:
-        """Something is wrong; whether that is to be told. Another number of bytes in the text is the same trouble."""
+        """Record a problem. Returns whether it is new: texts that differ in numbers only are the same problem."""
         before, self._texts[key] = self._texts.get(key), text
         return before is None or _NUMBERS.sub("", before) != _NUMBERS.sub("", text)
 
     def over(self, key: K) -> bool:
-        """All is well; whether it was not."""
+        """The problem is over. Returns whether there was one."""
         return self._texts.pop(key, None) is not None
 
-    def forget(self, which: Callable[[K], bool]) -> None:
-        """These do not matter any more."""
-        self._texts = {key: text for key, text in self._texts.items() if not which(key)}
+    def forget(self, matches: Callable[[K], bool]) -> None:
+        """Drop the problems whose key matches."""
+        self._texts = {key: text for key, text in self._texts.items() if not matches(key)}

@@ -1,11 +1,12 @@
-"""When an acknowledgement of a channel's message waits for the mirrors of its stream. A machine, without a clock.
+"""The rules for when an acknowledgement of a channel's message waits for the mirrors. Without a clock.
 
-A mirror that hands out for its node must know all that was acknowledged. So an acknowledgement is answered when every mirror that may do so has
-written it: each that has heard everything so far, until it is known that it does not take over any more. A mirror that was lost may do so for
-a time; one that has said that it stops does not.
+A mirror that takes over must know all acknowledged messages. So an acknowledgement is confirmed once every eligible
+mirror has written it. A mirror is eligible from its first full snapshot until it can no longer take over. A lost
+mirror stays eligible for some time; a mirror that announced its stop does not.
 
-That time is longer than a node without the others hands out, so that what waits is refused before it would be answered; and longer than a
-mirror without its node believes to know everything. Either may notice only after a while that it is cut off.
+That time is longer than a node delivers without the others, so waiting acknowledgements are refused before they would
+be confirmed. It is also longer than a mirror without its node trusts its own state. Either side may notice only after
+a while that it is cut off. `channel_progress` calls this module.
 """
 
 import asyncio
@@ -17,29 +18,31 @@ from busway.cluster.failover.lease import SILENCE
 from busway.errors import BusError
 
 _NOTICED: Final = SILENCE + 1
-"""Seconds in which one that is cut off has noticed that."""
+"""Seconds after which a node has noticed that it is cut off."""
 
 
-class _Waits:
-    __slots__ = ("left", "since", "told")
+class _Waiting:
+    """One acknowledgement that waits for mirrors."""
 
-    def __init__(self, told: "asyncio.Future[None]", left: set[str], since: float) -> None:
-        self.told = told
+    __slots__ = ("future", "left", "since")
+
+    def __init__(self, future: "asyncio.Future[None]", left: set[str], since: float) -> None:
+        self.future = future
         self.left = left
         self.since = since
 
 
 class ProgressState:
-    """The acknowledgements of one stream. Mirrors are known by their guids, what they were told by serials, which grow."""
+    """The waiting acknowledgements of one stream: mirrors by guid, entries by ascending serial."""
 
     def __init__(self, patience: float) -> None:
         self.wait = _NOTICED + 2 * patience
-        """Seconds that a mirror of which nothing is heard is waited for."""
+        """Seconds to wait for a mirror that does not answer."""
         self._mirrors: dict[str, float | None] = {}
-        """Those that may take over; since when one is not here."""
-        self._waiting: dict[int, _Waits] = {}
+        """The eligible mirrors, and since when each is not linked; None: it is linked."""
+        self._waiting: dict[int, _Waiting] = {}
         self.alone = 0
-        """How often it went on without a mirror."""
+        """How often acknowledgements stopped waiting for a mirror."""
 
     @property
     def mirrors(self) -> frozenset[str]:
@@ -48,56 +51,56 @@ class ProgressState:
     def note(
         self, serial: int, now: float, future: "Callable[[], asyncio.Future[None]]"
     ) -> "asyncio.Future[None] | None":
-        """Something was noted; what to wait for. None: nobody has to hear of it."""
+        """An entry was recorded. Returns the future to wait for; None: there is no eligible mirror."""
         if not self._mirrors:
             return None
-        waits = self._waiting[serial] = _Waits(future(), set(self._mirrors), now)
-        return waits.told
+        entry = self._waiting[serial] = _Waiting(future(), set(self._mirrors), now)
+        return entry.future
 
     def heard(self, mirror: str, serial: int, *, all_: bool = False) -> None:
-        """A mirror has written everything up to this; `all_`: this was all there is, so it may take over from now on."""
+        """A mirror has written all entries up to this serial. `all_`: including a snapshot, so it is eligible."""
         if all_:
             self._mirrors[mirror] = None
         for number in list(takewhile(lambda number: number <= serial, self._waiting)):
             self._without(number, mirror)
 
     def lost(self, mirror: str, now: float, *, ends: bool) -> None:
-        """A mirror is not linked any more; `ends`: it has said so itself."""
+        """The link to a mirror has ended. `ends`: the mirror announced that it stops."""
         if ends:
             self._drop(mirror)
         elif mirror in self._mirrors:
             self._mirrors[mirror] = now
 
     def refuse(self, error: BusError) -> None:
-        """Somebody else hands out now: nothing of what waits can be answered."""
+        """Another node delivers now, so refuse all acknowledgements that wait."""
         waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            if not one.told.done():
-                one.told.set_exception(error)
+        for entry in waiting.values():
+            if not entry.future.done():
+                entry.future.set_exception(error)
 
     def release(self) -> None:
-        """Nobody waits any more."""
+        """Confirm all acknowledgements that wait."""
         for mirror in list(self._mirrors):
             self._drop(mirror)
 
     def expire(self, now: float) -> None:
-        """Wait no longer for those that were not heard for so long."""
-        gone = [one for one, since in self._mirrors.items() if since is not None and self._over(since, now)]
-        for mirror in gone:
+        """Stop waiting for mirrors that have not answered in time."""
+        lost = [guid for guid, since in self._mirrors.items() if since is not None and self._over(since, now)]
+        for mirror in lost:
             self.alone += 1
             self._drop(mirror)
-        late = {mirror for one in self._waiting.values() if self._over(one.since, now) for mirror in one.left}
+        late = {mirror for entry in self._waiting.values() if self._over(entry.since, now) for mirror in entry.left}
         for mirror in late:
             self.alone += 1
             self._drop(mirror)
 
     def deadline(self) -> float | None:
-        since = [one for one in self._mirrors.values() if one is not None]
-        since += [one.since for one in self._waiting.values()][:1]
-        return min(since) + self.wait if since else None
+        starts = [since for since in self._mirrors.values() if since is not None]
+        starts += [entry.since for entry in self._waiting.values()][:1]
+        return min(starts) + self.wait if starts else None
 
     def _over(self, since: float, now: float) -> bool:
-        """By the same sum as deadline(), or the last bit of a difference would have it called again and again."""
+        """Compare with the same sum as deadline(). A difference could be off by one bit, and the timer would loop."""
         return now >= since + self.wait
 
     def _drop(self, mirror: str) -> None:
@@ -106,9 +109,9 @@ class ProgressState:
             self._without(number, mirror)
 
     def _without(self, number: int, mirror: str) -> None:
-        one = self._waiting[number]
-        one.left.discard(mirror)
-        if not one.left:
+        entry = self._waiting[number]
+        entry.left.discard(mirror)
+        if not entry.left:
             del self._waiting[number]
-            if not one.told.done():
-                one.told.set_result(None)
+            if not entry.future.done():
+                entry.future.set_result(None)
