@@ -15,7 +15,7 @@ from busway.client.connection.core import Core
 from busway.client.connection.dialer import RECONNECT, Dialer, RetrySchedule
 from busway.client.connection.events import Event
 from busway.client.connection.sender import PUBLISH
-from busway.client.connection.server_list import ServerList, Told
+from busway.client.connection.server_list import Listing, ServerList
 from busway.client.connection.wait import FINAL, Waits, is_curable, patience
 from busway.client.reclaim import Reclaim
 from busway.client.retained import Posts
@@ -60,11 +60,11 @@ class Welcome(msgspec.Struct, frozen=True):
 
     limits: Limits
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
-    servers: Told = []
+    servers: Listing = []
     grace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-_told: Final = msgspec.msgpack.Decoder(Told)
+_listing_decoder: Final = msgspec.msgpack.Decoder(Listing)
 
 
 class Lifecycle:
@@ -282,7 +282,7 @@ class Lifecycle:
             core.connection.update()
         core.wake()
         if expired := core.offline_buffer.take_expired():
-            log.warning("%d buffered messages grew too old", expired)
+            log.warning("%d buffered messages expired and were not sent", expired)
             error = Timeout(f"{expired} messages waited too long for a connection")
             core.events.emit(Event(kind="error", count=expired, error=error))
 
@@ -298,18 +298,18 @@ class Lifecycle:
                 try:
                     if isinstance(connection, Exception):
                         raise connection
-                    await self._greet(url, connection, reaching.share)
+                    await self._greet(url, connection, reaching.handshake_timeout)
                 except (Disconnected, Rejected, RemoteProtocolError) as error:
                     failed.append((url, error))
-                    self.directory.silent(url)
+                    self.directory.failed(url)
                 else:
                     self._left = False
                     self.directory.answered(url)
                     return
         for url, reason in failed:
             # What a server says that nobody has chosen is no reason to give up those that were.
-            told = self.directory.was_told(url) and reason.code != Code.SESSION_TAKEN
-            if not told and (not isinstance(reason, ConnectFailed) or reason.code in FINAL):
+            learned = self.directory.is_learned(url) and reason.code != Code.SESSION_TAKEN
+            if not learned and (not isinstance(reason, ConnectFailed) or reason.code in FINAL):
                 raise reason
         cause = next((reason for _, reason in failed if not is_curable(reason)), failed[0][1])
         raise ConnectFailed("; ".join(str(reason) for _, reason in failed)) from cause
@@ -365,7 +365,7 @@ class Lifecycle:
     def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, handed in by the core
         """The broker tells who is there now, and that it was cut off from one of them until then."""
         try:
-            servers = _told.decode(packed)
+            servers = _listing_decoder.decode(packed)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RemoteProtocolError(f"SERVERS: {error}") from error
         if self._core.connection is not None:
@@ -384,8 +384,8 @@ class Lifecycle:
                 )
             self._core.events.emit(Event(kind="apart", url=self.url, count=count))
 
-    def _learn(self, servers: Told, url: str) -> None:
-        for complaint in self.directory.told(servers, url):
+    def _learn(self, servers: Listing, url: str) -> None:
+        for complaint in self.directory.update(servers, url):
             log.warning("%s: %s", url, complaint)
 
     def _hello(self) -> bytes:

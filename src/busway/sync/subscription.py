@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from busway import arrow as arrow_columns
 from busway.arrow import PLACED
-from busway.client.connection.delegates import CounterProperties, HasCounters, MessageProperties, before
+from busway.client.connection.delegates import CounterProperties, HasCounters, MessageProperties, position_before
 from busway.client.connection.events import Event, EventStream
 from busway.client.services.gather import Gathering as AsyncGathering
 from busway.client.services.service import Request as AsyncRequest
@@ -215,7 +215,8 @@ class Subscription(Registration, CounterProperties, Generic[M]):
 
         async def reached() -> Positions:
             held: list[Any] = list(self._ahead)
-            return before(self._inner.position, (one.message if isinstance(one, Received) else one for one in held))
+            messages = (one.message if isinstance(one, Received) else one for one in held)
+            return position_before(self._inner.position, messages)
 
         return self._portal.call(reached)
 

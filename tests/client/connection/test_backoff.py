@@ -50,7 +50,7 @@ def test_without_delays_there_is_no_coming_back(never: object) -> None:
         ("1, 2", 0.2, "reconnect must be a list of delays"),
         (5, 0.2, "reconnect must be a list of delays"),
         ([1], -0.1, "jitter must not be negative"),
-        ([1], 1.5, "jitter is a part of each delay"),
+        ([1], 1.5, "jitter must be a fraction of each delay"),
         ([1], "little", "jitter must be a number"),
     ],
 )

@@ -1,8 +1,8 @@
-"""One physical connection of a client: carries bytes between its transport and the native session, and sends heartbeats.
+"""One physical connection of a client: moves bytes between its transport and the native session, and sends heartbeats.
 
-The lifecycle makes one object per connection; a connection that has ended is never used again. Output is written once per
-iteration of the event loop, or earlier if a caller waits for it. Reading never pauses: a full subscription tells the
-broker so with a HOLD frame (see flow_control.py).
+The lifecycle makes one object per connection and never reuses it. Output is written once per iteration of the event
+loop, or earlier if a caller waits for it. Reading never pauses: a full subscription tells the broker so with a HOLD
+frame (see flow_control.py).
 """
 
 import asyncio
@@ -156,8 +156,8 @@ class Connection(asyncio.BufferedProtocol):
     def frame_encoded(self, *, alone: bool) -> None:
         """Write a frame whose answer the caller awaits, at once or in a batch.
 
-        A frame that is `alone` gains nothing by waiting for the end of the loop iteration. Of many frames each full batch
-        is written early, so that the peer works on it while the rest is encoded.
+        A frame that is `alone` gains nothing by waiting for the end of the loop iteration. Of many frames each full
+        batch is written early, so that the peer works on it while the rest is encoded.
         """
         if alone and not self._inside:
             self.flush()

@@ -1,4 +1,7 @@
-"""What wrappers show of what they are around: a message's parts, a subscription's name and figures."""
+"""Delegated properties: wrappers of messages, subscriptions and channels inherit the properties of the wrapped object.
+
+The typed wrappers and the blocking API use these classes.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -9,7 +12,7 @@ from busway.settings import Policy
 
 
 class MessageProperties:
-    """Around a message."""
+    """Properties of the message that a wrapper has in `message`."""
 
     __slots__ = ()
     message: Message
@@ -31,7 +34,7 @@ class MessageProperties:
 
 
 class HasCounters(Protocol):
-    """What every subscription tells of itself."""
+    """The properties and counters that every subscription has."""
 
     @property
     def pattern(self) -> str: ...
@@ -52,7 +55,10 @@ class HasCounters(Protocol):
 
 
 class CounterProperties:
-    """Around a subscription. What is pending and whether it is closed, each wrapper says itself: it may hold messages back."""
+    """Properties of the subscription that a wrapper has in `_inner`.
+
+    A wrapper defines `pending` and `closed` itself, since it may buffer messages of its own.
+    """
 
     _inner: HasCounters
 
@@ -86,7 +92,7 @@ class CounterProperties:
 
 
 class HasChannelCounters(Protocol):
-    """What every channel tells of itself."""
+    """The properties and counters that every channel has."""
 
     @property
     def stream(self) -> str: ...
@@ -103,7 +109,7 @@ class HasChannelCounters(Protocol):
 
 
 class ChannelProperties:
-    """Around a channel."""
+    """Properties of the channel that a wrapper has in `_inner`."""
 
     _inner: HasChannelCounters
 
@@ -121,12 +127,12 @@ class ChannelProperties:
 
     @property
     def lost(self) -> int:
-        """Messages that the stream dropped before they were acknowledged."""
+        """Number of messages that the stream dropped before they were acknowledged."""
         return self._inner.lost
 
     @property
     def pending(self) -> int:
-        """Messages that have arrived and were not taken yet."""
+        """Number of messages that have arrived and were not taken yet."""
         return self._inner.pending
 
     @property
@@ -134,11 +140,11 @@ class ChannelProperties:
         return self._inner.closed
 
 
-def before(reached: Positions, held: Iterable[Message]) -> Positions:
-    """How far a consumer has come if it did not get these."""
+def position_before(reached: Positions, undelivered: Iterable[Message]) -> Positions:
+    """The position of a consumer that has reached `reached` but was not given the `undelivered` messages."""
     found = dict(reached)
-    for message in held:
-        if (place := message.position) is not None:
-            key = place.broker, place.stream
-            found[key] = min(found.get(key, place.offset), place.offset)
+    for message in undelivered:
+        if (position := message.position) is not None:
+            key = position.broker, position.stream
+            found[key] = min(found.get(key, position.offset), position.offset)
     return Positions(found)

@@ -1,8 +1,8 @@
-"""Which server answers: dials several, a moment apart, and gives those who are there one by one, for the greeting.
+"""Dialer of several servers in staggered parallel ("happy eyeballs"), and the schedule of delays between attempts.
 
-A driver. A server that lets everything it is sent vanish costs the others no more than that moment; a slow one goes on being dialled
-beside them, and is taken if it answers first after all. Nobody is greeted who is not needed: a server that is dialled for
-nothing sees a connection come and go.
+A driver, used by the lifecycle. A server that drops all packets delays the others only by the stagger; a slow server is
+dialled further beside the others. The lifecycle performs the handshake with one connection after the other, so an
+unneeded server only sees a connection that is opened and closed.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from busway.common.checks import check_seconds, check_type
 from busway.common.durations import Duration
 
 STAGGER: Final = 0.25
-"""Seconds that a server has for itself before the next one is dialled, too; less if there are many for the time there is."""
-_LEAST: Final = 0.001
+"""Seconds between the dialling of one server and that of the next; less if many servers share a short timeout."""
+_MIN_TIMEOUT: Final = 0.001
 
 
 class Dialer:
-    """One round of attempts. `async with` it: those that are still under way end with it."""
+    """One round of attempts to connect. Leaving its `async with` cancels the attempts in progress."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Dialer:
         self._stagger = min(STAGGER, timeout / (len(urls) + 1))
         self._due = self._loop.time()
         self._dialling: set[asyncio.Task[None]] = set()
-        self._there: deque[tuple[str, Connection | Exception]] = deque()
-        self._news = asyncio.Event()
+        self._results: deque[tuple[str, Connection | Exception]] = deque()
+        self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,71 +47,77 @@ class Dialer:
         if not self._loop.is_closed():
             for task in tasks:
                 task.cancel()
-        if kind is not GeneratorExit:  # thrown away by a loop that runs no more: then nothing can be waited for
+        if kind is not GeneratorExit:  # garbage-collected after its loop has ended: it can't wait
             await asyncio.gather(*tasks, return_exceptions=True)
-        for _url, one in self._there:
-            if isinstance(one, Connection):
-                one.discard()
+        for _url, result in self._results:
+            if isinstance(result, Connection):
+                result.discard()
 
     async def next(self) -> tuple[str, Connection | Exception] | None:
-        """An address with the connection to it, or with why there is none; None: that was all."""
-        while not self._there:
+        """The next result: an address with its connection or the error of its attempt. None if all were returned."""
+        while not self._results:
             now = self._loop.time()
             if self._untried and (not self._dialling or now >= self._due):
                 self._start(self._untried.popleft())
-            if not self._dialling and not self._there:
+            if not self._dialling and not self._results:
                 return None
-            self._news.clear()
+            self._changed.clear()
             try:
                 async with asyncio.timeout_at(self._due if self._untried else None):
-                    await self._news.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 continue
-        return self._there.popleft()
+        return self._results.popleft()
 
     @property
-    def share(self) -> float:
-        """Seconds for the greeting of the one that was given last, so that those who are there and those who may come have theirs."""
-        others = sum(isinstance(one, Connection) for _, one in self._there) + bool(self._untried or self._dialling)
-        return max((self._deadline - self._loop.time()) / (1 + others), _LEAST)
+    def handshake_timeout(self) -> float:
+        """Seconds for the handshake with the server returned last: its share of the time that is left for all."""
+        others = sum(isinstance(result, Connection) for _, result in self._results)
+        others += bool(self._untried or self._dialling)
+        return max((self._deadline - self._loop.time()) / (1 + others), _MIN_TIMEOUT)
 
     def _start(self, url: str) -> None:
         self._due = self._loop.time() + self._stagger
         task: asyncio.Task[None]
-        task = self._loop.create_task(self._reach(url, lambda: self._dialling.discard(task)), name=f"busway dial {url}")
+        task = self._loop.create_task(
+            self._attempt(url, lambda: self._dialling.discard(task)), name=f"busway dial {url}"
+        )
         self._dialling.add(task)
 
-    async def _reach(self, url: str, over: Callable[[], None]) -> None:
-        found: Connection | Exception
+    async def _attempt(self, url: str, on_end: Callable[[], None]) -> None:
+        result: Connection | Exception
         try:
-            found = await self._dial(url, max(self._deadline - self._loop.time(), _LEAST))
-        except Exception as error:  # noqa: BLE001, raised by who asks for the next
-            found = error
+            result = await self._dial(url, max(self._deadline - self._loop.time(), _MIN_TIMEOUT))
+        except Exception as error:  # noqa: BLE001, the caller of next() raises it
+            result = error
         finally:
-            over()
-        self._there.append((url, found))
-        self._news.set()
+            on_end()
+        self._results.append((url, result))
+        self._changed.set()
 
 
 RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
-"""Delays before the attempts to reconnect; the last one repeats."""
+"""Delays in seconds before the attempts to reconnect; the last one repeats."""
 JITTER: Final = 0.2
-"""The part of a delay by which it may be longer or shorter."""
+"""Fraction of a delay by which it may be longer or shorter."""
 
 
 class RetrySchedule:
-    """Delays in seconds; the last one repeats. Without any there is no coming back. `chance` gives numbers from 0 to 1."""
+    """Delays in seconds before attempts; the last one repeats. Without delays the client does not reconnect.
+
+    `chance` returns random numbers from 0 to 1.
+    """
 
     def __init__(self, delays: Sequence[Duration] | None, jitter: float, chance: Callable[[], float]) -> None:
         given: object = delays  # a str is a sequence too
         kinds = NoneType if isinstance(given, str | bytes) else (Sequence, NoneType)
         check_type("reconnect", given, kinds, "a list of delays in seconds, or None for never")
-        waits = tuple(check_seconds(f"reconnect[{place}]", delay) for place, delay in enumerate(delays or ()))
+        waits = tuple(check_seconds(f"reconnect[{index}]", delay) for index, delay in enumerate(delays or ()))
         if isinstance(jitter, bool) or not isinstance(jitter, int | float):
             raise TypeError(f"jitter must be a number from 0 to 1, not {jitter!r}")
         check_seconds("jitter", jitter)
         if jitter > 1:
-            raise ValueError(f"jitter is a part of each delay, from 0 to 1, not {jitter!r}")
+            raise ValueError(f"jitter must be a fraction of each delay, from 0 to 1, not {jitter!r}")
         self._delays = waits
         self._jitter = jitter
         self._chance = chance
@@ -121,7 +127,7 @@ class RetrySchedule:
         return bool(self._delays)
 
     def begin(self) -> None:
-        """From the first delay on."""
+        """Start again with the first delay."""
         self._step = 0
 
     def next(self) -> float:

@@ -37,7 +37,7 @@ class Event:
     - `apart`: the server regained a link to another node; `count` subscriptions may have missed messages from there.
     - `doubtful`: `count` durable messages were sent again to another server. The previous server could not be asked
       whether it has stored them; its mirror, if there is one, has not.
-    - `error`: a handler raised, or `count` buffered messages grew too old.
+    - `error`: a handler raised, or `count` buffered messages expired.
     - `gap`: the stream no longer has `count` messages that the subscription, channel or read `topic` asked for.
     - `late`: `count` messages of the channel `topic` were acknowledged, given back or extended too late; they were
       already acknowledged or redelivered.

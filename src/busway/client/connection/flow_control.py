@@ -1,7 +1,8 @@
-"""Which subscriptions are full, and the word of it to the broker: HOLD, as long as the consumer works, and its end.
+"""Flow control of one client: sends HOLD frames for its full subscriptions while their consumers work.
 
-The broker holds up publishers to a held subscription for as long as it hears of it. So a consumer that takes messages,
-however slowly, is waited for; one that takes none for its patience is not, and neither is a process that stands still.
+The core calls it. The broker delays the publishers of a held subscription as long as HOLD frames arrive. So publishers
+wait for a consumer that takes messages, however slowly. They do not wait for a consumer that took none within its
+patience, nor for a process that is stopped.
 """
 
 import asyncio
@@ -14,19 +15,19 @@ if TYPE_CHECKING:
     from busway.client.subscriptions.inbox import InboxReader
 
 REPEAT: Final = 0.1
-"""Seconds between two words; well below the stall time of a broker."""
+"""Seconds between two HOLD frames of a subscription; well below the stall time of a broker."""
 
 
 class _Hold:
-    """One full subscription, and when its consumer was last seen to take something."""
+    """One full subscription, and when its consumer last took a message."""
 
     def __init__(self, subscription: "InboxReader", now: float) -> None:
-        self._subscription = ref(subscription)  # one that the program drops must end
+        self._subscription = ref(subscription)  # a subscription that the program drops must end
         self.taken = subscription.taken
         self.since = now
 
-    def works(self, now: float, *, stopped: bool) -> bool:
-        """Whether its consumer takes messages, or may be unable to since its own publishes have to wait."""
+    def is_active(self, now: float, *, stopped: bool) -> bool:
+        """Whether its consumer takes messages, or may be blocked because this client's publishes are `stopped`."""
         if (subscription := self._subscription()) is None:
             return False
         if (taken := subscription.taken) != self.taken or stopped:
@@ -35,21 +36,21 @@ class _Hold:
         return now - self.since < subscription.patience
 
     def relieved(self) -> bool:
-        """Whether it has room again; then `taken` is up to date."""
+        """Whether the subscription has room again. Updates `taken` if so."""
         if (subscription := self._subscription()) is None or subscription.full:
             return False
         self.taken = subscription.taken
         return True
 
     def renew(self) -> int:
-        """How many messages were taken by now."""
+        """Update and return the number of messages taken so far."""
         if (subscription := self._subscription()) is not None:
             self.taken = subscription.taken
         return self.taken
 
 
 class FlowControl:
-    """The full subscriptions of one client."""
+    """The full subscriptions of one client. `stopped` returns whether the broker accepts no publishes now."""
 
     def __init__(self, session: "Session", stopped: Callable[[], bool]) -> None:
         self._session = session
@@ -61,28 +62,29 @@ class FlowControl:
         return len(self._holds)
 
     def begin(self, number: int, subscription: "InboxReader") -> None:
-        """This subscription has no room."""
+        """Hold a subscription that is full."""
         self._holds[number] = _Hold(subscription, asyncio.get_running_loop().time())
         self._session.hold(number, True, subscription.taken)
         self._arm()
 
     def relieve(self) -> None:
-        """Messages were taken: tell of those that have room again."""
+        """Release the subscriptions that have room again. Called after messages were taken."""
         for number, hold in list(self._holds.items()):
             if hold.relieved():
                 del self._holds[number]
                 self._session.hold(number, False, hold.taken)
 
     def forget(self, number: int) -> None:
-        """This subscription is over."""
+        """Remove a subscription that has ended."""
         self._holds.pop(number, None)
 
     def renew(self, number: int) -> None:
-        """A new connection knows the subscription now, but not that it is full."""
+        """Tell the broker of a new connection that this restored subscription is full."""
         if (hold := self._holds.get(number)) is not None:
             self._session.hold(number, True, hold.renew())
 
     def stop(self) -> None:
+        """End flow control without further frames."""
         self._holds.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -90,13 +92,13 @@ class FlowControl:
 
     def _arm(self) -> None:
         if self._timer is None and self._holds:
-            self._timer = asyncio.get_running_loop().call_later(REPEAT, self._again)
+            self._timer = asyncio.get_running_loop().call_later(REPEAT, self._repeat)
 
-    def _again(self) -> None:
+    def _repeat(self) -> None:
         self._timer = None
         stopped = self._stopped()
         now = asyncio.get_running_loop().time()
         for number, hold in self._holds.items():
-            if hold.works(now, stopped=stopped):
+            if hold.is_active(now, stopped=stopped):
                 self._session.hold(number, True, hold.taken)
         self._arm()

@@ -1,7 +1,9 @@
-"""Log lines of a client that could repeat: failures of handlers, and messages that were missed.
+"""Rate-limited log lines of a client: failures of handlers, and missed messages.
 
-A driver. A failure is one line at ERROR. The traceback follows the first line of its kind in a minute, and every line if
-the logger is at DEBUG. After ten lines of a kind in ten seconds one line has the number of the others. Missed messages are one WARNING at once, and then one line with their sum every ten seconds.
+A driver, called by the core and by its subscriptions, channels and reads. A failure is one line at ERROR. The
+traceback follows the first line of its kind in a minute, or every line if the logger is at DEBUG. After ten lines of a
+kind in ten seconds, one line has the number of the others. Missed messages are one WARNING at once, then their sum
+every ten seconds.
 """
 
 import asyncio
@@ -16,16 +18,17 @@ from busway.errors import PayloadError
 log = logging.getLogger("busway.client")
 
 TRACEBACK: Final = 60.0
-"""Seconds in which only the first failure of a kind shows its traceback."""
+"""Seconds in which only the first failure of a kind is logged with its traceback."""
 QUIET: Final = 10.0
-"""Seconds between two lines about missed messages of a subscription, and in which LINES failures of a kind are logged."""
+"""Seconds in which LINES failures of a kind are logged, and between two lines about the same missed messages."""
 LINES: Final = 10
+"""Most lines of one kind of failure in QUIET seconds."""
 GONE: Final = "the stream does not have them any more"
 _KINDS: Final = 1024
-"""Kinds of failures that are remembered."""
+"""Most kinds of failures that are tracked."""
 _Kind: TypeAlias = tuple[str, str, type[BaseException]]
-_LONGEST: Final = 1024
-"""Characters of an error."""
+_MAX_TEXT: Final = 1024
+"""Most characters of an error's text."""
 
 
 @dataclass(slots=True)
@@ -33,18 +36,18 @@ class _Failures:
     """The failures of one kind."""
 
     error: BaseException
-    """The last one."""
+    """The last failure."""
     traceback: float = 0.0
-    """When the next traceback may be shown."""
+    """Time from which the next traceback may be logged."""
     until: float = 0.0
-    """When the next LINES may be logged."""
+    """Time from which the next LINES lines may be logged."""
     lines: int = 0
-    more: int = 0
+    suppressed: int = 0
     """Failures that were not logged."""
 
 
 class LogLines:
-    """The log lines of one client. `clock` gives seconds."""
+    """The log lines of one client. `clock` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -52,77 +55,76 @@ class LogLines:
         self._sums: dict[tuple[str, str], int] = {}
 
     def failed(self, error: BaseException, what: str, topic: str) -> None:
-        """A handler, a rule or the like raised this."""
+        """Log an error that a handler, a rule or another function of the user raised."""
         place = f" of {topic!r}" if topic else ""
-        if isinstance(
-            error, PayloadError
-        ):  # another client's fault, which the text describes: a traceback adds nothing
+        if isinstance(error, PayloadError):  # caused by another client; a traceback of this one would not help
             log.warning("%s%s: %s", what, place, error, extra={"topic": topic, "error": type(error).__name__})
             return
         kind, now, debug = (what, topic, type(error)), self._clock(), log.isEnabledFor(logging.DEBUG)
-        if (one := self._failures.get(kind)) is None:
+        if (failures := self._failures.get(kind)) is None:
             if len(self._failures) >= _KINDS:
-                self._sum_up()
+                self._log_all_suppressed()
                 self._failures.clear()
-            one = self._failures[kind] = _Failures(error, now)
-        if now >= one.until:
-            self._log_more(kind, one)
-            one.until, one.lines = now + QUIET, 0
-        one.error = error
-        if one.lines >= LINES and not debug:
-            one.more += 1
-            if one.more == 1:
-                with suppress(RuntimeError):  # no loop: the next failure, or the end, logs it
-                    asyncio.get_running_loop().call_later(one.until - now, self._log_more, kind, one)
+            failures = self._failures[kind] = _Failures(error, now)
+        if now >= failures.until:
+            self._log_suppressed(kind, failures)
+            failures.until, failures.lines = now + QUIET, 0
+        failures.error = error
+        if failures.lines >= LINES and not debug:
+            failures.suppressed += 1
+            if failures.suppressed == 1:
+                with suppress(RuntimeError):  # without a loop the next failure or end() logs the number
+                    asyncio.get_running_loop().call_later(failures.until - now, self._log_suppressed, kind, failures)
             return
-        one.lines += 1
-        first = now >= one.traceback
+        failures.lines += 1
+        first = now >= failures.traceback
         if first:
-            one.traceback = now + TRACEBACK
+            failures.traceback = now + TRACEBACK
         log.error(
             "%s%s: %s",
             what,
             place,
-            words(error),
+            describe(error),
             exc_info=error if first or debug else None,
             extra={"topic": topic, "error": type(error).__name__},
         )
 
-    def _sum_up(self) -> None:
-        for kind, one in self._failures.items():
-            self._log_more(kind, one)
+    def _log_all_suppressed(self) -> None:
+        for kind, failures in self._failures.items():
+            self._log_suppressed(kind, failures)
 
     @staticmethod
-    def _log_more(kind: _Kind, one: _Failures) -> None:
-        """Log how many failures of a kind were not logged."""
-        more, one.more = one.more, 0
-        if more:
+    def _log_suppressed(kind: _Kind, failures: _Failures) -> None:
+        """Log the number of failures of a kind that were not logged."""
+        count, failures.suppressed = failures.suppressed, 0
+        if count:
             what, topic, _ = kind
             place = f" of {topic!r}" if topic else ""
-            extra = {"topic": topic, "error": type(one.error).__name__, "failures": more}
-            log.error("%s%s: %d more failures, the last one: %s", what, place, more, words(one.error), extra=extra)
+            extra = {"topic": topic, "error": type(failures.error).__name__, "failures": count}
+            last = describe(failures.error)
+            log.error("%s%s: %d more failures, the last one: %s", what, place, count, last, extra=extra)
 
     def missed(self, topic: str, count: int, why: str) -> None:
-        """So many messages of a subscription or channel have not come and will not."""
+        """Log that `count` messages of a subscription or channel were lost."""
         key = topic, why
         if key in self._sums:
             self._sums[key] += count
             return
         self._sums[key] = count
-        self._tell(key)
+        self._log_sum(key)
 
     def end(self) -> None:
-        """The client is closed: log the sums that are left."""
-        self._sum_up()
+        """Log the remaining sums when the client is closed."""
+        self._log_all_suppressed()
         for key in list(self._sums):
             self._log(key, self._sums.pop(key))
 
-    def _tell(self, key: tuple[str, str]) -> None:
+    def _log_sum(self, key: tuple[str, str]) -> None:
         if not (count := self._sums.pop(key, 0)):
             return
         self._log(key, count)
         self._sums[key] = 0
-        asyncio.get_running_loop().call_later(QUIET, self._tell, key)
+        asyncio.get_running_loop().call_later(QUIET, self._log_sum, key)
 
     @staticmethod
     def _log(key: tuple[str, str], count: int) -> None:
@@ -131,11 +133,11 @@ class LogLines:
             log.warning("%r missed %d message(s): %s", topic, count, why, extra={"topic": topic, "missed": count})
 
 
-def words(error: BaseException) -> str:
-    """The type of an error and what it says, on one line."""
+def describe(error: BaseException) -> str:
+    """The type and the text of an error, on one line."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001, the exception of a user may fail even here
+    except Exception:  # noqa: BLE001, the __str__ of a user's exception may raise
         text = ""
     name = type(error).__name__
-    return f"{name}: {text[:_LONGEST]}" if text else name
+    return f"{name}: {text[:_MAX_TEXT]}" if text else name

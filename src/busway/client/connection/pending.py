@@ -1,4 +1,7 @@
-"""Answers that are waited for, by the number of the frame that asked, with one timer for all their deadlines."""
+"""Pending answers of one client: futures by the number of the request frame, with one timer for all their deadlines.
+
+The core resolves the futures; the senders of requests wait for them.
+"""
 
 import asyncio
 import heapq
@@ -9,10 +12,10 @@ from busway.errors import BusError, Timeout
 
 
 class Pending:
-    """Futures by number. An answer, a deadline or the loss of the connection ends each exactly once.
+    """Futures by number. An answer, a deadline or the loss of the connection completes each exactly once.
 
-    Deadlines sit in a heap that is cleaned of answered ones when these outnumber the open ones, so a request costs no
-    timer of its own.
+    All deadlines are in one heap, so a request needs no timer of its own. Answered entries are removed from the heap
+    when they outnumber the pending ones. `expired` is called with the number of each future that timed out.
     """
 
     __slots__ = ("_deadlines", "_expired", "_futures", "_held", "_loop", "_timer", "_when")
@@ -33,7 +36,7 @@ class Pending:
         return number in self._futures
 
     def add(self, number: int, timeout: float | None = None, topic: str = "") -> asyncio.Future[Any]:
-        """A future for the answer to `number`."""
+        """Create a future of the answer to `number`."""
         future = self._futures[number] = self._loop.create_future()
         if timeout is not None:
             when = self._loop.time() + timeout
@@ -49,19 +52,19 @@ class Pending:
         return future
 
     def pop(self, number: int) -> asyncio.Future[Any] | None:
-        """The future of `number`, which is no longer pending; None if nobody waits (any more)."""
+        """Remove and return the future of `number`; None if it is not pending."""
         return self._futures.pop(number, None)
 
     def hold(self, number: int, part: Any) -> None:
-        """A part of the answer to `number`; the last one may be asked for at the end."""
+        """Store a partial answer to `number` in place of the previous one."""
         self._held[number] = part
 
     def held(self, number: int) -> Any:
-        """The part that was held last, if any; it is not held any more."""
+        """Remove and return the last partial answer to `number`, if there is one."""
         return self._held.pop(number, None)
 
     def fail(self, error: BusError) -> None:
-        """No answer will come for any of them."""
+        """Fail all futures with this error."""
         futures, self._futures = self._futures, {}
         self._deadlines.clear()
         self._held.clear()

@@ -1,4 +1,7 @@
-"""What goes out when it can't just be encoded: publishes that wait for room or a connection, and frames that are answered."""
+"""Sender of one client: publishes that wait for room or for a connection, and frames that have an answer.
+
+The verbs of the bus call it when the native fast path can't send a message at once.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,19 +20,19 @@ PUBLISH: Final = 0x10
 PUSH: Final = 0x11
 REQUEST: Final = 0x12
 CONFIRM: Final = 0x02
-"""The flag of a PUBLISH that is answered."""
+"""The flag of a PUBLISH that the broker answers."""
 GATHER: Final = 0x02
-"""The flag of a REQUEST that all who are willing answer."""
+"""The flag of a REQUEST that every willing service answers."""
 
-_EACH: Final = 0.01
-"""The unit in which a REQUEST tells how long each service may take."""
-_LONGEST: Final = 0xFFFF * _EACH
-_USUAL: Final = 1e6
-"""A limit in seconds from which on it has to be looked at whether it can be told."""
+_EACH_UNIT: Final = 0.01
+"""Seconds per unit of a REQUEST's time limit for each service."""
+_MAX_EACH: Final = 0xFFFF * _EACH_UNIT
+_SAFE_TIMEOUT: Final = 1e6
+"""Timeouts in seconds below this need no check that they fit into a REQUEST."""
 
 
 class Sender:
-    """The slow ways out of one client."""
+    """The sending paths of one client that may have to wait."""
 
     def __init__(self, core: Core, offline: Offline) -> None:
         check_offline(offline)
@@ -40,7 +43,7 @@ class Sender:
     async def publish(
         self, topic: str, data: bytes | str, offline: Offline | None, fields: bytes, scope: int = 0
     ) -> None:
-        """Publish as soon as there is room, or do what `offline` says."""
+        """Publish as soon as there is room. Without a connection, `offline` decides."""
         core = self._core
         while self._publish(topic, data, fields, scope) is None:
             if core.open:
@@ -57,14 +60,14 @@ class Sender:
                 raise core.unavailable_error()
 
     async def publish_many(self, topic: str, payloads: Iterable[object], fields: bytes, scope: int = 0) -> int:
-        """Publish all on one topic; how many."""
+        """Publish all payloads on one topic and return their number."""
         items: Any = payloads if isinstance(payloads, list | tuple) else list(payloads)
         take = self._core.session.publish_many
         done, count = 0, len(items)
         while done < count:
             try:
                 done, _ = take(topic, items, done, fields, scope=scope)
-            except (TypeError, BufferError):  # one that has to be encoded first
+            except (TypeError, BufferError):  # this payload has to be encoded first
                 await self.publish(*outgoing(topic, items[done]), None, fields, scope)
                 done += 1
                 continue
@@ -77,7 +80,7 @@ class Sender:
         return count
 
     async def room(self) -> None:
-        """Write what waits; return in a later turn of the loop, when the transport takes more."""
+        """Write all waiting output and return in a later iteration of the loop, when the transport has room."""
         connection = self._core.usable()
         connection.flush()
         if connection.paused or connection.stopped:
@@ -97,7 +100,7 @@ class Sender:
         each: int = 0,
         fields: bytes,
     ) -> Any:
-        """Send a frame that is answered, and wait for the answer."""
+        """Send a frame that has an answer, and wait for the answer."""
         core = self._core
         connection = core.usable()
         if connection.paused or (connection.stopped and kind == PUBLISH):
@@ -128,10 +131,10 @@ def scope_flags(scope: Scope) -> int:
 
 
 def limits(timeout: Duration | None, each: Duration | None) -> tuple[int, int]:
-    """What a REQUEST says of time: `aux`, the whole limit in milliseconds, and `each`, that of every single service."""
+    """The encoded time limits of a REQUEST: `aux` for the whole request in ms, `each` per service in units of 10 ms."""
     if timeout is None:
         aux = 0
-    elif (type(timeout) is float or type(timeout) is int) and 0.001 <= timeout < _USUAL:
+    elif (type(timeout) is float or type(timeout) is int) and 0.001 <= timeout < _SAFE_TIMEOUT:
         aux = int(timeout * 1000)
     else:
         timeout = check_timeout("timeout", timeout)
@@ -140,6 +143,6 @@ def limits(timeout: Duration | None, each: Duration | None) -> tuple[int, int]:
     if each is None:
         return aux, 0
     each = check_seconds("each", each, zero=False)
-    if each > _LONGEST:
-        raise ValueError(f"each must be at most {_LONGEST:g} seconds, but is {each!r}")
-    return aux, max(1, ceil(round(each / _EACH, 6)))
+    if each > _MAX_EACH:
+        raise ValueError(f"each must be at most {_MAX_EACH:g} seconds, but is {each!r}")
+    return aux, max(1, ceil(round(each / _EACH_UNIT, 6)))

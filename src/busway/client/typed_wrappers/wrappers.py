@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from busway.client.connection.delegates import CounterProperties, before
+from busway.client.connection.delegates import CounterProperties, position_before
 from busway.client.services.errors import explained
 from busway.client.typed.protocol import Kind, Received
 from busway.common.durations import Duration
@@ -91,7 +91,7 @@ class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
     @property
     def position(self) -> Positions:
         """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
-        return before(self._inner.position, self._ahead)
+        return position_before(self._inner.position, self._ahead)
 
     def _rest(self, most: int) -> list[Message]:
         """What is left of a batch that was cut."""
