@@ -77,7 +77,7 @@ def test_values_of_fields() -> None:
         ({"msg": b"x"}, "msg", "payload"),
         ({"": 1}, "", "no name"),
         ({"a\nb": 1}, "a\nb", "control"),
-        ({1: 1}, "1", "name of a field is text"),
+        ({1: 1}, "1", "name of a field must be a str"),
         ({"m": {1: 2}}, "m", "key"),
         ({f"n{i}": i for i in range(256)}, "", "256"),
     ],
@@ -103,7 +103,7 @@ def test_how_deep_fields_and_rules_may_be_nested(wrap: Any) -> None:
     value: Any = 1
     for depth in range(1, 20):
         value = wrap(value)
-        text = "field 'x' is nested too deep: 16 lists and dicts in each other are the limit, 13 in a rule"
+        text = "field 'x' is nested too deep: at most 16 levels of lists and dicts are allowed, 13 in a rule"
         if depth <= 16:
             encode_fields({"x": value})
         else:
@@ -173,25 +173,25 @@ def test_the_payload_is_compared_as_it_would_be_sent() -> None:
         ({"b": 1 << 64}, "b", "(?i)int"),
         ({"msg": object()}, "msg", "object"),
         ({".x": 1}, ".x", "reserved"),
-        ({"": 1}, "", r"^the rule 1 has no name: say which field.*busway\.expr"),
+        ({"": 1}, "", r"^the rule 1 has no name: name its field.*busway\.expr"),
         (
             {"b": ["x", re.compile("x")]},
             "b",
-            "^rule for 'b': a list holds the values.*not regular expressions; a field has one rule$",
+            "^rule for 'b': a list contains the allowed values.*not regular expressions; a field has one rule$",
         ),
-        ({"b": [busway.ANY]}, "b", "a list holds the values.*not busway.ANY"),
-        ({"b": {busway.expr("value > 1")}}, "b", "a list holds the values.*not expressions"),
-        ({"b": (len,)}, "b", "a list holds the values.*not functions"),
-        ({1: 1}, "1", "text"),
+        ({"b": [busway.ANY]}, "b", "a list contains the allowed values.*not busway.ANY"),
+        ({"b": {busway.expr("value > 1")}}, "b", "a list contains the allowed values.*not expressions"),
+        ({"b": (len,)}, "b", "a list contains the allowed values.*not functions"),
+        ({1: 1}, "1", "must be a str"),
         ({"a": 1, "b": busway.expr("value >")}, "b", "line 1, column 8"),
         (busway.expr("a ==\n b c"), "", "line 2, column 4"),
         ({".ts": "1*"}, ".ts", "number"),
-        ({"b": re.compile(b"x")}, "b", "on bytes"),
+        ({"b": re.compile(b"x")}, "b", "not bytes"),
         ({"b": re.compile("x", re.ASCII)}, "b", "re.ASCII"),
-        ({"b": re.compile("a(?=b)")}, "b", "looks around.*Rust"),
-        ({"b": re.compile("(?<!a)b")}, "b", "looks around"),
+        ({"b": re.compile("a(?=b)")}, "b", "lookaround.*Rust"),
+        ({"b": re.compile("(?<!a)b")}, "b", "lookaround"),
         ({"b": re.compile(r"(a)\1")}, "b", "reference"),
-        ({"b": re.compile("(?P<x>a)(?P=x)")}, "b", "refers"),
+        ({"b": re.compile("(?P<x>a)(?P=x)")}, "b", "reference to a group"),
         ({"b": re.compile("(?>a)b")}, "b", "atomic"),
         ({"b": re.compile("a*+b")}, "b", "possessive"),
         ({"b": re.compile("a{2,3}+b")}, "b", "possessive"),

@@ -77,7 +77,7 @@ def test_a_buffer_refuses_by_name(keywords: dict[str, Any], text: str) -> None:
         ({"ca": b"ca.pem"}, "ca of TLS must be the path"),
         ({"server_name": 7}, "server_name of TLS must be a str"),
         ({"verify": "no"}, "verify of TLS must be True or False"),
-        ({"key": "key.pem"}, "a key without its certificate"),
+        ({"key": "key.pem"}, "TLS has a key but no certificate"),
     ],
 )
 def test_tls_refuses_by_name(keywords: dict[str, Any], text: str) -> None:

@@ -142,7 +142,7 @@ __all__ = [
 
 
 _MODULES = frozenset({"errors", "fuse", "settings", "spark", "sync", "testing"})
-"""The submodules that are public."""
+"""Public submodules."""
 
 
 def __dir__() -> list[str]:

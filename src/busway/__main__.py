@@ -1,4 +1,4 @@
-"""`python -m busway` is the command line."""
+"""Runs the command line: `python -m busway` is the same as the command `busway`."""
 
 from busway.cli import main
 

@@ -1,6 +1,6 @@
-"""Stored records as Arrow: turns the blocks of a log into record batches, of the columns that are asked for only.
+"""Converts blocks of stored records and messages to Arrow record batches; streams, subscriptions and Spark call it.
 
-The engine makes the buffers; pyarrow, which comes with `busway[arrow]`, only wraps them.
+The engine builds the buffers of the requested columns, and pyarrow (from `busway[arrow]`) wraps them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _Made: TypeAlias = tuple[str, list[_core.ColumnBuffer]]
 
 COLUMNS: Final = ("offset", "topic", "sequence", "stored", "time", "id", "sender", "fields", "payload")
-"""All columns that records have: fields as MessagePack, times in UTC with nanoseconds, the id as 32 hexadecimal digits."""
+"""All columns of a record: fields as MessagePack, times in UTC with nanoseconds, the id as 32 hexadecimal digits."""
 
 
 PLACED: Final = ("broker", "stream", *COLUMNS)
-"""All columns that messages have, whatever stream they are of."""
+"""All columns of a message, which may come from any stream of any broker."""
 
 
 def record_batch(
@@ -35,9 +35,9 @@ def record_batch(
     now: int = 0,
     same: Mapping[str, str] | None = None,
 ) -> "pa.RecordBatch":
-    """The records of some blocks with offsets from `begin` to before `end` that a selection asks for and that have not expired.
+    """Return the matching records of blocks that have not expired, with offsets from `begin` to before `end`.
 
-    `same` are columns that have one text in every row.
+    `same` maps the names of columns to a text that is the same in every row.
     """
     pa = arrow()
     given = [blocks] if isinstance(blocks, bytes) else list(blocks)
@@ -48,18 +48,19 @@ def record_batch(
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Columns that messages have."""
+    """Return the names of columns as a tuple. Raises TypeError or ValueError for a name that messages do not have."""
     check_type("columns", columns, (list, tuple), "a list of names")
     for name in columns:
         if name not in PLACED:
-            raise ValueError(f"there is no column {name!r}; there are {', '.join(PLACED)}")
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(PLACED)}")
     return tuple(columns)
 
 
 def message_batch(messages: Iterable[_core.Message], columns: Sequence[str] = PLACED) -> "pa.RecordBatch":
-    """Messages of a subscription as rows of the same columns; one that is not stored has no place: its broker, stream, offset, sequence and time of storing are null.
+    """Return the messages of a subscription as rows.
 
-    The words between them, which tell of kept messages, are left out.
+    Broker, stream, offset, sequence and stored time are null for a message that is not stored. Notices about retained
+    messages are left out.
     """
     pa = arrow()
     rows = [message for message in messages if message.kind not in {"notify", "withdrawn"}]
@@ -81,10 +82,10 @@ def plain_batch(
     now: int = 0,
     same: Mapping[str, str] | None = None,
 ) -> tuple[int, int, "pa.RecordBatch"]:
-    """The same of what a log has from `begin` to before `end`, in one step: about `most` bytes of records, without a block in between.
+    """Read about `most` bytes of records of a log from `begin` to before `end` as a record batch, without blocks.
 
-    The offset that they begin with, the one to read on from, and the rows; as Log.read() says it. They are plain: texts instead of
-    dictionaries, microseconds instead of nanoseconds, and numbers with a sign.
+    Return the first offset, the next offset to read, and the rows. Their types are plain: strings instead of
+    dictionaries, microseconds instead of nanoseconds, and signed integers.
     """
     pa = arrow()
     same = same or {}
@@ -95,9 +96,9 @@ def plain_batch(
 
 
 def arrow() -> Any:
-    """The module pyarrow, if it is installed."""
+    """Return the module pyarrow. Raises ImportError with an install command if it is missing."""
     try:
-        import pyarrow as pa  # noqa: PLC0415 - it is large, and only needed here
+        import pyarrow as pa  # noqa: PLC0415 - a large optional package
     except ImportError as error:
         raise ImportError(f"Arrow needs pyarrow: {install_command('arrow')}", name="pyarrow") from error
     return pa

@@ -1,4 +1,7 @@
-"""How long a channel waits before it redelivers a message that failed: a list of delays, or delays that grow. Values only."""
+"""Redelivery delays of a channel for messages that failed: a list of delays, or exponential backoff.
+
+Clients parse what a user gives with `backoff_of()`, and the broker's channels compute delays with `delay_of()`.
+"""
 
 import hashlib
 import math
@@ -13,7 +16,7 @@ Delay: TypeAlias = float | str | timedelta
 """Seconds, text such as 5s, or a timedelta."""
 
 MOST: Final = 64
-"""The most delays of a list."""
+"""The maximum length of a list of delays."""
 _HELP: Final = (
     "give a list of delays such as ['1s', '5s', '30s'], a busway.Backoff, or [] to redeliver at once; "
     "as text: 1s,5s,30s or first=1s,factor=2,limit=10m,jitter=0.1 or none"
@@ -23,10 +26,10 @@ _SPAN: Final = 1 << 64
 
 @dataclass(frozen=True, init=False, slots=True)
 class Backoff:
-    """Delays that grow: `first`, then each one `factor` times as long as the one before, up to `limit`.
+    """Exponential backoff: the delay is `first`, then grows by `factor` after each failure, up to `limit`.
 
-    Each delay is made longer or shorter by up to `jitter`, a part of 1, so that messages that failed together do not
-    all come back together.
+    Each delay varies by up to the fraction `jitter` in both directions, which spreads the redelivery of messages that
+    failed at the same time.
     """
 
     first: float
@@ -56,7 +59,7 @@ class Backoff:
         return f"first={_shown(self.first)},factor={self.factor:g},limit={_shown(self.limit)},jitter={self.jitter:g}"
 
     def delay(self, failures: int, key: str) -> float:
-        """Seconds after so many failures. The key varies them: with the same one they are the same."""
+        """Return the delay in seconds after this many failures. The jitter depends on `key` and `failures` only."""
         wait = self.limit
         if self.factor == 1.0:
             wait = self.first
@@ -69,51 +72,51 @@ class Backoff:
 
 
 Delays: TypeAlias = tuple[float, ...] | Backoff
-"""Seconds after the first failure, the second and so on, the last one for all that follow; none: no delay."""
+"""Seconds after the first failure, the second and so on; the last delay repeats. Empty: no delay."""
 
 USUAL: Final[tuple[float, ...]] = (1.0, 5.0, 30.0, 120.0, 600.0)
 NONE: Final = "none"
 
 
 def delay_of(backoff: Delays, failures: int, key: str) -> float:
-    """Seconds until a message is redelivered that has failed so many times."""
+    """Return the seconds until a message is redelivered that has failed this many times."""
     if isinstance(backoff, Backoff):
         return backoff.delay(failures, key)
     return backoff[min(failures, len(backoff)) - 1] if backoff else 0.0
 
 
 def check_delays(backoff: Delays) -> None:
-    """Raise ValueError for delays that a channel can't have."""
+    """Raise ValueError if there are too many delays, or one is negative or too long."""
     if isinstance(backoff, Backoff):
         return
     if len(backoff) > MOST:
-        raise ValueError(f"backoff: {len(backoff)} delays are too many, {MOST} can be given")
-    for one in backoff:
-        if not 0 <= one < LONGEST:
-            raise ValueError(f"backoff: a delay must be from 0 to below {LONGEST:.0f} seconds, but is {one!r}")
+        raise ValueError(f"backoff: {len(backoff)} delays are too many; give at most {MOST}")
+    for delay in backoff:
+        if not 0 <= delay < LONGEST:
+            raise ValueError(f"backoff: a delay must be from 0 to below {LONGEST:.0f} seconds, but is {delay!r}")
 
 
 def backoff_of(value: Any) -> Delays:
-    """What a user gives as backoff: delays, one delay, text, or a Backoff."""
+    """Convert the backoff argument of a user: a list of delays, one delay, text, or a Backoff."""
     if isinstance(value, Backoff):
         return value
     if isinstance(value, str):
         if value.strip() == NONE:
             return ()
         if "=" in value:
-            return _grown(value)
+            return _parse_exponential(value)
         value = value.split(",")
     if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
         value = [value] if value else []
     if not isinstance(value, list | tuple):
-        raise TypeError(f"backoff: {value!r} is no list of delays: {_HELP}")
-    delays = tuple(_delay(one) for one in value)
+        raise TypeError(f"backoff: {value!r} is not a list of delays: {_HELP}")
+    delays = tuple(_delay(item) for item in value)
     check_delays(delays)
     return delays
 
 
 def shown(backoff: Delays) -> str:
-    """As text that backoff_of() reads."""
+    """Format delays as text that backoff_of() parses."""
     if isinstance(backoff, Backoff):
         return str(backoff)
     return ",".join(map(_shown, backoff)) or NONE
@@ -133,20 +136,20 @@ def _delay(value: Any) -> float:
     return 0.0 if value == 0 and not isinstance(value, bool) else seconds("backoff", value)
 
 
-def _grown(text: str) -> Backoff:
-    given: dict[str, Any] = {}
+def _parse_exponential(text: str) -> Backoff:
+    parameters: dict[str, Any] = {}
     for part in text.split(","):
-        name, _, value = (one.strip() for one in part.partition("="))
-        if name not in Backoff.__dataclass_fields__ or name in given or not value:
-            raise ValueError(f"backoff: {part.strip()!r} in {text!r} can't be read: {_HELP}")
+        name, _, value = (half.strip() for half in part.partition("="))
+        if name not in Backoff.__dataclass_fields__ or name in parameters or not value:
+            raise ValueError(f"backoff: {part.strip()!r} in {text!r} is not valid: {_HELP}")
         if name in {"factor", "jitter"}:
             try:
-                given[name] = float(value)
+                parameters[name] = float(value)
             except ValueError:
                 raise ValueError(f"backoff: {name} must be a number, but is {value!r}") from None
         else:
-            given[name] = value
-    return Backoff(**given)
+            parameters[name] = value
+    return Backoff(**parameters)
 
 
 _UNITS: Final[Mapping[str, float]] = {"h": 3600.0, "m": 60.0, "s": 1.0}

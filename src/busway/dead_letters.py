@@ -1,4 +1,4 @@
-"""A dead letter as a user sees it: the message, where it comes from and why it died. Values only."""
+"""Values for dead letters: the message, its origin and the reason; clients return them from the dead-letter verbs."""
 
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -11,49 +11,50 @@ _PREFIX = "dead_"
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that no consumer of a channel could deal with. What is not known is empty, 0 or None."""
+    """A message that a channel moved to the dead-letter topic. Unknown values are empty, 0 or None."""
 
     id: str
-    """Of the letter; redrive() takes it, or as much of its beginning as no other letter has."""
+    """The id of the dead letter. redrive() takes it, or a prefix of it that is unique."""
     stream: str
     channel: str
     topic: str
-    """Of the message, as below: payload, fields, sender and time."""
+    """The topic of the original message, as are payload, fields, sender and time."""
     payload: bytes
     fields: dict[str, Any]
     sender: str = ""
     time: datetime | None = None
     time_ns: int = 0
-    """The same in ns since 1970."""
+    """The time of the message in nanoseconds since 1970."""
     offset: int
-    """Where the message is in its stream."""
+    """The offset of the message in its stream."""
     died: datetime | None = None
-    """When it became a dead letter."""
+    """When the channel moved it to the dead-letter topic."""
     deliveries: int = 0
     first: datetime | None = None
+    """When it was delivered first since the broker started."""
     last: datetime | None = None
-    """When it was delivered first, since the broker started, and last."""
+    """When it was delivered last."""
     reason: str = ""
     error: str = ""
     """The type of the exception that the handler raised."""
     traceback: str = ""
-    """Its last lines."""
+    """The last lines of the traceback of that exception."""
     consumer: str = ""
     host: str = ""
     node: str = ""
     """The name of the broker."""
     part: str = ""
-    """The guid of the broker in whose part of the stream the message is."""
+    """The guid of the broker whose part of the stream holds the message."""
     epoch: int = 0
-    """What the channel uses to know whether the letter was sent back."""
+    """A number with which the channel recognises letters that were redriven."""
     redriven: bool = False
-    """It was sent back to its channel."""
+    """True if the letter was sent back to its channel."""
     gone: bool = False
-    """The stream has removed its message, or the message has expired: it can't be sent back."""
+    """True if the letter can't be redriven, since the stream has removed its message or the message has expired."""
 
     @classmethod
     def of(cls, message: Message, part: str) -> Self:
-        """From the stored letter, in the part of its stream that this broker has."""
+        """Create it from a stored letter. `part` is the guid of the broker that stores it."""
         fields = dict(message.fields)
         known = {name.removeprefix(_PREFIX): fields.pop(name) for name in list(fields) if name.startswith(_PREFIX)}
         return cls(
@@ -83,23 +84,23 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redrive(msgspec.Struct, kw_only=True):
-    """What became of dead letters that were to be sent back to their channel."""
+    """The result of a redrive: how many dead letters went back to their channel, and how many did not."""
 
     redriven: int = 0
-    """They were sent back."""
+    """Letters that were sent back."""
     before: int = 0
-    """They had been sent back before."""
+    """Letters that had been sent back before."""
     gone: int = 0
-    """They can't be sent back: the stream has removed their messages, or these have expired."""
+    """Letters that can't be sent back, since their messages were removed from the stream or have expired."""
     left: int = 0
-    """They could not be sent back now, because their node was not reached or is still storing them."""
+    """Letters that could not be sent back now, since their node is unreachable or still stores them."""
 
     unreached: tuple[str, ...] = ()
-    """Nodes of the cluster that could not be asked for dead letters."""
+    """Nodes of the cluster that did not answer."""
 
     @property
     def done(self) -> int:
-        """How many letters were looked at."""
+        """The number of letters that were processed."""
         return self.redriven + self.before + self.gone + self.left
 
 

@@ -1,43 +1,43 @@
-"""Every error Busway raises, sorted by what the caller can do about it.
+"""All errors that Busway raises, grouped by what the caller can do about them.
 
 ::
 
     BusError                        .code, .reason
-    ├── Closed                      this bus, subscription or service has ended: make a new one
+    ├── Closed                      the bus, subscription or service has ended: create a new one
     │   └── Forked                  it belongs to the parent process: connect again in the child
-    ├── Disconnected                the connection is gone: wait for the event "resumed", or try again
-    │   └── ConnectFailed           none of the servers could be reached
-    ├── ListenFailed                a server can't listen on this address
-    ├── DataFailed                  a server can't use this data folder
+    ├── Disconnected                the connection is lost: wait for the event "resumed", or retry
+    │   └── ConnectFailed           no server could be reached
+    ├── ListenFailed                the server can't listen on this address
+    ├── DataFailed                  the server can't use this data folder
     ├── MountFailed                 the bus can't be mounted on this folder
-    ├── StoreFailed                 the broker could not store it (a full disk: code NO_SPACE or STORE_FAILED, a database that is gone): try again later
-    ├── Timeout                     (also TimeoutError) it took too long
-    ├── NoResponders                nobody serves this topic
-    │   └── NoConsumers             nobody took the push
+    ├── StoreFailed                 the broker could not store the message (code NO_SPACE or STORE_FAILED): retry later
+    ├── Timeout                     (also TimeoutError) the call took too long
+    ├── NoResponders                no service for this topic
+    │   └── NoConsumers             no consumer accepted the push
     ├── ServiceError                the request reached a service and failed there
-    │   ├── HandlerError            .code, .details; the service raised; the reason is its text
-    │   └── ServiceGone             the service's connection ended before it replied
-    ├── Rejected                    the broker said no: change the call
+    │   ├── HandlerError            .code, .details; the service raised an error; the reason is its text
+    │   └── ServiceGone             the service's connection was lost before it replied
+    ├── Rejected                    the broker refused the call: change the call
     │   ├── InvalidTopic            (also ValueError)
     │   │   └── InvalidPattern
     │   ├── InvalidFields           (also ValueError) .name; a field that can't be sent
-    │   ├── InvalidRule             (also ValueError) .name; a rule of a subscription that can't be asked
-    │   ├── ServiceTaken            somebody else serves this topic
+    │   ├── InvalidRule             (also ValueError) .name; a rule of a subscription that is not valid
+    │   ├── ServiceTaken            another client serves this topic
     │   ├── OutOfRange              (also ValueError) the stream has no such offset
-    │   ├── AckLate                 the message had gone to somebody else, or is done already
-    │   ├── LimitExceeded           larger, longer or more than the broker allows
+    │   ├── AckLate                 the message was already acknowledged, or redelivered to another consumer
+    │   ├── LimitExceeded           a limit of the broker is exceeded
     │   └── Forbidden               reserved, not allowed, or credentials refused
-    ├── Reject                      raised by a handler of a channel: the message becomes a dead letter at once
+    ├── Reject                      a channel's handler raises it: the message moves to the dead-letter topic at once
     ├── SlowConsumer                .missed; too slow under the policy "disconnect"
-    ├── PayloadError                (also ValueError) .topic, .field, .position; a payload that doesn't fit its type, or is not JSON
-    └── ProtocolError               the rules of the wire were broken
+    ├── PayloadError                (also ValueError) .topic, .field, .position; a payload does not match its type
+    └── ProtocolError               a violation of the wire protocol
         ├── LocalProtocolError      by this program
-        └── RemoteProtocolError     by the other side
+        └── RemoteProtocolError     by the peer
 
-The codes are those of the wire protocol; `from_code` finds the class of one.
+The codes are those of the wire protocol; `from_code` creates the error for a code.
 """
 
-# ruff: noqa: N818, the names say what happened
+# ruff: noqa: N818, the names state what happened
 
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Code(IntEnum):
-    """The protocol's table of error codes."""
+    """The error codes of the wire protocol."""
 
     OK = 0
     PROTOCOL = 1
@@ -100,12 +100,12 @@ class Code(IntEnum):
 
     @property
     def survives(self) -> bool:
-        """Whether the connection goes on after this error."""
+        """True if the connection stays open after this error."""
         return self == Code.OK or self >= Code.INVALID_TOPIC
 
 
 class BusError(Exception):
-    """The root. `code` is the one of the wire (0 where the error never crossed it), `reason` a sentence."""
+    """The base of all errors. `code` is the wire code, or 0 if the error was raised locally; `reason` is a sentence."""
 
     default: ClassVar[int] = Code.OK
 
@@ -167,18 +167,18 @@ class ServiceError(BusError):
 
 
 class HandlerError(ServiceError):
-    """A service raised. A handler raises it itself to choose what the requester gets.
+    """The handler of a service raised an error. A handler raises it itself to set the code and details of its reply.
 
     ::
 
         raise busway.HandlerError("no such account", code="no_account", details={"account": 7})
 
-    `code` is the service's own, a text; if the service named none it is the name of the exception that the handler raised, or
-    Code.HANDLER_ERROR. `details` is a map of whatever fields can hold, empty if there is nothing to say.
+    `code` is a text that the service has set, else the name of the exception that the handler raised, or
+    Code.HANDLER_ERROR. `details` is a map with values that fields can hold; it may be empty.
     """
 
     default = Code.HANDLER_ERROR
-    code: int | str  # type: ignore[assignment]  # the service's own, where that of other errors is the broker's
+    code: int | str  # type: ignore[assignment]  # a text of the service, while other errors have a wire code
 
     def __init__(
         self, reason: str = "", *, code: int | str | None = None, details: "Mapping[str, Any] | None" = None
@@ -205,7 +205,7 @@ class InvalidPattern(InvalidTopic):
 
 
 class InvalidFields(Rejected, ValueError):
-    """`name` is the field's, empty if it is unknown or the fields as a whole are wrong."""
+    """The fields of a message are not valid. `name` is the field; empty if unknown, or if all fields together fail."""
 
     default = Code.INVALID_FIELDS
 
@@ -215,7 +215,7 @@ class InvalidFields(Rejected, ValueError):
 
 
 class InvalidRule(Rejected, ValueError):
-    """`name` is that of the rule's field, empty if it is unknown or the rules as a whole are wrong."""
+    """A rule of a subscription is not valid. `name` is its field, or empty if unknown or if all rules together fail."""
 
     default = Code.INVALID_RULE
 
@@ -245,7 +245,7 @@ class Forbidden(Rejected):
 
 
 class Reject(BusError):
-    """Raised by a handler of a channel: the message becomes a dead letter at once, with this reason."""
+    """A handler of a channel raises it to move the message to the dead-letter topic at once, with this reason."""
 
 
 class SlowConsumer(BusError):
@@ -257,7 +257,7 @@ class SlowConsumer(BusError):
 
 
 class PayloadError(BusError, ValueError):
-    """`topic` and `position` are those of the message; the position is None if it is not stored, or not known."""
+    """A payload does not match its type. `topic` and `position` are the message's; an unknown position is None."""
 
     def __init__(self, topic: str, field: str = "", reason: str = "", position: "Position | None" = None) -> None:
         super().__init__(reason)
@@ -268,7 +268,7 @@ class PayloadError(BusError, ValueError):
 
     @property
     def brief(self) -> str:
-        """The field and what is wrong with it: `$.amount: expected int, got str`."""
+        """The path of the field and the problem: `$.amount: expected int, got str`."""
         path = f"${'' if self.field.startswith('[') else '.'}{self.field}" if self.field else "$"
         reason = self.reason.replace("`", "")
         return f"{path}: {reason[:1].lower()}{reason[1:]}"
@@ -342,15 +342,15 @@ _CLASSES: dict[int, type[BusError]] = {
 
 
 def from_reply(code: int, reason: str, fields: "Mapping[str, Any]") -> BusError:
-    """The error of a REPLY: that of its code; what the service raised has the code and the details of the fields."""
+    """Create the error of a REPLY frame. A HandlerError takes its code and details from the fields of the reply."""
     if code != Code.HANDLER_ERROR:
         return from_code(code, reason)
-    own, details = fields.get("code"), fields.get("details")
+    name, details = fields.get("code"), fields.get("details")
     return HandlerError(
-        reason, code=own if isinstance(own, str) else None, details=details if isinstance(details, dict) else None
+        reason, code=name if isinstance(name, str) else None, details=details if isinstance(details, dict) else None
     )
 
 
 def from_code(code: int, reason: str) -> BusError:
-    """The error that a code of the wire stands for; a code this version doesn't know is a plain BusError."""
+    """Create the error for a wire code. A code that this version does not know becomes a plain BusError."""
     return _CLASSES.get(code, BusError)(reason, code=code)

@@ -1,7 +1,7 @@
-"""Fields of messages and the rules of subscriptions: from Python values to what the wire carries.
+"""Encodes message fields and subscription rules from Python values to MessagePack; clients call it before they send.
 
-A value; no I/O. Invariant: whatever is wrong with a field or a rule is an InvalidFields or InvalidRule that names it, raised
-before anything is sent. The engine has the last word on both, so that client and broker can't disagree.
+A wrong field or rule raises InvalidFields or InvalidRule with its name before anything is sent. The engine checks the
+result with the same code that the broker runs.
 """
 
 import re
@@ -30,13 +30,13 @@ class _Any:
 
 
 ANY: Final = _Any()
-"""As a rule: the field must be there, whatever its value is."""
+"""As a rule: the field must be present, with any value."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A CEL expression that the broker evaluates; made by expr()."""
+    """A CEL expression that the broker evaluates; expr() creates it."""
 
     text: str
 
@@ -45,23 +45,24 @@ class Expr:
 
 
 def expr(text: str) -> Expr:
-    """A CEL expression, as the rule of one field (`value` is that field) or for a whole message."""
+    """Create a CEL expression as the rule of one field (the variable `value`) or of a whole message."""
     if not isinstance(text, str):
         raise TypeError(f"expr() takes the text of an expression, not a {type(text).__name__}")
     return Expr(text)
 
 
 Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | tuple[Value, ...] | Mapping[str, Value] | None"
-"""What a field may hold; enumerations count as their values."""
+"""The types of a field's value. An enumeration member is sent as its value."""
 Fields: TypeAlias = Mapping[str, "Value"]
 Rule: TypeAlias = Any
-"""A text with `*` or `?`: glob; a list, tuple or set: one of; ANY: present; a callable: predicate; a compiled regular expression;
-an Expr; anything else: equal, type included."""
+"""A rule for a field: a text with `*` or `?` is a glob; a list, tuple or set is a choice of values; ANY requires the
+field; a callable is a predicate; a compiled regular expression or an Expr must match. Any other value must be equal and
+of the same type."""
 Where: TypeAlias = Mapping[str, Rule] | Expr
 Extra: TypeAlias = Collection[str] | Callable[[Any, list[str]], object]
 
 _PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
-# What a subclass is to its base, whatever it made of str() and the like.
+# Convert an instance of a subclass to its base type, even if the subclass overrides str() and the like.
 _EXACT: Final[tuple[tuple[type, Callable[[Any], object]], ...]] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -71,13 +72,13 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ABSENT: Final = object()
 _DEEP: Final = 16
-"""Lists and dicts may be nested so deep, on the wire."""
-_INSIDE: Final = 3
-"""How deep the value of a rule lies in all rules."""
+"""The maximum nesting of lists and dicts on the wire."""
+_RULE_DEPTH: Final = 3
+"""The nesting depth of a rule's value in the encoded rules."""
 
 
 def encode_fields(fields: Fields) -> bytes:
-    """The MessagePack of a message's fields; empty for none."""
+    """Encode a message's fields as MessagePack; no bytes if there are none."""
     if not fields:
         return b""
     values: Mapping[str, object] = fields
@@ -87,12 +88,12 @@ def encode_fields(fields: Fields) -> bytes:
         encoded = _ENCODER.encode(values)
         check_fields(encoded)
     except (InvalidFields, ValueError, OverflowError, TypeError) as error:
-        raise _blame(values, error) from error
+        raise _field_error(values, error) from error
     return encoded
 
 
 def _plain(name: str, value: object, depth: int = 0) -> object:
-    """The value in types that have a MessagePack form of their own."""
+    """Convert the value to types that MessagePack can encode."""
     if isinstance(value, Enum):
         return _plain(name, value.value, depth)
     if type(value) in _PLAIN:
@@ -103,7 +104,7 @@ def _plain(name: str, value: object, depth: int = 0) -> object:
     if isinstance(value, _BYTES):
         return bytes(value)
     if depth >= _DEEP and isinstance(value, (list, tuple, Mapping)):
-        text = f"{_DEEP} lists and dicts in each other are the limit, {_DEEP - _INSIDE} in a rule"
+        text = f"at most {_DEEP} levels of lists and dicts are allowed, {_DEEP - _RULE_DEPTH} in a rule"
         raise InvalidFields(f"field {name!r} is nested too deep: {text}", name=name)
     if isinstance(value, (list, tuple)):
         return [_plain(name, item, depth + 1) for item in value]
@@ -113,11 +114,11 @@ def _plain(name: str, value: object, depth: int = 0) -> object:
     raise InvalidFields(f"field {name!r} is a {type(value).__name__}, which a field can't hold{hint}", name=name)
 
 
-def _blame(values: Mapping[Any, object], error: Exception) -> InvalidFields:
-    """The error with the name of the first field that is wrong by itself."""
+def _field_error(values: Mapping[Any, object], error: Exception) -> InvalidFields:
+    """Return the error with the name of the first field that is invalid on its own."""
     for name, value in values.items():
         if not isinstance(name, str):
-            return InvalidFields(f"the name of a field is text, not {name!r}", name=str(name))
+            return InvalidFields(f"the name of a field must be a str, not {name!r}", name=str(name))
         try:
             check_fields(_ENCODER.encode({name: value}))
         except InvalidFields as wrong:
@@ -128,7 +129,7 @@ def _blame(values: Mapping[Any, object], error: Exception) -> InvalidFields:
 
 
 class Addressed(Protocol):
-    """What rules see of a message."""
+    """The attributes of a message that rules read."""
 
     @property
     def fields(self) -> Mapping[str, Any]: ...
@@ -145,37 +146,37 @@ class Addressed(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The rules of a subscription: what the broker asks, and what is left for the client to ask."""
+    """The checked rules of a subscription: one part is for the broker to evaluate, the other for the client."""
 
     wire: bytes
-    """For SUBSCRIBE; empty if the broker has nothing to ask."""
+    """The broker's part for the SUBSCRIBE frame; empty if there is none."""
     names: frozenset[str] = frozenset()
-    """The fields that rules name."""
+    """The fields that have a rule."""
     predicates: tuple[tuple[str, Callable[[Any], object]], ...] = ()
     extra: Callable[[Any, list[str]], object] | None = None
 
     @property
     def local(self) -> bool:
-        """Whether the client has something to ask."""
+        """True if the client has rules to evaluate."""
         return bool(self.predicates) or self.extra is not None
 
     def accepts(self, message: Addressed, report: Callable[[Exception], object]) -> bool:
-        """Ask the client's part; one that raises is no match, and its error goes to `report`."""
+        """Evaluate the client's part. A function that raises does not match, and `report` gets its error."""
         try:
             for name, predicate in self.predicates:
-                value = _seen(message, name)
+                value = _value_of(message, name)
                 if value is _ABSENT or not predicate(value):
                     return False
             if self.extra is not None:
                 more = [name for name in message.fields if name not in self.names]
-                return bool(self.extra(message, more))  # noqa: S610, no database here
+                return bool(self.extra(message, more))  # noqa: S610, not a database query
         except Exception as error:  # noqa: BLE001, the predicate is the user's code
             report(error)
             return False
         return True
 
 
-def _seen(message: Addressed, name: str) -> object:
+def _value_of(message: Addressed, name: str) -> object:
     match name:
         case ".id":
             return message.sender or message.id[:16]
@@ -187,7 +188,7 @@ def _seen(message: Addressed, name: str) -> object:
 
 
 def compile_where(where: Where | None = None, extra: Extra | None = None) -> Compiled:
-    """The rules given to a subscription, checked."""
+    """Check the rules of a subscription, and split them between broker and client."""
     predicates: list[tuple[str, Callable[[Any], object]]] = []
     rules: list[list[object]] = []
     if isinstance(where, Expr):
@@ -195,11 +196,11 @@ def compile_where(where: Where | None = None, extra: Extra | None = None) -> Com
     elif isinstance(where, Mapping):
         for name, rule in where.items():
             if not isinstance(name, str):
-                raise InvalidRule(f"the name of a field is text, not {name!r}", name=str(name))
+                raise InvalidRule(f"the name of a field must be a str, not {name!r}", name=str(name))
             if not name and not isinstance(rule, Expr):
                 raise InvalidRule(
-                    f"the rule {rule!r} has no name: say which field it is for, or give busway.expr(...) in place of the"
-                    " dict for a rule about the whole message"
+                    f"the rule {rule!r} has no name: name its field, or pass busway.expr(...) instead of the dict for a"
+                    " rule about the whole message"
                 )
             op, argument = _rule(name, rule)
             if op == "call":
@@ -218,7 +219,7 @@ def compile_where(where: Where | None = None, extra: Extra | None = None) -> Com
 
 
 def _check(wire: bytes, rules: list[list[object]]) -> None:
-    """Let the engine compile them; an error says which field's rule it is about."""
+    """Let the engine compile the rules. The error names the field whose rule is not valid."""
     try:
         Rules(wire)
     except InvalidRule as error:
@@ -231,7 +232,7 @@ def _check(wire: bytes, rules: list[list[object]]) -> None:
 
 
 def _rule(name: str, rule: object) -> tuple[str, object]:
-    """(op, argument) of a rule, by the kind of what was given."""
+    """Return the operator and the argument of a rule, depending on its type."""
     while isinstance(rule, Enum):
         rule = rule.value
     if rule is ANY:
@@ -243,14 +244,14 @@ def _rule(name: str, rule: object) -> tuple[str, object]:
     if isinstance(rule, str) and ("*" in rule or "?" in rule):
         return "glob", _wanted(name, rule)
     if isinstance(rule, (list, tuple, set, frozenset)):
-        return "in", [_wanted(name, _item(name, item), _INSIDE + 1) for item in rule]
+        return "in", [_wanted(name, _item(name, item), _RULE_DEPTH + 1) for item in rule]
     if callable(rule):
         return "call", rule
     return "eq", _wanted(name, rule)
 
 
 def _item(name: str, item: object) -> object:
-    """One of the values of a list, which is not the place for another rule."""
+    """Return an item of a list of values. Raises InvalidRule if the item is itself a rule."""
     match item:
         case Enum():
             return item
@@ -265,13 +266,13 @@ def _item(name: str, item: object) -> object:
         case _:
             return item
     raise InvalidRule(
-        f"rule for {name!r}: a list holds the values that a field may have, not {kind}; a field has one rule",
+        f"rule for {name!r}: a list contains the allowed values of a field, not {kind}; a field has one rule",
         name=name,
     )
 
 
-def _wanted(name: str, value: object, depth: int = _INSIDE) -> object:
-    """A value to compare with, in types that have a MessagePack form of their own."""
+def _wanted(name: str, value: object, depth: int = _RULE_DEPTH) -> object:
+    """Convert a value to compare with to types that MessagePack can encode."""
     while isinstance(value, Enum):
         value = value.value
     try:
@@ -290,8 +291,8 @@ def _names(extra: Collection[str]) -> list[str]:
     given: object = extra
     if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
         raise InvalidRule(
-            "extra= takes a set or list with the names of fields that may be there besides, or a function that gets the"
-            f" message and the list of other names, not {extra!r}"
+            "extra= takes a set or list with the names of further fields that a message may have, or a function that"
+            f" gets the message and the list of these names, not {extra!r}"
         )
     return sorted(extra)
 
@@ -308,10 +309,10 @@ _PIECE: Final = re.compile(
 
 
 def _engine_regex(name: str, pattern: "re.Pattern[Any]") -> str:
-    """The text of a pattern in the engine's syntax; what would mean something else there is refused."""
+    """Translate a pattern to the engine's syntax. Raises InvalidRule for constructs that the engine does not have."""
     text = pattern.pattern
     if not isinstance(text, str):
-        raise InvalidRule(f"rule for {name!r}: a regular expression on text is needed, this one is on bytes", name=name)
+        raise InvalidRule(f"rule for {name!r}: the regular expression must match str, not bytes", name=name)
     if pattern.flags & re.ASCII:
         raise InvalidRule(f"rule for {name!r}: re.ASCII is not supported; write [0-9] for \\d and so on", name=name)
     verbose = bool(pattern.flags & re.VERBOSE)
@@ -321,13 +322,13 @@ def _engine_regex(name: str, pattern: "re.Pattern[Any]") -> str:
     except ValueError as error:
         reason = f"rule for {name!r}: {text!r} has {error}; the broker's engine has the syntax of Rust's crate regex"
         raise InvalidRule(reason, name=name) from None
-    # In verbose mode the text may end in a comment, which a new line ends.
+    # In verbose mode the text may end in a comment, which a newline ends.
     return f"(?{flags}:{inner}{chr(10) * verbose})"
 
 
 def _pieces(text: str, *, verbose: bool) -> Iterator[str]:
     at = 0
-    inside = False  # a class [...], where only escapes and its end have a meaning
+    inside = False  # in a class [...], where only escapes and the closing bracket have a meaning
     while found := _PIECE.match(text, at):
         kind = found.lastgroup
         piece = found[0] if kind == "escape" or not inside else text[at]
@@ -335,17 +336,17 @@ def _pieces(text: str, *, verbose: bool) -> Iterator[str]:
         if kind == "escape":
             if "1" <= piece[1] <= "9":
                 raise ValueError(f"the reference {piece} to a group")
-            # The engine has other words for the end of the text, and gives these brackets a meaning.
+            # The engine writes the end of the text differently, and \< and \> are word boundaries there.
             yield {"\\Z": "\\z", "\\<": "<", "\\>": ">"}.get(piece, piece)
         elif inside:
             inside = piece != "]"
             if piece == "-" and text[at : at + 1] == "-":
-                raise ValueError("-- in a class, where one of them is to be written \\-")
-            # Plain characters in Python's classes, but not in the engine's.
+                raise ValueError("-- in a class: write one of them as \\-")
+            # These characters are plain in Python's classes, but not in the engine's.
             special = piece in "[&~" or (verbose and (piece.isspace() or piece == "#"))
             yield f"\\x{ord(piece):02x}" if special else piece
         elif kind == "look":
-            raise ValueError(f"{piece}, which looks around, refers to a group or is atomic")
+            raise ValueError(f"{piece}, which is a lookaround, a reference to a group or an atomic group")
         elif kind == "possessive":
             raise ValueError(f"the possessive repetition {piece}")
         else:

@@ -1,4 +1,4 @@
-"""A message as it arrived, and the replies of several services to one request."""
+"""Message, and the replies of several services to one request, as clients return them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ M = TypeVar("M")
 @final
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A service that was asked and gave no good reply."""
+    """A service that failed to answer a request of several services."""
 
     sender: str
-    """Its name, or its session in hexadecimal digits; empty if it is not known who."""
+    """The name of the service's client, or its session in hexadecimal digits; empty if unknown."""
     error: BusError
 
 
 class Replies(list[M]):
-    """The replies to one request, in the order they came. `failed` tells of the services that gave none."""
+    """The replies to one request, in the order of arrival. `failed` lists the services that failed."""
 
     def __init__(self, replies: Iterable[M] = (), failed: Iterable[Failed] = ()) -> None:
         super().__init__(replies)

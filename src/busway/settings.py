@@ -1,6 +1,6 @@
-"""What can be set: the broker's limits and times, TLS, and what a publish does while there is no connection.
+"""Configuration values: broker limits and times, TLS, client identity and the behaviour of a publish while offline.
 
-Frozen values. They check themselves when made, so the rest of the code never meets a setting that can't be.
+Callers of `serve()` and `connect()` create them. They are frozen and check themselves when they are created.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from busway.common.checks import check_callable, check_count, check_seconds, che
 from busway.common.durations import Seconds
 
 LEAST: Final = 16
-"""Bytes of a secret, at least."""
+"""Fewest bytes of a secret."""
 MOST: Final = 64
-"""Bytes of a secret, at most."""
+"""Most bytes of a secret."""
 _DRAWN: Final = 32
 _NUMBER: Final = 8
 
 
 def draw_secret() -> bytes:
-    """A new secret that cannot be guessed."""
+    """Create a new random secret."""
     while True:
         secret = environment.randbits(8 * _DRAWN).to_bytes(_DRAWN)
         if session_of(secret):
@@ -37,7 +37,7 @@ def session_of(secret: bytes) -> int:
 
 
 def is_secret(secret: object, session: int) -> bool:
-    """Whether this is the secret of the session with this number."""
+    """True if `secret` belongs to the session with this public number."""
     return isinstance(secret, bytes) and LEAST <= len(secret) <= MOST and session_of(secret) == session
 
 
@@ -50,11 +50,11 @@ URL_VARIABLE: Final = "BUSWAY_URL"
 
 Policy: TypeAlias = Literal["block", "drop_oldest", "drop_new", "disconnect"]
 POLICIES: Final[tuple[Policy, ...]] = ("block", "drop_oldest", "drop_new", "disconnect")
-"""What happens to a subscription whose queue is full; the position is the policy's number on the wire."""
+"""What the broker does when the queue of a subscription is full. The index is the policy's number on the wire."""
 
 Scope: TypeAlias = Literal["global", "local", "remote"]
 SCOPES: Final[tuple[Scope, ...]] = ("global", "local", "remote")
-"""Clients of the whole cluster, of the same node, of the other nodes; the position is the scope's number on the wire."""
+"""Clients of the whole cluster, of the same node or of the other nodes. The index is the scope's number on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +70,28 @@ class Buffer:
 
 
 Offline: TypeAlias = Literal["fail"] | Buffer
-"""What a publish does while there is no connection: fail at once, or wait in a buffer."""
+"""How a publish behaves while the client is disconnected: it fails at once, or the message waits in a buffer."""
 
 
 def check_offline(offline: object) -> None:
-    """An Offline, and nothing that looks like one."""
+    """Raise ValueError or TypeError unless the value is an Offline."""
     if offline != "fail" and not isinstance(offline, Buffer):
         wanted = 'offline must be "fail" or a busway.Buffer'
         raise (ValueError if isinstance(offline, str) else TypeError)(f"{wanted}, not {offline!r}")
 
 
 Wait: TypeAlias = Literal["cluster"]
-"""What a subscription or service waits for besides the broker: that every node of its cluster knows of it."""
+"""What a registration waits for besides its broker: "cluster" waits until every node of the cluster knows it."""
 
 
 def check_wait(wait: object) -> None:
-    """A Wait or None, and nothing that looks like one."""
+    """Raise ValueError or TypeError unless the value is a Wait or None."""
     if wait is not None and wait != "cluster":
         raise (ValueError if isinstance(wait, str) else TypeError)(f'wait must be "cluster" or None, not {wait!r}')
 
 
 def check_scope(scope: object) -> int:
-    """The number of a scope on the wire. Raises ValueError or TypeError."""
+    """Return the wire number of a scope. Raises ValueError or TypeError if the value is not a Scope."""
     if scope not in SCOPES:
         wanted = f"scope must be one of {', '.join(map(repr, SCOPES))}"
         raise (ValueError if isinstance(scope, str) else TypeError)(f"{wanted}, not {scope!r}")
@@ -100,10 +100,10 @@ def check_scope(scope: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Certificates of one end of a tls:// connection; all but `server_name` are paths of PEM files.
+    """Certificates of one end of a tls:// connection. `cert`, `key` and `ca` are paths of PEM files.
 
-    A server needs `cert` and `key`; with `ca` it asks its clients for a certificate that this authority signed (mutual
-    authentication). A client trusts `ca` (without one: the system's authorities) and shows `cert` if it has one.
+    A server needs `cert` and `key`. If `ca` is set, it requires that clients present a certificate signed by that
+    authority (mutual authentication). A client trusts `ca` (the system's authorities if None) and presents `cert`.
     """
 
     cert: str | PathLike[str] | None = None
@@ -118,24 +118,25 @@ class TLS:
         check_type("server_name of TLS", self.server_name, (str, NoneType), "a str or None")
         check_type("verify of TLS", self.verify, bool, "True or False")
         if self.key is not None and self.cert is None:
-            raise ValueError("a key without its certificate")
+            raise ValueError("TLS has a key but no certificate: set cert, too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a client is, if it has to be the same one after its process was started again.
+    """The identity of a client that keeps its session when its process restarts.
 
-    Two that are there at a time are one too many: the one with the higher generation stays, of equal ones the later one, and
-    the other is closed for good. The broker remembers generations until it is stopped. Messages are numbered from 1 again, and one
-    with the number of a stored one is taken for that one: see Feed.skip().
+    Only one client with an identity can be connected. The broker keeps the one with the higher generation, or the newer
+    one if both are equal, and closes the other for good. It remembers generations until it stops. After a restart the
+    client numbers its messages from 1, and the broker treats a message with a stored number as a duplicate: see
+    Feed.skip().
     """
 
     secret: bytes = field(repr=False)
-    """16 to 64 random bytes that only this client knows: a client that shows them to a broker is this one."""
+    """16 to 64 random bytes known only to this client. They prove its identity to the broker."""
     generation: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.secret, bytes):  # an error must not show it
+        if not isinstance(self.secret, bytes):  # the error must not contain the secret
             raise TypeError(f"the secret of an Identity must be bytes, not {type(self.secret).__name__}")
         if not LEAST <= len(self.secret) <= MOST or not self.session:
             raise ValueError(f"the secret of an Identity must have {LEAST} to {MOST} random bytes")
@@ -145,13 +146,13 @@ class Identity:
 
     @property
     def session(self) -> int:
-        """The public number, 64 bits: the ids of this client's messages begin with it."""
+        """The public 64-bit number of the session. The ids of this client's messages begin with it."""
         return session_of(self.secret)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who knocks at the broker, as `Settings.authenticate` gets to see it."""
+    """A client that connects to the broker, as passed to `Settings.authenticate`."""
 
     name: str
     session: int
@@ -164,7 +165,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Limits and times of a broker. Bytes and counts are per connection, times are seconds."""
+    """Limits and times of a broker. Bytes and counts are per connection unless stated otherwise; times are seconds."""
 
     frame: int = 8 * MiB
     topic: int = 1024
@@ -182,20 +183,20 @@ class Settings:
     handshake: Seconds = Seconds(5.0)
     drain: Seconds = Seconds(5.0)
     streams: int = 1000
-    """Of the broker, not of a connection."""
+    """Most streams of the broker."""
     interest: int = 1_048_576
-    """Subscriptions and services that another node of the cluster may tell of."""
+    """Most subscriptions and services that another node of the cluster may announce."""
     min_free_disk: int | None = None
-    """Bytes that stay free on the disk of the data folder: below that, durable publishes to streams on it are refused. None: 2 % of the disk,
-    at most 256 MiB; 0: nothing is refused before the disk is full."""
+    """Free bytes on the data folder's disk below which the broker refuses durable publishes to streams on that disk.
+    None: 2 % of the disk, at most 256 MiB. 0: the broker refuses nothing before the disk is full."""
     kept: int = 4096
     kept_bytes: int = 16 * MiB
     grace: Seconds = Seconds(10.0)
     provider_timeout: Seconds = Seconds(2.0)
     servers: Sequence[str] = ()
-    """Addresses told to the clients, to be tried when this broker is gone."""
+    """Addresses that the broker sends to its clients, which try them when this broker is unreachable."""
     authenticate: Callable[[Caller], bool] | None = None
-    """Decides whether a client may come in, by returning True; without it everybody may. A plain function, not a coroutine."""
+    """A plain function, not a coroutine, that returns True to admit a client. Without it every client is admitted."""
 
     def __post_init__(self) -> None:
         check_callable("the setting authenticate", self.authenticate)
@@ -203,13 +204,14 @@ class Settings:
             raise ValueError(
                 "authenticate must be a plain function that returns True or False, not a coroutine function"
             )
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.type is int:
-                check_count(f"the setting {one.name}", value)
-            elif one.type is float:
-                seconds = check_seconds(f"the setting {one.name}", value, zero=one.name in {"stall", "drain", "grace"})
-                object.__setattr__(self, one.name, seconds)
+        for setting in fields(self):
+            name = setting.name
+            value = getattr(self, name)
+            if setting.type is int:
+                check_count(f"the setting {name}", value)
+            elif setting.type is float:
+                seconds = check_seconds(f"the setting {name}", value, zero=name in {"stall", "drain", "grace"})
+                object.__setattr__(self, name, seconds)
         if self.min_free_disk:
             check_count("the setting min_free_disk", self.min_free_disk)
         elif self.min_free_disk is not None:
@@ -218,9 +220,9 @@ class Settings:
             raise TypeError(f"the setting servers must be a list of addresses, not {self.servers!r}")
         for server in self.servers:
             check_type("each of the setting servers", server, str, "an address, as a str")
-        object.__setattr__(self, "servers", tuple(self.servers))  # a value doesn't change under its holder
+        object.__setattr__(self, "servers", tuple(self.servers))  # later changes of the caller's list have no effect
         if self.frame < KiB:
-            raise ValueError("the setting frame must be 1024 or more: the handshake has to fit")
+            raise ValueError("the setting frame must be 1024 or more: the handshake must fit in a frame")
         for name in ("frame", "fields", "topics"):
             if getattr(self, name) >= 2**32:
                 raise ValueError(f"the setting {name} must fit in 32 bits")

@@ -1,6 +1,6 @@
-"""Topics: a path `a/b/c`; `*` stands for one fragment, `**` for any number, `re:` begins a regular expression.
+"""Topic grammar: a path `a/b/c`; `*` stands for one fragment, `**` for any number, `re:` begins a regular expression.
 
-The grammar and the matcher live in the engine, so that client and broker can't disagree.
+The engine implements the grammar and the matcher; this module exports them to client, broker and gateway.
 """
 
 from typing import Final
@@ -10,9 +10,9 @@ from busway._core import check_pattern, check_topic, matches
 __all__ = ["RESERVED", "check_pattern", "check_topic", "is_reserved", "matches"]
 
 RESERVED: Final = "$bus"
-"""First fragment of the topics that belong to the broker; only requests may name them."""
+"""First fragment of the broker's own topics. Only requests may use them."""
 
 
 def is_reserved(topic: str) -> bool:
-    """Whether a checked topic belongs to the broker."""
+    """True if a valid topic is one of the broker's own."""
     return topic.startswith(RESERVED) and (len(topic) == len(RESERVED) or topic[len(RESERVED)] == "/")

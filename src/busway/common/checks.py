@@ -1,4 +1,4 @@
-"""Arguments as they must be: errors that name the argument, raised before anything is done with it."""
+"""Argument checks that raise TypeError or ValueError with the name of the argument; every public function uses them."""
 
 import math
 from typing import Literal, overload
@@ -13,20 +13,20 @@ def check_timeout(name: str, value: object) -> float | None: ...
 @overload
 def check_timeout(name: str, value: object, *, forever: Literal[False]) -> float: ...
 def check_timeout(name: str, value: object, *, forever: bool = True) -> float | None:
-    """How long a call may wait, in seconds; one below zero is over at once. `forever`: may be None."""
+    """Return how long a call may wait, in seconds; below zero it does not wait. `forever`: None is allowed."""
     if type(value) is float and math.isfinite(value):
         return value
     if value is None and forever:
         return None
     found = duration(name, value, none=forever)
     if not math.isfinite(found):
-        advice = "; None waits for ever" if forever else ""
+        advice = "; None waits forever" if forever else ""
         raise ValueError(f"{name} must be a finite length of time, not {value!r}{advice}")
     return found
 
 
 def check_seconds(name: str, value: object, *, zero: bool = True) -> float:
-    """A finite length of time in seconds, not negative; `zero`: may be 0."""
+    """Return a finite length of time in seconds, not negative. `zero`: 0 is allowed."""
     found = check_timeout(name, value, forever=False)
     if found < 0 or (found == 0 and not zero):
         raise ValueError(f"{name} must {'not be negative' if zero else 'be above zero'}, but is {value!r}")
@@ -34,7 +34,7 @@ def check_seconds(name: str, value: object, *, zero: bool = True) -> float:
 
 
 def check_count(name: str, value: object) -> None:
-    """A whole number above zero."""
+    """Require a whole number from 1 to 2**63 - 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < 1:
@@ -44,12 +44,12 @@ def check_count(name: str, value: object) -> None:
 
 
 def check_type(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
-    """An instance of one of these; `wanted` says so in words."""
+    """Require an instance of one of these types. `wanted` names them in the error."""
     if not isinstance(value, kinds):
         raise TypeError(f"{name} must be {wanted}, not {value!r}")
 
 
 def check_callable(name: str, value: object) -> None:
-    """Something that can be called, or None."""
+    """Require a callable or None."""
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be a function or None, not {value!r}")

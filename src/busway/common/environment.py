@@ -1,7 +1,7 @@
-"""What a bus takes from outside: clocks, chance, and the disk of its logs. In one place, so that a simulation can put its own there.
+"""The outside world of a bus: clocks, random numbers and the disk of its logs. A simulation replaces these functions.
 
-Whoever needs one of these looks it up here at every call (`ambient.time_ns()`), which costs what `time.time_ns()` costs.
-The engine's clock is held by `_core.hold_clock()`.
+Code looks each function up in this module at every call (`environment.time_ns()`), which costs as much as
+`time.time_ns()`. The engine has its own clock, which `_core.hold_clock()` stops.
 """
 
 import os
@@ -23,22 +23,22 @@ def _disk_space(folder: Path) -> tuple[int, int]:
 time_ns: Callable[[], int] = _time.time_ns
 """Nanoseconds since 1970."""
 monotonic: Callable[[], float] = _time.monotonic
-"""Seconds of a clock that nobody sets."""
+"""Seconds of a clock that is never set."""
 boottime: Callable[[], float] = (
     partial(_time.clock_gettime, _time.CLOCK_BOOTTIME) if hasattr(_time, "CLOCK_BOOTTIME") else _time.monotonic
 )
-"""The same, but it also runs while the host sleeps, where there is such a clock."""
+"""Seconds of a clock that also runs while the host sleeps; `monotonic` on systems without such a clock."""
 perf_counter: Callable[[], float] = _time.perf_counter
-"""Seconds of the finest clock, for measuring."""
+"""Seconds of the clock with the highest resolution, to measure durations."""
 chance: Callable[[], float] = _random.random
-"""A number from 0 to 1, to spread things."""
+"""A random number from 0 to 1, for jitter."""
 randbits: Callable[[int], int] = secrets.randbits
-"""So many bits that nobody can guess."""
+"""A number of that many random bits, for secrets and ids."""
 open_log: Callable[..., Log] = Log.open
 """Open the log in a folder, or in memory."""
 open_front: Callable[..., Log] = Log.front
-"""The front of a log that somebody else stores."""
+"""Open the write buffer of a log that a database stores."""
 disk_space: Callable[[Path], tuple[int, int]] = _disk_space
-"""Bytes that are free on the disk of a folder, for a user other than root, and the size of the disk."""
+"""Bytes that a user other than root can use on the disk of a folder, and the size of the disk."""
 drop_log: Callable[[Path], object] = lambda folder: None  # noqa: E731, ARG005
-"""The folder of a log, which is closed, is gone from its place: nothing is to be done where the log lies in the folder itself."""
+"""Called after the folder of a closed log was removed. A simulated disk drops the log; a real disk does nothing."""

@@ -1,6 +1,6 @@
-"""Which command installs the packages of an optional feature.
+"""Builds the command that installs the packages of an optional feature, for error messages.
 
-The command names those packages and not `busway[extra]`: Busway itself may run from a checkout and be on no package index.
+The command names those packages and not `busway[extra]`, since Busway may run from a checkout.
 """
 
 import shlex
@@ -8,13 +8,13 @@ from importlib import metadata
 
 
 def install_command(extra: str) -> str:
-    """A `pip install` command with the packages of this extra; it works in a checkout and with an installed wheel."""
+    """Return a `pip install` command for the packages of this extra. It works in a checkout and with a wheel."""
     try:
         listed = metadata.requires("busway") or ()
     except metadata.PackageNotFoundError:
         listed = ()
-    wanted = [one.partition(";") for one in listed]
-    packages = [name.strip() for name, _, marker in wanted if f"extra == '{extra}'" in marker.replace('"', "'")]
+    requirements = [requirement.partition(";") for requirement in listed]
+    packages = [name.strip() for name, _, marker in requirements if f"extra == '{extra}'" in marker.replace('"', "'")]
     if not packages:
         return f"pip install '.[{extra}]' (in a checkout of Busway)"
     return f"pip install {' '.join(shlex.quote(name) for name in packages)}"

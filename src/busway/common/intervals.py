@@ -1,6 +1,6 @@
-"""Offsets as sorted runs with a value each, so that what costs memory is how often the value changes, not how many there are.
+"""A map from offsets to small numbers, stored as sorted intervals, so memory grows with the number of value changes.
 
-A run is [start, end). Neighbours with the same value are one run. `progress` keeps what is known of a channel in them.
+An interval is [start, end). Adjacent intervals with the same value are merged. Channels store their progress in it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Intervals:
-    """A map of offsets to small numbers; an offset that is in no run has the value 0."""
+    """A map of offsets to small numbers. An offset outside all intervals has the value 0."""
 
     __slots__ = ("_ends", "_starts", "_values")
 
@@ -24,10 +24,10 @@ class Intervals:
         return zip(self._starts, self._ends, self._values, strict=True)
 
     def __repr__(self) -> str:
-        return f"Runs({list(self)})"
+        return f"Intervals({list(self)})"
 
     def put(self, start: int, end: int, value: int = 1) -> None:
-        """Give these offsets a value; 0 takes them out."""
+        """Set the value of the offsets from `start` to before `end`; 0 removes them."""
         if start >= end:
             return
         if not self._ends or start > self._ends[-1]:
@@ -49,7 +49,7 @@ class Intervals:
         self._replace(first, last, [start], [end], [value])
 
     def forget(self, below: int) -> None:
-        """Take out everything below an offset."""
+        """Remove all offsets below this one."""
         if self._starts and self._starts[0] < below:
             self._replace(0, self._cut(below), [], [], [])
 
@@ -62,7 +62,7 @@ class Intervals:
         self._replace(0, len(self._starts), [], [], [])
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """[start, end) as runs without gaps between them, those in no run included."""
+        """Yield [start, end) as intervals without gaps; offsets outside all intervals have the value 0."""
         at, index = start, bisect_right(self._ends, start)
         while at < end:
             if index == len(self._starts) or self._starts[index] >= end:
@@ -76,7 +76,7 @@ class Intervals:
             at, index = upto, index + 1
 
     def beyond(self, offset: int) -> int:
-        """The first offset from here on that is in no run."""
+        """Return the first offset from this one on that is outside all intervals."""
         index = bisect_right(self._ends, offset)
         while index < len(self._starts) and self._starts[index] <= offset:
             offset = self._ends[index]
@@ -84,7 +84,7 @@ class Intervals:
         return offset
 
     def _cut(self, at: int) -> int:
-        """Make a run end here if one goes across; the place of the first run that begins here or later."""
+        """Split the interval across this offset. Return the index of the first interval that begins here or later."""
         index = bisect_left(self._starts, at)
         if index > 0 and self._ends[index - 1] > at:
             self._starts.insert(index, at)

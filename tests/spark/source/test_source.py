@@ -315,7 +315,7 @@ def test_a_folder_gives_what_its_broker_gives(bus: Served) -> None:
 
 
 def test_no_folder_and_no_broker(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="is no data folder of a broker"):
+    with pytest.raises(Exception, match="is not a broker's data folder"):
         read_all({"path": str(tmp_path)})
     with pytest.raises(ConnectionError, match=r"tcp://127\.0\.0\.1:1 can't be reached"):
         read_all({"url": "tcp://127.0.0.1:1", "timeout": "1"})
