@@ -271,7 +271,9 @@ class PayloadError(BusError, ValueError):
         """The path of the field and the problem: `$.amount: expected int, got str`."""
         path = f"${'' if self.field.startswith('[') else '.'}{self.field}" if self.field else "$"
         reason = self.reason.replace("`", "")
-        return f"{path}: {reason[:1].lower()}{reason[1:]}"
+        if reason[1:2].islower():  # a word, not an abbreviation such as JSON
+            reason = reason[0].lower() + reason[1:]
+        return f"{path}: {reason}"
 
     def __str__(self) -> str:
         place = f"field {self.field!r} of " if self.field else ""
