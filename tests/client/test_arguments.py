@@ -81,7 +81,7 @@ async def test_a_wrong_timeout_sends_nothing_and_leaves_nothing_behind(timeout: 
                 with pytest.raises((TypeError, ValueError), match=text.replace("timeout", "(timeout|drain)")):
                     await call()
             assert len(bus._core.pending) == 0
-            assert not quiet._waiters
+            assert not quiet._registration._waiters
             await bus.request("service", b"last")
             await bus.push("queue", b"last")
             await bus.flush()

@@ -76,5 +76,5 @@ async def test_how_far_a_subscription_has_come_is_known_once_for_each_stream(net
             place = await maker.publish("t", b"", durable=True)
             assert [one.offset for one in await gather(reader, 1)] == [number]
             key = place.broker, place.stream
-            assert lost._core.session.reached(reader._id) == [(key, number + 1)]
+            assert lost._core.session.reached(reader._registration.number) == [(key, number + 1)]
             await cut(lost)

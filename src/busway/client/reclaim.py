@@ -13,7 +13,7 @@ from typing import Final
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
-from busway.client.connection.registration import Registration
+from busway.client.connection.registration import Registrant
 from busway.client.connection.sender import REQUEST, limits
 from busway.errors import BusError, Disconnected, ServiceTaken, StoreFailed
 
@@ -47,7 +47,7 @@ class Reclaim:
         self._left = {one: until for one, until in self._left.items() if until > now and one != guid}
         self._here, self._beat = guid, heartbeat
 
-    def refused(self, connection: Connection, part: Registration, error: BusError) -> None:
+    def refused(self, connection: Connection, part: Registrant, error: BusError) -> None:
         """The server does not take back what was there before: tell that, now or when there is no more hope."""
         now = self._core.loop.time()
         until = now + _BEATS * self._beat if isinstance(error, StoreFailed) else max(self._left.values(), default=0.0)
@@ -64,7 +64,7 @@ class Reclaim:
         for task in self._tasks:
             task.cancel()
 
-    async def _again(self, connection: Connection, part: Registration, until: float, error: BusError) -> None:
+    async def _again(self, connection: Connection, part: Registrant, until: float, error: BusError) -> None:
         core, pause = self._core, _FIRST
         while core.loop.time() < until:
             await asyncio.sleep(pause)
@@ -109,7 +109,7 @@ class Reclaim:
             core.pending.pop(number)
         return linked.isdisjoint(self._left)
 
-    def _give_up(self, part: Registration, error: BusError) -> None:
+    def _give_up(self, part: Registrant, error: BusError) -> None:
         log.error("%r was refused after the reconnect: %s", part.label, error)
         self._core.events.emit(Event(kind="rejected", topic=part.label, error=error))
         part.ended(error)

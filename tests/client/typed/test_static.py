@@ -136,7 +136,7 @@ REFUSED = [
     'error: Argument 3 to "serve" of "SubscribeVerbs" has incompatible type "Callable[[GetBalance], Coroutine[Any, Any, int]]"; ',
     'error: Argument 3 to "serve" of "SubscribeVerbs" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
     'error: Argument 3 to "serve" of "Bus" has incompatible type "Callable[[Double], str]"; expected "Callable[[Double], int',
-    'error: Argument "handler" to "channel" of "Channels" has incompatible type "Callable[[Double], int]"; ',
+    'error: Argument "handler" to "channel" of "ChannelVerbs" has incompatible type "Callable[[Double], int]"; ',
 ]
 
 

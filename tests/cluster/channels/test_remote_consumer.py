@@ -287,9 +287,9 @@ async def test_an_acknowledgement_does_not_look_through_all_that_waits(three):
         assert jobs.pending == 29
         for _ in range(3):
             message = await jobs.recv(60)
-            taken = jobs._ready, len(jobs._inbox)
+            taken = jobs._reader._ready, len(jobs._reader._inbox)
             await message.ack()
-            assert (jobs._ready, len(jobs._inbox)) == taken
+            assert (jobs._reader._ready, len(jobs._reader._inbox)) == taken
         assert jobs.pending == 26
         for _ in range(26):
             await (await jobs.recv(60)).ack()

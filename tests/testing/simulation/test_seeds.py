@@ -20,7 +20,7 @@ from busway.broker.retained.driver import RetainedDriver
 from busway.broker.session import Session
 from busway.client.channels.channel import Channel
 from busway.client.connection.connection import Connection
-from busway.client.connection.registration import Registration
+from busway.client.connection.registration import Registrant
 from busway.client.durable.publisher import DurablePublisher
 from busway.client.reclaim import Reclaim
 from busway.client.subscriptions.subscription import Subscription
@@ -206,7 +206,7 @@ async def relay(url: str) -> None:
                     await bus.publish(message.topic, message.payload)
 
 
-def give_up(self: Reclaim, connection: Any, part: Registration, error: BusError) -> None:
+def give_up(self: Reclaim, connection: Any, part: Registrant, error: BusError) -> None:
     """A service that is taken elsewhere is given up at once, even if it is taken by the client's own last connection."""
     self._give_up(part, error)
 

@@ -7,12 +7,11 @@ What is not acknowledged is handed out again: to another consumer, or to this on
 import asyncio
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from inspect import isawaitable
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import ref
 
@@ -20,7 +19,7 @@ import msgspec
 
 from busway._core import Message, handed
 from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, AckOutcome, Acks, Run, Runs
-from busway.client.channels.duplicates import Duplicates, WithoutDuplicates
+from busway.client.channels.duplicates import Duplicates
 from busway.client.channels.failures import Misfit, described, misfit
 from busway.client.channels.lease_renewal import LeaseRenewal, Places
 from busway.client.channels.positions import Start, info_of, start_of
@@ -28,7 +27,8 @@ from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.log_lines import GONE
-from busway.client.subscriptions.inbox import Handler, InboxReader
+from busway.client.connection.registration import Entered, Registration
+from busway.client.subscriptions.inbox import Handler, HandlerTasks, InboxProperties, InboxReader
 from busway.common.checks import check_count, check_timeout, check_type
 from busway.common.durations import Duration, seconds
 from busway.errors import (
@@ -65,22 +65,43 @@ _LATE: Final = 5.0
 """Seconds that the answer of the broker may be late when a take's time is over."""
 
 
-def _forget(core: Core, number: int) -> None:
-    core.session.forget(number)
-    core.session.own(number, None)
-
-
-def _leave_dropped(core: Core, number: int) -> None:
-    """A channel that was garbage-collected: what it had is delivered to other consumers."""
-    if core.greeted:
-        core.session.channel(_UNCHANNEL, number, b"")
-    _forget(core, number)
-
-
-class Channel(InboxReader):
-    """Made by `bus.channel(...)`. Iterate over it, or use recv(), take() or batches(), and ack() each message."""
+class ChannelRegistrar:
+    """Encodes CHANNEL and UNCHANNEL for one channel."""
 
     noun = "channel"
+
+    def __init__(self, core: Core, request: dict[str, Any]) -> None:
+        self._core = core
+        self._request = request
+        """The map of the CHANNEL frame."""
+
+    def announce(self, number: int, *, again: bool) -> int:
+        # With `again` the broker keeps the settings that were changed since the first CHANNEL.
+        request = {**self._request, "again": again}
+        return self._core.session.channel(_CHANNEL, number, msgspec.msgpack.encode(request))
+
+    def withdraw(self, number: int) -> int:
+        return self._core.session.channel(_UNCHANNEL, number, b"")
+
+    def forget(self, number: int) -> None:
+        if self._core.subscriptions.pop(number, None) is not None:
+            self._forget(number)
+
+    def drop(self, number: int) -> None:
+        if self._core.greeted:
+            self.withdraw(number)
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._core.session.forget(number)
+        self._core.session.own(number, None)
+
+
+class Channel(Entered, InboxProperties):
+    """Made by `bus.channel(...)`. Iterate over it, or use recv(), take() or batches(), and ack() each message."""
+
+    policy: Final = "block"
+    patience: Final = 5.0
 
     def __init__(
         self,
@@ -103,7 +124,24 @@ class Channel(InboxReader):
             raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
         if handler is not None and not window:
             raise ValueError("a handler needs a window above 0")
-        super().__init__(core, f"{stream}/{name}", drain, handler=handler, concurrency=concurrency)
+        check_count("concurrency", concurrency)
+        request = {
+            "stream": stream,
+            "channel": name,
+            "window": window,
+            "create": create,
+            "start": start,
+            "settings": settings,
+        }
+        self._core = core
+        self._drain = drain
+        self._registration = Registration(core, ChannelRegistrar(core, request), f"{stream}/{name}", drain)
+        self._reader = InboxReader(core, self._registration, on_refill=self._worked_on, on_batch=self._worked_on)
+        self.handled = handler is not None
+        self._handlers: HandlerTasks | None = None
+        if handler is not None:
+            handle = partial(self._handle, handler)
+            self._handlers = HandlerTasks(core, self._registration, self._reader, handle, concurrency)
         self.stream = stream
         self.name = name
         self.window = window
@@ -111,8 +149,6 @@ class Channel(InboxReader):
         """Messages that the stream has removed before they were acknowledged, as far as this consumer was told; the event `gap` reports each time."""
         self._call = call
         self._letters = letters
-        self._settings = settings
-        self._asked = {"stream": stream, "channel": name, "window": window, "create": create, "start": start}
         self._renewal = LeaseRenewal(
             core,
             self.label,
@@ -136,7 +172,7 @@ class Channel(InboxReader):
         """Over which the broker was told of it."""
         self._ghosts = Duplicates()
         self._sifting = False
-        """Something may be here once more."""
+        """Whether duplicates may have arrived."""
         self._renewed = False
         """It has lost a connection: what was handed out over that may be here once more."""
 
@@ -145,7 +181,7 @@ class Channel(InboxReader):
     async def recv(self, timeout: Duration | None = None) -> Message:
         """The next message. Raises Timeout, Closed, or what ended the channel."""
         if self.window:
-            return await super().recv(timeout)
+            return await self._reader.recv(timeout)
         return (await self.take(1, timeout))[0]
 
     async def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Message]:
@@ -157,14 +193,14 @@ class Channel(InboxReader):
         timeout = check_timeout("timeout", timeout)
         if most > _MOST:
             raise ValueError(f"most: {_MOST} messages can be taken at once, not {most}")
-        loop = self._core.loop if self._started else asyncio.get_running_loop()
+        loop = self._core.loop if self._registration.started else asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        batch = self._batch(most)
+        batch = self._reader.batch(most)
         while not batch or (whole and len(batch) < most):
             left = None if until is None else max(until - loop.time(), 0.0)
             try:
                 if self.window:
-                    await self._more(left)
+                    await self._registration.wait_open(left)
                 else:
                     batch += await self._pull(most - len(batch), left, whole=whole)
             except Timeout:
@@ -174,14 +210,13 @@ class Channel(InboxReader):
             except BaseException:
                 self.put_back(batch)
                 raise
-            batch += self._batch(most - len(batch))
+            batch += self._reader.batch(most - len(batch))
         return batch
 
     def put_back(self, batch: list[Message]) -> None:
         """Messages that were taken and are for the next consumer."""
         if batch:
-            self._ready = self._laid_out([*batch, *self._ready])
-            self._wake()
+            self._reader.put_back(batch)
 
     async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
         """Have the broker hand out so many; none if whoever waits has to look again."""
@@ -189,10 +224,12 @@ class Channel(InboxReader):
         self._check()
         if not self._joined:
             # It comes back by itself; whoever waits goes on waiting.
-            await self._more(timeout)
+            await self._registration.wait_open(timeout)
             return []
         milliseconds = _EVER if timeout is None else min(int(timeout * 1000 + 0.999), _EVER - 1)
-        number = core.session.channel(_TAKE, self._id, _ASKED.pack(most | _WHOLE * whole, milliseconds))
+        number = core.session.channel(
+            _TAKE, self._registration.number, _ASKED.pack(most | _WHOLE * whole, milliseconds)
+        )
         answer = self._takes[number] = core.answer(number)
         begin = core.loop.time()
         got: int
@@ -213,7 +250,7 @@ class Channel(InboxReader):
             del self._takes[number]
         if not got and timeout is not None and core.loop.time() >= begin + timeout:
             raise Timeout(f"nothing to take from {self.label!r} within {timeout:g} s")
-        return self._batch(got) if got else []
+        return self._reader.batch(got) if got else []
 
     @property
     def _joined(self) -> bool:
@@ -226,26 +263,24 @@ class Channel(InboxReader):
             self._called_off(answer)
         elif self._joined:
             self._core.answer(number).add_done_callback(self._called_off)
-            self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+            self._core.session.channel(_TAKE, self._registration.number, _CANCEL.pack(0, number))
 
     def _called_off(self, answer: "asyncio.Future[int]") -> None:
         if not answer.cancelled() and answer.exception() is None and answer.result():
             # The others wait for answers of their own, and don't look at what has arrived before they get them.
             for number in self._takes:
-                self._core.session.channel(_TAKE, self._id, _CANCEL.pack(0, number))
+                self._core.session.channel(_TAKE, self._registration.number, _CANCEL.pack(0, number))
 
-    def _wake(self) -> None:
-        if self._over:
-            for answer in self._takes.values():
-                if not answer.done():
-                    answer.set_result(0)
-        super()._wake()
+    def _end_takes(self) -> None:
+        """End every take that waits for an answer of the broker."""
+        for answer in self._takes.values():
+            if not answer.done():
+                answer.set_result(0)
 
-    async def _each(self) -> AsyncGenerator[Message, None]:
-        if self.window:
-            async for message in super()._each():
-                yield message
-            return
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._reader.each(self) if self.window else self._pulled()
+
+    async def _pulled(self) -> AsyncGenerator[Message, None]:
         while True:
             try:
                 message = await self.recv()
@@ -338,42 +373,20 @@ class Channel(InboxReader):
             return
         if not self._sifting:
             self._sifting = True
-            self._ready = self._laid_out(list(self._ready))
+            self._reader.sift(self._ghosts)
         if self.pending:
-            self._ghosts.add(broker, done, self._inbox.received)
+            self._ghosts.add(broker, done, self.received)
         for message in [one for one in self.ahead if one.offset in done and one.broker == broker]:  # these are few
             with suppress(ValueError):  # another thread was quicker
                 self.ahead.remove(message)
 
-    def _laid_out(self, batch: list[Message]) -> Iterator[Message]:
-        if not self._sifting:
-            return iter(batch)
-        # They are the last that were taken out.
-        return WithoutDuplicates(batch, self._inbox.received - len(self._inbox) - len(batch), self._ghosts)
-
-    def _batch(self, most: int) -> list[Message]:
-        batch = super()._batch(most) if not self._ghosts else self._sifted_batch(most)
-        self._taken(batch)
-        return batch
-
-    def _taken(self, batch: list[Message]) -> None:
+    def _worked_on(self, batch: list[Message]) -> None:
         if batch and self._renewal.tracks and not self.handled:
             self._renewal.taken(handed(batch, self.owner) or ())
 
     def _waiting(self) -> Places:
         """What was taken out of the inbox and waits for its consumer."""
-        return handed([*copy(self._ready), *self.ahead.copy()], self.owner) or ()
-
-    def arrived(self) -> None:
-        self._renewal.arrived()
-        super().arrived()
-
-    def _sifted_batch(self, most: int) -> list[Message]:
-        batch = list(islice(self._ready, most))
-        while len(batch) < most and (more := self._take(most - len(batch))):
-            batch += self._laid_out(more)
-            self._core.report_room()
-        return batch
+        return handed([*self._reader.waiting(), *self.ahead.copy()], self.owner) or ()
 
     # The channel itself.
 
@@ -433,9 +446,25 @@ class Channel(InboxReader):
     # Inside.
 
     async def start(self) -> Self:
-        """Consume it; after this its messages are handed out."""
-        await super().start()
-        self._known = self._core.connection
+        """Join the channel. Its messages are delivered after this."""
+        core = self._core
+        number = self._registration.begin()
+        # The window limits the inbox.
+        self._reader.open(core.session.inbox(number, messages=1 << 31, bytes=1 << 40, policy=0))
+        core.session.own(number, self.owner)
+        core.subscriptions[number] = self
+        self._settling.begin(number)
+        self._renewal.begin(number)
+        if self._handlers is not None:
+            core.held.add(self)
+        try:
+            await self._registration.register()
+        except BaseException:
+            self.ended(None)
+            raise
+        if self._handlers is not None:
+            self._handlers.start()
+        self._known = core.connection
         self._renewal.joined()
         return self
 
@@ -444,23 +473,27 @@ class Channel(InboxReader):
         self._known = None
         self._drop()
         self._renewal.announced()
-        # What was changed since, by whoever runs it, stays.
-        asked = {**self._asked, "settings": self._settings, "again": self.live}
-        return self._core.session.channel(_CHANNEL, self._id, msgspec.msgpack.encode(asked))
+        return self._registration.announce()
+
+    def arrived(self) -> None:
+        """Wake the consumers: the inbox was empty and has messages now."""
+        self._renewal.arrived()
+        self._registration.wake()
 
     def restored(self) -> None:
         """There is a new connection, and the broker knows the channel."""
         self._known = self._core.connection
         self._renewed = True
         self._renewal.joined()
-        self._wake()
+        self._registration.wake()
 
     def ended(self, error: BusError | None) -> None:
         """As all parts; what nobody took can't be acknowledged any more, and is for the others."""
-        if self._started:
-            self._drop()
+        self._drop()
         self._renewal.stop()
-        super().ended(error)
+        self._core.held.discard(self)
+        self._registration.end(error)
+        self._end_takes()
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
         self.lost += count
@@ -473,19 +506,17 @@ class Channel(InboxReader):
         while self.ahead:
             with suppress(IndexError):  # another thread was quicker
                 left.append(self.ahead.popleft())
-        left += self._ready
-        self._ready = iter(())
-        while batch := self._inbox.take(_MOST):
-            left += self._laid_out(batch)
+        left += self._reader.clear()
         self._ghosts.clear()
         return left
 
     def _check(self) -> None:
-        if not self._started:
+        registration = self._registration
+        if not registration.started:
             raise LocalProtocolError("this channel has not been entered: use `async with` or await it")
-        if self._over and not self._closing:
-            if self._error is not None:
-                raise copy(self._error)
+        if registration.over and not self._closing:
+            if registration.error is not None:
+                raise copy(registration.error)
             raise Closed(f"the channel {self.label!r} is closed: what was not acknowledged is handed out again")
 
     async def close(self) -> None:
@@ -493,10 +524,10 @@ class Channel(InboxReader):
         if self.live:
             self._closing = True
             try:
-                if self.handled:
-                    self._over = True
-                    self._wake()
-                    await super()._finish()
+                if self._handlers is not None:
+                    self._registration.over = True
+                    self._registration.wake()
+                    await self._handlers.finish(self._drain)
                 if (left := handed(self._drop(), self.owner)) and self._joined:
                     self._settling.add(RELEASE, left)
                 async with asyncio.timeout(self._drain):
@@ -506,29 +537,18 @@ class Channel(InboxReader):
             finally:
                 self._closing = False
         self._renewal.stop()
-        await super().close()
+        try:
+            await self._registration.close(self._finish)
+        finally:
+            self._core.held.discard(self)
 
-    def _withdraw(self) -> int:
-        return self._core.session.channel(_UNCHANNEL, self._id, b"")
-
-    def _enter(self) -> None:
-        # Its window bounds what it is given.
-        self._inbox = self._core.session.inbox(self._id, messages=1 << 31, bytes=1 << 40, policy=0)
-        self._take = self._inbox.take
-        self._core.session.own(self._id, self.owner)
-        self._core.subscriptions[self._id] = self
-        self._settling.begin(self._id)
-        self._renewal.begin(self._id)
+    async def _finish(self) -> None:
+        self._end_takes()
+        if self._handlers is not None:
+            await self._handlers.finish(self._drain)
 
     def __repr__(self) -> str:
-        return f"<Channel {self.label!r}{' closed' if self._over else ''}>"
-
-    def _leave(self) -> None:
-        if self._core.subscriptions.pop(self._id, None) is not None:
-            _forget(self._core, self._id)
-
-    def _farewell(self) -> Callable[[], None]:
-        return partial(_leave_dropped, self._core, self._id)
+        return f"<Channel {self.label!r}{' closed' if self.closed else ''}>"
 
     async def _handle(self, handler: Handler, message: Message) -> None:
         """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""

@@ -39,6 +39,14 @@ class Duplicates:
                 del until[place]
         return until.get((message.broker or "", message.offset or 0), -1) > number
 
+    def iterate(self, batch: list[Message], number: int) -> Iterator[Message]:
+        """The messages of a batch without duplicates; its first message was the `number`th to arrive."""
+        return WithoutDuplicates(batch, number, self)
+
+    def remaining(self, batch: list[Message], number: int) -> list[Message]:
+        """As iterate(), at once."""
+        return list(WithoutDuplicates(batch, number, self)) if self else batch
+
     def clear(self) -> None:
         self._until.clear()
         self._order.clear()

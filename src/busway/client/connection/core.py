@@ -38,11 +38,10 @@ from busway.positions import Position
 from busway.settings import Identity, draw_secret, session_of
 
 if TYPE_CHECKING:
-    from busway.client.connection.registration import Registration
+    from busway.client.connection.registration import Receiver, Registrant, Registration
     from busway.client.durable.publisher import DurablePublisher
     from busway.client.services.gather import Gathering
     from busway.client.services.service import Service
-    from busway.client.subscriptions.inbox import InboxReader
 
 log = logging.getLogger("busway.client")
 
@@ -89,10 +88,10 @@ class Core:
         self.log_lines = LogLines(lambda: environment.perf_counter())  # noqa: PLW0108, simulations replace it
         self.offline_buffer = OfflineBuffer()
         self.flow_control = FlowControl(self.session, lambda: self.connection is not None and self.connection.stopped)
-        self.subscriptions: WeakValueDictionary[int, InboxReader] = WeakValueDictionary()
+        self.subscriptions: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
         """Subscriptions and channels by id. One that the program drops without closing it ends."""
         self.services: WeakValueDictionary[int, Service] = WeakValueDictionary()
-        self.held: set[Registration] = set()
+        self.held: set[Registrant | Registration] = set()
         """Strong references to registrations in use: they have a handler, or a task waits for them."""
         self.durable_publisher: DurablePublisher | None = None
         self.gathering: WeakValueDictionary[int, Gathering[Any]] = WeakValueDictionary()
@@ -190,7 +189,7 @@ class Core:
         """Whether there is a connection whose handshake is complete."""
         return self.connection is not None and self.connection.greeted
 
-    def registrations(self) -> "list[Registration]":
+    def registrations(self) -> "list[Registrant]":
         """Every subscription, channel and service."""
         return [*self.subscriptions.values(), *self.services.values()]
 

@@ -12,7 +12,7 @@ from weakref import ref
 
 if TYPE_CHECKING:
     from busway._core import Session
-    from busway.client.subscriptions.inbox import InboxReader
+    from busway.client.connection.registration import Receiver
 
 REPEAT: Final = 0.1
 """Seconds between two HOLD frames of a subscription; well below the stall time of a broker."""
@@ -21,7 +21,7 @@ REPEAT: Final = 0.1
 class _Hold:
     """One full subscription, and when its consumer last took a message."""
 
-    def __init__(self, subscription: "InboxReader", now: float) -> None:
+    def __init__(self, subscription: "Receiver", now: float) -> None:
         self._subscription = ref(subscription)  # a subscription that the program drops must end
         self.taken = subscription.taken
         self.since = now
@@ -61,7 +61,7 @@ class FlowControl:
     def __len__(self) -> int:
         return len(self._holds)
 
-    def begin(self, number: int, subscription: "InboxReader") -> None:
+    def begin(self, number: int, subscription: "Receiver") -> None:
         """Hold a subscription that is full."""
         self._holds[number] = _Hold(subscription, asyncio.get_running_loop().time())
         self._session.hold(number, True, subscription.taken)

@@ -9,15 +9,14 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from functools import partial
 from types import CoroutineType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from busway._core import Message
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import END, PARTIAL, Core
 from busway.client.connection.delegates import MessageProperties
-from busway.client.connection.registration import EAGER, WAIT, Registration, finish
+from busway.client.connection.registration import EAGER, WAIT, Entered, Registration, finish, running
 from busway.client.connection.sender import scope_flags
 from busway.client.services.ask_callback import AskCallbacks, Willing
 from busway.client.services.errors import described, explained
@@ -39,6 +38,9 @@ log = logging.getLogger("busway.client")
 
 Responder: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
 """What answers requests; one that gives an async generator answers each in parts."""
+
+Call: TypeAlias = tuple[Connection, int, Message]
+"""A request that has arrived: its connection, its call number and its message."""
 
 _SHARED: Final = 0x01
 _ASKS: Final = 0x02
@@ -92,20 +94,42 @@ def _encoded(topic: str, payload: object) -> bytes | str:
     return b"" if payload is None else outgoing(topic, payload)[1]
 
 
-def _unserve(core: Core, number: int, calls: list[tuple[Connection, int]]) -> None:
-    """Fail the waiting requests of a service that was garbage-collected."""
-    if core.greeted:
-        core.session.unserve(number)
-        for connection, call in calls:
-            if connection is core.connection:
-                core.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
-
-
-class Service(Registration):
-    """Made by `bus.serve(...)`. Without a handler, iterate over it or use recv()."""
+class ServiceRegistrar:
+    """Encodes SERVE and UNSERVE for one service."""
 
     noun = "service"
-    handled = True
+
+    def __init__(self, core: Core, topic: str, flags: int, queue: deque[Call], *, known: bool) -> None:
+        self._core = core
+        self._topic = topic
+        self._flags = flags
+        self._queue = queue
+        self._known = known
+        """Whether the broker answers the first SERVE only when all nodes know of it."""
+
+    def announce(self, number: int, *, again: bool) -> int:
+        return self._core.session.serve(number, self._topic, self._flags | WAIT * (self._known and not again))
+
+    def withdraw(self, number: int) -> int:
+        return self._core.session.unserve(number)
+
+    def forget(self, number: int) -> None:
+        self._core.services.pop(number, None)
+
+    def drop(self, number: int) -> None:
+        """Withdraw a service that was garbage-collected, and fail the requests that wait."""
+        core = self._core
+        if core.greeted:
+            core.session.unserve(number)
+            for connection, call, _ in self._queue:
+                if connection is core.connection:
+                    core.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
+
+
+class Service(Entered):
+    """Made by `bus.serve(...)`. Without a handler, iterate over it or use recv()."""
+
+    handled: Final = True
 
     def __init__(
         self,
@@ -127,18 +151,40 @@ class Service(Registration):
             raise ValueError("ask= needs shared=True: only one of several services is asked whether it is willing")
         check_count("concurrency", concurrency)
         check_wait(wait)
-        super().__init__(core, topic, drain)
         self.topic = topic
         self.shared = bool(shared)
-        self._scope = scope_flags(scope)
-        self._known = wait is not None
+        self._core = core
+        self._drain = drain
         self._handler = handler
         self._concurrency = concurrency
         self._running = 0
         self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._asks = AskCallbacks(core, topic, ask, concurrency)
-        self._queue: deque[tuple[Connection, int, Message]] = deque()
+        self._queue: deque[Call] = deque()
+        flags = _SHARED * self.shared | _ASKS * self._asks.wanted | scope_flags(scope)
+        registrar = ServiceRegistrar(core, topic, flags, self._queue, known=wait is not None)
+        self._registration = Registration(core, registrar, topic, drain)
+
+    async def start(self) -> Self:
+        """Register with the broker. Requests are delivered after this."""
+        number = self._registration.begin()
+        self._core.services[number] = self
+        if self._handler is not None:
+            self._core.held.add(self)
+        try:
+            await self._registration.register()
+        except BaseException:
+            self.ended(None)
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Withdraw it. The handler finishes within the drain time; requests that it did not start are failed."""
+        try:
+            await self._registration.close(self._finish)
+        finally:
+            self._core.held.discard(self)
 
     # Requests that arrive.
 
@@ -148,8 +194,7 @@ class Service(Registration):
             self._run(self._handler, connection, call, message)
         elif len(self._queue) < _BACKLOG:
             self._queue.append((connection, call, message))
-            if self._waiters:
-                self._wake()
+            self._registration.wake()
         else:
             self._say(connection, call, f"{_BACKLOG} requests wait already", Code.TOO_MANY_PENDING)
 
@@ -298,8 +343,7 @@ class Service(Registration):
     async def recv(self, timeout: Duration | None = None) -> Request:
         """The next request. Raises Timeout, Closed, or what ended the service."""
         while (request := self._next()) is None:
-            if not await self._wait(timeout):
-                raise Closed(f"the service {self.topic!r} is closed")
+            await self._registration.wait_open(timeout)
         return request
 
     def __aiter__(self) -> AsyncIterator[Request]:
@@ -309,7 +353,7 @@ class Service(Registration):
         while True:
             if (request := self._next()) is not None:
                 yield request
-            elif not await self._wait(None):
+            elif not await self._registration.wait(None):
                 return
 
     def _next(self) -> Request | None:
@@ -324,38 +368,30 @@ class Service(Registration):
     # Inside.
 
     def announce(self) -> int:
-        flags = _SHARED * self.shared | _ASKS * self._asks.wanted | self._scope
-        flags |= WAIT * (self._known and not self.live)
-        return self._core.session.serve(self._id, self.topic, flags)
+        """Encode the frame that registers it, at first or after a reconnect. Returns the frame's number."""
+        return self._registration.announce()
+
+    def restored(self) -> None:
+        """After a reconnect a service needs nothing more."""
 
     def ended(self, error: BusError | None) -> None:
-        super().ended(error)
+        """End it. Its consumers get the error, and its requests are cancelled."""
+        self._core.held.discard(self)
+        self._registration.end(error)
         self._queue.clear()
         for task in self._tasks | self._asks.close():
             task.cancel()
 
-    def _withdraw(self) -> int:
-        return self._core.session.unserve(self._id)
-
-    def _enter(self) -> None:
-        self._core.services[self._id] = self
-
-    def _leave(self) -> None:
-        self._core.services.pop(self._id, None)
-
-    def _farewell(self) -> Callable[[], None]:
-        return partial(_unserve, self._core, self._id, [(one, call) for one, call, _ in self._queue])
-
     async def _finish(self) -> None:
         deadline = self._core.loop.time() + self._drain
-        asks = self._others(self._asks.close())
+        asks = running(self._core, self._asks.close())
         for task in asks:
             task.cancel()  # the request has gone to somebody else already
         try:
-            while (others := self._others(self._tasks)) and (left := deadline - self._core.loop.time()) > 0:
+            while (others := running(self._core, self._tasks)) and (left := deadline - self._core.loop.time()) > 0:
                 await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
         finally:
             while self._queue:
                 connection, call, _ = self._queue.popleft()
                 self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
-            await finish(self._others(self._tasks) | asks, 0.0, f"service {self.topic!r}")
+            await finish(running(self._core, self._tasks) | asks, 0.0, f"service {self.topic!r}")
