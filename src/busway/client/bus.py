@@ -85,7 +85,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             learn=learn,
         )
         self._sender = Sender(self._core, offline)
-        self._unstored = self._core.durable_publisher = DurablePublisher(self._core)
+        self._durable = self._core.durable_publisher = DurablePublisher(self._core)
         self._drain = limit
         self._bind(self._core.session)
         self._opened = False
@@ -162,7 +162,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
                 raise ValueError(_FOR_ALL)
             if confirm or offline is not None:
                 raise ValueError("a durable publish is always answered; leave confirm and offline out")
-            return self._unstored.one(topic, data, packed, times, _within(timeout))
+            return self._durable.publish(topic, data, packed, times, _within(timeout))
         if timed:
             raise ValueError(_FOR_STORED)
         if timeout is not None:
@@ -235,7 +235,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             packed = self._core.pack(fields)
             if durable:
                 times = times_of(expires, delay, deliver_at)
-                return await self._unstored.many(topic, payloads, packed, times, _within(timeout))
+                return await self._durable.publish_many(topic, payloads, packed, times, _within(timeout))
             return await self._sender.publish_many(topic, payloads, packed, far)
         if durable:
             raise TypeError("publish_many(durable=True) takes one topic and many payloads")
@@ -247,7 +247,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
 
     def feed(self, patience: Duration = 30.0) -> Feed:
         """For a program that stores very much: see feeding.py. `patience`: seconds in which something must be stored."""
-        return Feed(self._core, self._unstored, check_seconds("patience", patience, zero=False))
+        return Feed(self._core, self._durable, check_seconds("patience", patience, zero=False))
 
     # Looking.
 

@@ -16,7 +16,7 @@ def teller(bus, told):
     def stored(rows, place):
         told.extend((row[3], place.stream, place.offset + at, place.sequence + at) for at, row in enumerate(rows))
 
-    return bus.feed().teller(stored, lambda row, error: told.append((row[3], error)))
+    return bus.feed().reported(stored, lambda row, error: told.append((row[3], error)))
 
 
 def row(number, fields=b""):
@@ -91,7 +91,7 @@ def test_what_is_answered_twice_is_told_once():
     told.clear()
     assert telling.mark(5, 9, Position("b", "s", 9, 19)) == (6, 4)
     assert told == [([number], Position("b", "s", 9 + number, 19 + number)) for number in (0, 3, 4, 5)]
-    assert not list(telling.again())
+    assert not list(telling.unanswered())
 
 
 def test_one_that_is_refused_is_told_and_not_sent_again():
@@ -101,6 +101,6 @@ def test_one_that_is_refused_is_told_and_not_sent_again():
     assert telling.refuse(2, "why")
     assert not telling.refuse(2, "why")
     assert told == [(1, "why")]
-    assert [again.number for again in telling.again()] == [1, 3]
+    assert [again.number for again in telling.unanswered()] == [1, 3]
     telling.set_exception("over")
     assert told == [(1, "why"), (0, "over"), (2, "over")]

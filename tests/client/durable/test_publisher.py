@@ -238,7 +238,7 @@ async def test_what_waits_to_be_stored_is_bounded_also_without_payloads(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker does not answer: publishers wait, whatever they send."""
-    monkeypatch.setattr("busway.client.durable.publisher._UNSTORED", 1 << 20)
+    monkeypatch.setattr("busway.client.durable.publisher._MAX_BYTES", 1 << 20)
     await net.serve()
     assert net.server is not None
     async with FaultProxy(net.server.addresses[0]) as proxy:
@@ -247,7 +247,7 @@ async def test_what_waits_to_be_stored_is_bounded_also_without_payloads(
             storing = [asyncio.ensure_future(bus.publish("t", b"", durable=True)) for _ in range(6000)]
             many = asyncio.ensure_future(bus.publish_many("t", [b""] * 6000, durable=True))
             await until(lambda: proxy.links[0].up.frames > 4000)
-            assert len(bus._unstored) <= 4096 + 1
+            assert len(bus._durable) <= 4096 + 1
             proxy.reset()
             placed = [*await within(asyncio.gather(*storing)), *await within(many)]
     assert sorted(position.offset for position in placed) == list(range(12_000))

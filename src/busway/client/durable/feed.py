@@ -1,6 +1,7 @@
-"""Many durable publishes on their way at once, in order, for whoever wants to know of each that it was stored but not where.
+"""Bulk feeds: keep many durable publishes in flight, in order, for programs that need no positions of them.
 
-A driver over storing.py. Rows go out in runs that share topic and fields; an error says of which run it is.
+A driver over the durable publisher; Bus.feed() makes it. A Feed sends runs of payloads that share topic and fields,
+and an error names its run. A ReportedFeed sends single messages and calls back with the result of each.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from busway.client.durable.in_flight import Alone, MixedBatch, Refused, ReportedBatch, Row, Stored
+from busway.client.durable.in_flight import MixedBatch, Refused, ReportedBatch, Row, Single, Stored
 from busway.client.durable.publisher import DurablePublisher
 from busway.errors import BusError, Timeout
 
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """Payloads with the same topic and fields, one after the other. `first` is the caller's number of the first one."""
+    """Consecutive payloads with the same topic and fields. `first` is the caller's own number of the first one."""
 
     first: int
     topic: str
     payloads: Sequence[bytes | str]
     fields: bytes = b""
-    """As they are on the wire."""
+    """The encoded fields."""
     time: int = 0
-    """When it was sent, in nanoseconds since 1970, if the run has one payload; 0: now."""
+    """Time of sending in nanoseconds since 1970, for a run of one payload; 0: now."""
 
 
 class RunFailed(Exception):  # noqa: N818 - it is the run that has failed
-    """A run could not be stored, or not all of it; why is its cause."""
+    """A run was not stored, or only a part of it. `error` is the reason."""
 
     def __init__(self, run: Run, error: BusError) -> None:
         super().__init__(str(error))
@@ -40,36 +41,36 @@ class RunFailed(Exception):  # noqa: N818 - it is the run that has failed
 
 
 class Feed:
-    """Stores runs in the order they are given. Nothing may be sent after an error."""
+    """Stores runs in the order of the calls. Nothing may be sent after an error."""
 
-    def __init__(self, core: "Core", unstored: DurablePublisher, patience: float) -> None:
+    def __init__(self, core: "Core", publisher: DurablePublisher, patience: float) -> None:
         self._core = core
-        self._unstored = unstored
+        self._publisher = publisher
         self._patience = patience
         self._answers: deque[tuple[Sequence[Run], asyncio.Future[Any], MixedBatch | None]] = deque()
 
     def skip(self, number: int) -> None:
-        """Give no message a number up to this one."""
+        """Use no publish number up to this one for later messages."""
         self._core.session.skip(number)
 
-    def teller(self, stored: Stored, refused: Refused) -> "ReportedFeed":
-        """A way to send single messages without anything to await, apart from the runs."""
-        return ReportedFeed(self._unstored, stored, refused)
+    def reported(self, stored: Stored, refused: Refused) -> "ReportedFeed":
+        """A feed of single messages, independent of the runs, that reports each result to a callback."""
+        return ReportedFeed(self._publisher, stored, refused)
 
     async def send(self, runs: Iterable[Run]) -> None:
-        """Send these as soon as there is room; what was refused meanwhile is raised. RunFailed, Timeout."""
+        """Send these as soon as there is room. Raises RunFailed for an earlier run, too, or Timeout."""
         try:
             async with asyncio.timeout(self._patience) as limit:
-                for single, some in groupby(runs, _is_single):
+                for single, group in groupby(runs, _is_single):
                     if single:
-                        await self._send_each(list(some), limit)
+                        await self._send_each(list(group), limit)
                     else:
-                        await self._send_many(some, limit)
+                        await self._send_many(group, limit)
         except TimeoutError as error:
             raise self._timeout() from error
 
     async def done(self) -> None:
-        """Return when everything is stored. RunFailed, Timeout."""
+        """Return when all runs are stored. Raises RunFailed or Timeout."""
         try:
             async with asyncio.timeout(self._patience) as limit:
                 while self._answers:
@@ -83,38 +84,38 @@ class Feed:
             raise self._timeout() from error
 
     def _postpone(self, limit: asyncio.Timeout) -> None:
-        """Something was done; moving the limit costs more than looking at the clock."""
+        """Move the time limit after progress. Most calls only read the clock, which is cheaper."""
         now = self._core.loop.time()
         if (limit.when() or 0.0) - now < self._patience / 2:
             limit.reschedule(now + self._patience)
 
     def _timeout(self) -> Timeout:
-        return Timeout(f"the broker has stored nothing for {self._patience:g} s")
+        return Timeout(f"the feed failed: the broker has stored nothing for {self._patience:g} s")
 
     async def _send_many(self, runs: Iterable[Run], limit: asyncio.Timeout) -> None:
         for run in runs:
             try:
-                answers = await self._unstored.begin_many(run.topic, run.payloads, run.fields)
+                answers = await self._publisher.begin_many(run.topic, run.payloads, run.fields)
             except BusError as error:
                 raise RunFailed(run, error) from error
             self._answers.extend(([run], answer, None) for answer in answers)
-            self._look(limit)
+            self._check(limit)
 
     async def _send_each(self, runs: list[Run], limit: asyncio.Timeout) -> None:
-        """Runs of one payload each, which differ."""
-        messages = [Alone(topic, payloads[0], fields, time) for _, topic, payloads, fields, time in runs]
+        """Send runs of one payload each."""
+        messages = [Single(topic, payloads[0], fields, time) for _, topic, payloads, fields, time in runs]
         done = 0
         while done < len(runs):
             try:
-                mixed, end = await self._unstored.begin_each(messages, done)
+                mixed, end = await self._publisher.begin_each(messages, done)
             except BusError as error:
                 raise RunFailed(runs[done], error) from error
             self._answers.append((runs[done:end], mixed.answer, mixed))
             done = end
-            self._look(limit)
+            self._check(limit)
 
-    def _look(self, limit: asyncio.Timeout) -> None:
-        """Raise what was refused."""
+    def _check(self, limit: asyncio.Timeout) -> None:
+        """Raise the error of a refused run, if there is one."""
         answers = self._answers
         while answers and answers[0][1].done():
             runs, answer, mixed = answers.popleft()
@@ -124,19 +125,20 @@ class Feed:
 
 
 class ReportedFeed:
-    """Sends messages one by one. What became of them is told in the moment in which the broker's answer is read.
+    """Sends messages one by one and reports their results while the broker's answer is read.
 
-    `stored` is called with those that it has stored one after the other, and the place of the first; `refused` with one, and why.
+    `stored` is called with messages stored at consecutive positions and the position of the first, `refused` with a
+    message and its error.
     """
 
     begin: Callable[[Row], bool]
-    """Send one: topic, payload, fields as they are on the wire, and whatever the caller wants to have back.
+    """Send a message: topic, payload, encoded fields, and any object that the callbacks are to get back.
 
-    False: there is no room, or no connection; publish() of the bus waits for that.
+    False: it was not sent, since there is no room or no connection. Bus.publish() waits for both.
     """
 
-    def __init__(self, unstored: DurablePublisher, stored: Stored, refused: Refused) -> None:
-        self.begin = partial(unstored.begin, ReportedBatch(stored, refused))
+    def __init__(self, publisher: DurablePublisher, stored: Stored, refused: Refused) -> None:
+        self.begin = partial(publisher.begin, ReportedBatch(stored, refused))
 
 
 def _is_single(run: Run) -> bool:

@@ -1,6 +1,6 @@
-"""Durable messages that are under way together: which of them the broker has answered, and how to send the rest again.
+"""Durable publishes in flight: batches that know which of their messages the broker has answered.
 
-Values and books only; storing.py sends them.
+Values and bookkeeping only. The durable publisher sends the batches, and sends their unanswered messages again.
 """
 
 import asyncio
@@ -12,14 +12,15 @@ from busway.errors import BusError
 from busway.positions import Placed, Position
 
 Row: TypeAlias = tuple[Any, ...]
-"""A message that somebody is told of: topic, payload, fields as they are on the wire, and what is his own."""
+"""A message with a reported result: topic, payload, encoded fields, and any object of the caller."""
 Stored: TypeAlias = Callable[[list[Row], Position], None]
-"""Told of messages that are stored one after the other, and the place of the first."""
+"""Callback for messages that are stored at consecutive positions; it gets the position of the first."""
 Refused: TypeAlias = Callable[[Row, BusError], None]
+"""Callback for a message that is not stored."""
 
 
-class Again(NamedTuple):
-    """A message as it was sent, and is sent again."""
+class Unanswered(NamedTuple):
+    """A sent message that the broker has not answered, with all that is needed to send it again."""
 
     number: int
     topic: str
@@ -29,8 +30,8 @@ class Again(NamedTuple):
     time: int
 
 
-class Alone(NamedTuple):
-    """A message with a topic, fields and a time of its own; time 0: when it is sent."""
+class Single(NamedTuple):
+    """A message with its own topic, fields and time; time 0: the time of sending."""
 
     topic: str
     payload: bytes | str
@@ -40,7 +41,7 @@ class Alone(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SentBatch:
-    """Messages that were sent one after the other, under numbers that follow each other, on one topic."""
+    """Messages of one topic that were sent under consecutive numbers."""
 
     first: int
     topic: str
@@ -50,61 +51,65 @@ class SentBatch:
     time: int
     size: int
     answer: "asyncio.Future[Placed]" = field(repr=False)
-    places: list[tuple[int, Position, int]] = field(default_factory=list)
-    """Number, place, how many: what the broker has said so far."""
+    positions: list[tuple[int, Position, int]] = field(default_factory=list)
+    """The broker's answers so far: number and position of the first message, and how many messages."""
     left: int = 0
+    """Messages that were not answered."""
 
     def __post_init__(self) -> None:
         self.left = len(self.payloads)
 
     @property
     def end(self) -> int:
-        """Behind the last number."""
+        """The number after the last one."""
         return self.first + len(self.payloads)
 
-    def mark(self, number: int, count: int, place: Position) -> tuple[int, int]:
-        """So many are stored from a number on; how many of these that were, and how many were not told before."""
-        some = 1 if self._told(number, count) else min(count, self.end - number)
-        if self._told(number, some):
-            return some, 0
-        self.places.append((number, place, some))
-        return some, some
+    def mark(self, number: int, count: int, position: Position) -> tuple[int, int]:
+        """Record that `count` messages from a number on are stored, as far as they are in this batch.
+
+        Returns how many messages of the answer are handled, and how many of them are new.
+        """
+        handled = 1 if self._is_answered(number, count) else min(count, self.end - number)
+        if self._is_answered(number, handled):
+            return handled, 0
+        self.positions.append((number, position, handled))
+        return handled, handled
 
     def finish(self) -> None:
-        """All are stored."""
+        """Complete the answer: all messages are stored."""
         if not self.answer.done():
             placed = Placed()
-            for _, first, count in sorted(self.places):
+            for _, first, count in sorted(self.positions):
                 placed.add(first, count)
             self.answer.set_result(placed)
 
-    def topic_of(self, number: int) -> str:  # noqa: ARG002, one signature for both
+    def topic_of(self, number: int) -> str:  # noqa: ARG002, one signature for all
         return self.topic
 
-    def again(self) -> Iterator[Again]:
-        """Those that were not answered."""
-        done = {begin + more for begin, _, count in self.places for more in range(count)}
+    def unanswered(self) -> Iterator[Unanswered]:
+        """The messages that were not answered."""
+        done = {begin + more for begin, _, count in self.positions for more in range(count)}
         for number, payload in enumerate(self.payloads, self.first):
             if number not in done:
-                yield Again(number, self.topic, payload, self.fields, self.times, self.time)
+                yield Unanswered(number, self.topic, payload, self.fields, self.times, self.time)
 
-    def _told(self, number: int, count: int) -> bool:
-        """Whether the place of one of these is known."""
-        return any(first < number + count and number < first + many for first, _, many in self.places)
+    def _is_answered(self, number: int, count: int) -> bool:
+        """Whether the position of any of these messages is known."""
+        return any(first < number + count and number < first + many for first, _, many in self.positions)
 
 
 @dataclass(slots=True, eq=False)
 class MixedBatch:
-    """Messages of many topics under numbers that follow each other; nobody asks for their places."""
+    """Messages of any topics that were sent under consecutive numbers. Their positions are not recorded."""
 
     first: int
-    messages: Sequence[Alone]
+    messages: Sequence[Single]
     time: int
     size: int
     answer: "asyncio.Future[None]" = field(repr=False)
     left: int = 0
     refused: int = 0
-    """Which of them was refused, if the answer is an error."""
+    """Index of the refused message, if the answer is an error."""
     _stored: bytearray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +120,11 @@ class MixedBatch:
     def end(self) -> int:
         return self.first + len(self.messages)
 
-    def mark(self, number: int, count: int, place: Position) -> tuple[int, int]:  # noqa: ARG002, one signature for both
+    def mark(self, number: int, count: int, position: Position) -> tuple[int, int]:  # noqa: ARG002, one signature
+        """Record that `count` messages from a number on are stored, as far as they are in this batch.
+
+        Returns how many messages of the answer are handled, and how many of them are new.
+        """
         begin = number - self.first
         end = min(begin + count, len(self.messages))
         new = self._stored.count(0, begin, end)
@@ -131,16 +140,16 @@ class MixedBatch:
             self.refused = number - self.first
         return self.messages[number - self.first].topic
 
-    def again(self) -> Iterator[Again]:
-        for at, one in enumerate(self.messages):
-            if not self._stored[at]:
-                yield Again(self.first + at, one.topic, one.payload, one.fields, (0, 0), one.time or self.time)
+    def unanswered(self) -> Iterator[Unanswered]:
+        for index, (topic, payload, fields, time) in enumerate(self.messages):
+            if not self._stored[index]:
+                yield Unanswered(self.first + index, topic, payload, fields, (0, 0), time or self.time)
 
 
 class ReportedPublish:
-    """Messages under numbers that follow each other, of which nobody awaits an answer: what became of each is told once, at once.
+    """Messages that were sent under consecutive numbers, and whose results go to callbacks, once each.
 
-    For programs that pass on very many: it grows while the next number is that behind its last one.
+    For programs that forward very many messages. It grows as long as no other message is sent in between.
     """
 
     __slots__ = ("_refused", "_stored", "end", "first", "left", "rows", "size", "time")
@@ -148,28 +157,32 @@ class ReportedPublish:
     def __init__(self, first: int, time: int, stored: Stored, refused: Refused) -> None:
         self.first = self.end = first
         self.rows: list[Row | None] = []
-        """None: it was told of."""
+        """The messages; None for one whose result was reported."""
         self.time = time
         self.size = 0
         self.left = 0
         self._stored = stored
         self._refused = refused
 
-    def mark(self, number: int, count: int, place: Position) -> tuple[int, int]:
+    def mark(self, number: int, count: int, position: Position) -> tuple[int, int]:
+        """Report that `count` messages from a number on are stored, as far as they are in this batch.
+
+        Returns how many messages of the answer are handled, and how many of them are new.
+        """
         begin = number - self.first
         end = min(begin + count, len(self.rows))
         rows = self.rows[begin:end]
-        self.rows[begin:end] = _NOBODY * (end - begin)
+        self.rows[begin:end] = _REPORTED * (end - begin)
         if None not in rows:
-            self._stored(rows, place)  # type: ignore[arg-type]
+            self._stored(rows, position)  # type: ignore[arg-type]
             return end - begin, end - begin
-        some = [(at, row) for at, row in enumerate(rows) if row is not None]
-        for at, row in some:
-            self._stored([row], place.after(at))
-        return end - begin, len(some)
+        new = [(index, row) for index, row in enumerate(rows) if row is not None]
+        for index, row in new:
+            self._stored([row], position.after(index))
+        return end - begin, len(new)
 
     def refuse(self, number: int, error: BusError) -> bool:
-        """One is not stored; whether that is new."""
+        """Report that a message is not stored. Returns whether that is new."""
         row, self.rows[number - self.first] = self.rows[number - self.first], None
         if row is None:
             return False
@@ -180,15 +193,15 @@ class ReportedPublish:
         row = self.rows[number - self.first]
         return "" if row is None else str(row[0])
 
-    def again(self) -> Iterator[Again]:
-        for at, row in enumerate(self.rows):
+    def unanswered(self) -> Iterator[Unanswered]:
+        for index, row in enumerate(self.rows):
             if row is not None:
-                yield Again(self.first + at, row[0], row[1], row[2], (0, 0), self.time)
+                yield Unanswered(self.first + index, row[0], row[1], row[2], (0, 0), self.time)
 
     def finish(self) -> None:
-        """All are stored; it was told."""
+        """Nothing is left to do: every message was reported."""
 
-    # What others have a future for.
+    # The methods of a future, for callers that treat all batches alike.
 
     @property
     def answer(self) -> "ReportedPublish":
@@ -198,16 +211,16 @@ class ReportedPublish:
         return not self.left
 
     def set_exception(self, error: BusError) -> None:
-        """All that are left are not stored."""
-        for at in range(len(self.rows)):
-            self.refuse(self.first + at, error)
+        """Report that no remaining message is stored."""
+        for index in range(len(self.rows)):
+            self.refuse(self.first + index, error)
 
     def exception(self) -> None:
-        """As a future has it."""
+        """There is no error to retrieve: the callbacks get it."""
 
 
 class ReportedBatch:
-    """Whom to tell, and the messages that grow at the moment."""
+    """The callbacks of a reported feed, and its batch that currently grows."""
 
     __slots__ = ("_refused", "_stored", "last")
 
@@ -217,10 +230,10 @@ class ReportedBatch:
         self.last = self.make(0, 0)
 
     def make(self, number: int, time: int) -> ReportedPublish:
-        """Begin anew with this number."""
+        """Start a new batch with this number."""
         self.last = ReportedPublish(number, time, self._stored, self._refused)
         return self.last
 
 
-_NOBODY: Final = [None]
-Underway: TypeAlias = SentBatch | MixedBatch | ReportedPublish
+_REPORTED: Final = [None]
+InFlight: TypeAlias = SentBatch | MixedBatch | ReportedPublish

@@ -1,8 +1,9 @@
-"""Durable publishes: kept here until the broker says where they are stored, and sent again after a lost connection.
+"""Durable publisher of one client: keeps its durable publishes until the broker has answered each with its position.
 
-They go out under numbers that stay theirs, so the broker knows one that it has stored already and answers with its first
-place. Without a connection, or while the broker says that it will stop, a call waits for the next one. Each call has exactly
-one outcome: places, or an error. Cancelling a call does not take back what was sent; neither does its timeout.
+The bus and the feeds call it. After a lost connection it sends unanswered messages again under the same numbers, so the
+broker recognises a message that it has already stored and answers with its first position. Without a connection, or
+while the broker is stopping, a call waits for the next connection. Each call ends with positions or with an error.
+Cancellation or a timeout of a call does not withdraw the messages that were already sent.
 """
 
 import asyncio
@@ -21,14 +22,14 @@ from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.sender import PUBLISH
 from busway.client.durable.in_flight import (
-    Again,
-    Alone,
+    InFlight,
     MixedBatch,
     ReportedBatch,
     ReportedPublish,
     Row,
     SentBatch,
-    Underway,
+    Single,
+    Unanswered,
 )
 from busway.client.durable.recovery import MOST, ask
 from busway.client.typed.protocol import outgoing
@@ -42,23 +43,23 @@ log = logging.getLogger("busway.client")
 DURABLE: Final = 0x04
 
 Lasting: TypeAlias = float | str | timedelta
-"""A length of time: seconds, text such as 90s or 7d, or a timedelta."""
+"""A duration: seconds, text such as 90s or 7d, or a timedelta."""
 
-_UNSTORED: Final = 32 << 20
-"""Bytes that may wait to be stored before a publish waits too."""
-_EACH: Final = 256
-"""Bytes that a message counts besides its payload: what remembers it has a size, and no more are on their way than a stream
-remembers of a client."""
+_MAX_BYTES: Final = 32 << 20
+"""Most bytes in flight before a publish waits for room."""
+_OVERHEAD: Final = 256
+"""Bytes counted per message besides its payload. They also keep the number of messages in flight below the number that
+a stream remembers of each client."""
 _CHUNK: Final = 1024
-_TELLING: Final = 20_000_000
-"""Nanoseconds in which messages that are told of have the same time, if they are sent again."""
+_SAME_TIME: Final = 20_000_000
+"""Nanoseconds in which messages of a reported feed share one time of sending."""
 _LONGEST: Final = 100 * 365.25 * 86400
 _UNSENT: Final = "not sent, and will not be stored"
 _UNKNOWN: Final = "sent, and may still be stored"
 
 
 class PendingPublish(Coroutine[Any, Any, Position]):
-    """A durable publish under way: awaited it gives its place. A coroutine for whoever wants a task of it."""
+    """A durable publish in flight. Awaiting it returns the position; as a coroutine it can also run as a task."""
 
     __slots__ = ("_steps", "answer", "fields", "payload", "sent", "times", "topic")
 
@@ -88,7 +89,7 @@ class PendingPublish(Coroutine[Any, Any, Position]):
         return self._await().throw(*error)
 
     def close(self) -> None:
-        """Nothing is taken back."""
+        """The sent message is not withdrawn."""
 
     def _await(self) -> Any:
         try:
@@ -99,60 +100,63 @@ class PendingPublish(Coroutine[Any, Any, Position]):
 
 
 class DurablePublisher:
-    """What one client has published durably and was not answered yet."""
+    """The durable publishes of one client that the broker has not answered."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._ones: dict[int, PendingPublish] = {}
-        """By their numbers, those that were sent one by one."""
-        self._sent: deque[Underway] = deque()
+        self._singles: dict[int, PendingPublish] = {}
+        """Messages that were sent one by one, by number."""
+        self._batches: deque[InFlight] = deque()
         self._bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()
-        self._line = asyncio.Lock()
+        self._queue = asyncio.Lock()
         self._queued = 0
-        """Those who wait for room, one behind the other; nobody passes them."""
+        """Callers that wait for room, in order; no later caller overtakes them."""
         self._tried: dict[str, int] = {}
-        """Brokers that got some of these and gave no answer, and the last number that each may have got."""
+        """Brokers that may have stored some of these messages without an answer, with the last number sent to each."""
 
     def __len__(self) -> int:
-        return len(self._ones) + sum(one.left for one in self._sent)
+        return len(self._singles) + sum(batch.left for batch in self._batches)
 
-    def one(
+    def publish(
         self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int], within: float | None = None
     ) -> Coroutine[Any, Any, Position]:
-        """Send a message, and wait until it is as safe as its stream promises, for so many seconds at most; its place."""
+        """Send a message and wait, at most `within` seconds, until it is as safe as its stream promises.
+
+        Returns its position.
+        """
         core = self._core
         connection = core.connection
         started: PendingPublish | Coroutine[Any, Any, PendingPublish]
         if connection is None or self._full(connection):
             if within is None:
-                return self._one_later(topic, payload, fields, times)
+                return self._publish_later(topic, payload, fields, times)
             started = self._begin_later(topic, payload, fields, times)
         else:
-            started = self._begin_one(connection, topic, payload, fields, times)
+            started = self._begin(connection, topic, payload, fields, times)
             if within is None:
                 return started
-        return self._one_within(started, topic, core.loop.time() + within, within)
+        return self._publish_within(started, topic, core.loop.time() + within, within)
 
-    async def _one_within(
+    async def _publish_within(
         self,
         started: "PendingPublish | Coroutine[Any, Any, PendingPublish]",
         topic: str,
         deadline: float,
         within: float,
     ) -> Position:
-        """The place of a message that was sent, or will be when it can; raises Timeout at the deadline."""
-        placing: PendingPublish | None = None
+        """Wait for the position of a message, which may still wait for room. Raises Timeout at the deadline."""
+        pending: PendingPublish | None = None
         try:
             async with asyncio.timeout_at(deadline):
-                placing = started if isinstance(started, PendingPublish) else await started
-                return await placing
+                pending = started if isinstance(started, PendingPublish) else await started
+                return await pending
         except TimeoutError:
-            state = _UNSENT if placing is None else _UNKNOWN
+            state = _UNSENT if pending is None else _UNKNOWN
             raise Timeout(f"the message on {topic!r} was not acknowledged within {within:g} s: {state}") from None
 
-    def begin(self, tellings: ReportedBatch, row: Row) -> bool:
-        """Send a message if that can be done at once, of which those are told; False: nothing is sent."""
+    def begin(self, reported: ReportedBatch, row: Row) -> bool:
+        """Send a message of a reported feed if that is possible at once. False: it was not sent."""
         core = self._core
         connection = core.connection
         if connection is None or self._full(connection):
@@ -160,25 +164,25 @@ class DurablePublisher:
         now = environment.time_ns()
         payload = row[1]
         number = core.session.send(PUBLISH, row[0], payload, flags=DURABLE, fields=row[2], time=now)
-        telling = tellings.last
-        if number != telling.end or not telling.left or now - telling.time > _TELLING or telling.size > _CHUNK * _EACH:
-            telling = tellings.make(number, now)
-            self._sent.append(telling)
-        size = len(payload) + _EACH
-        telling.rows.append(row)
-        telling.end += 1
-        telling.left += 1
-        telling.size += size
+        batch = reported.last
+        if number != batch.end or not batch.left or now - batch.time > _SAME_TIME or batch.size > _CHUNK * _OVERHEAD:
+            batch = reported.make(number, now)
+            self._batches.append(batch)
+        size = len(payload) + _OVERHEAD
+        batch.rows.append(row)
+        batch.end += 1
+        batch.left += 1
+        batch.size += size
         self._bytes += size
         return True
 
-    async def begin_each(self, messages: Sequence[Alone], start: int = 0) -> tuple[MixedBatch, int]:
-        """Send some of these, from one on, without waiting until they are stored; what is under way, and where to go on.
+    async def begin_each(self, messages: Sequence[Single], start: int = 0) -> tuple[MixedBatch, int]:
+        """Send messages from index `start` on. Returns the batch in flight and the index of the first unsent message.
 
-        One that can't be sent raises when it is the first.
+        A message that can't be sent ends the batch, or raises if it is the first one.
         """
         part = messages[start : start + _CHUNK]
-        connection = await self._ready(sum(len(one.payload) for one in part) + _EACH * len(part))
+        connection = await self._ready(sum(len(message.payload) for message in part) + _OVERHEAD * len(part))
         now, send, first, count = environment.time_ns(), self._core.session.send, 0, 0
         for topic, payload, fields, sent in part:
             try:
@@ -190,7 +194,7 @@ class DurablePublisher:
             first = first or number
             count += 1
         part = part[:count]
-        size = sum(len(one.payload) for one in part) + _EACH * count
+        size = sum(len(message.payload) for message in part) + _OVERHEAD * count
         mixed = MixedBatch(first, part, now, size, self._core.loop.create_future())
         self._add(mixed, connection)
         return mixed, start + count
@@ -198,7 +202,7 @@ class DurablePublisher:
     async def begin_many(
         self, topic: str, payloads: Sequence[bytes | str], fields: bytes
     ) -> "list[asyncio.Future[Placed]]":
-        """Send these one after the other without waiting until they are stored; their answers."""
+        """Send payloads of one topic in order. Returns the future answers of the batches."""
         answers: list[asyncio.Future[Placed]] = []
         for begin in range(0, len(payloads), _CHUNK):
             part, done = payloads[begin : begin + _CHUNK], 0
@@ -208,16 +212,16 @@ class DurablePublisher:
                     answers.append(answer)
         return answers
 
-    async def _one_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
+    async def _publish_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
         return await (await self._begin_later(topic, payload, fields, times))
 
     async def _begin_later(
         self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
     ) -> PendingPublish:
-        connection = await self._ready(len(payload) + _EACH)
-        return self._begin_one(connection, topic, payload, fields, times)
+        connection = await self._ready(len(payload) + _OVERHEAD)
+        return self._begin(connection, topic, payload, fields, times)
 
-    def _begin_one(
+    def _begin(
         self,
         connection: Connection,
         topic: str,
@@ -228,12 +232,12 @@ class DurablePublisher:
         core = self._core
         now = environment.time_ns()
         number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
-        self._ones[number] = placing = PendingPublish(core.loop.create_future(), topic, payload, fields, times, now)
-        self._bytes += len(payload) + _EACH
-        connection.frame_encoded(alone=len(self._ones) == 1)
-        return placing
+        self._singles[number] = pending = PendingPublish(core.loop.create_future(), topic, payload, fields, times, now)
+        self._bytes += len(payload) + _OVERHEAD
+        connection.frame_encoded(alone=len(self._singles) == 1)
+        return pending
 
-    async def many(
+    async def publish_many(
         self,
         topic: str,
         payloads: Iterable[object],
@@ -241,7 +245,7 @@ class DurablePublisher:
         times: tuple[int, int] = (0, 0),
         within: float | None = None,
     ) -> Placed:
-        """Send these one after the other, and wait until they are stored, for so many seconds at most; their places."""
+        """Send payloads in order, wait at most `within` seconds until all are stored, and return their positions."""
         placed = Placed()
         answers: deque[asyncio.Future[Placed]] = deque()
         items, sent = list(payloads), 0
@@ -263,16 +267,15 @@ class DurablePublisher:
         except TimeoutError:
             stored, unsent = len(placed), len(items) - sent
             counts = [(stored, "stored"), (sent - stored, _UNKNOWN), (unsent, _UNSENT)]
-            told = "; ".join(f"{count} {state}" for count, state in counts if count)
-            raise Timeout(
-                f"{sent - stored + unsent} of {len(items)} messages on {topic!r} were not acknowledged within {within:g} s: {told}"
-            ) from None
+            states = "; ".join(f"{count} {state}" for count, state in counts if count)
+            missing = f"{sent - stored + unsent} of {len(items)} messages on {topic!r}"
+            raise Timeout(f"{missing} were not acknowledged within {within:g} s: {states}") from None
         return placed
 
     async def _begin_many(
         self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes, times: tuple[int, int]
     ) -> "tuple[asyncio.Future[Placed] | None, int]":
-        """Send as many as can be sent now; their answer, and where to go on."""
+        """Send as many payloads as possible now. Returns their future answer and the index of the first unsent one."""
         core = self._core
         connection = await self._ready(_size(payloads) if start == 0 else 0)
         now = environment.time_ns()
@@ -283,31 +286,31 @@ class DurablePublisher:
                 await asyncio.sleep(0)
             return None, end
         part = payloads[start:end] if end - start < len(payloads) else payloads
-        sent = SentBatch(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
-        self._add(sent, connection)
-        return sent.answer, end
+        batch = SentBatch(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
+        self._add(batch, connection)
+        return batch.answer, end
 
-    def _add(self, sent: Underway, connection: Connection) -> None:
-        self._sent.append(sent)
-        self._bytes += sent.size
-        if len(self._sent) == 1:
-            connection.flush()  # alone: nothing is gained by waiting for the end of the turn
+    def _add(self, batch: InFlight, connection: Connection) -> None:
+        self._batches.append(batch)
+        self._bytes += batch.size
+        if len(self._batches) == 1:
+            connection.flush()  # a single batch gains nothing by waiting for the end of the loop iteration
 
     def _full(self, connection: Connection) -> bool:
-        """Whether who wants to send has to wait."""
-        waits = self._queued or self._bytes > _UNSTORED
-        return bool(waits or connection.paused or connection.stopped or not self._core.open)
+        """Whether a new message has to wait."""
+        full = self._queued or self._bytes > _MAX_BYTES
+        return bool(full or connection.paused or connection.stopped or not self._core.open)
 
     async def _ready(self, size: int) -> Connection:
-        """Wait until so many bytes more may wait to be stored, and there is a connection that takes something.
+        """Wait for room for `size` more bytes and for a connection that accepts publishes.
 
-        Who came first goes first: what is sent next is in the order of the calls.
+        Callers continue in the order of their calls, so their messages are sent in this order.
         """
         core = self._core
         self._queued += 1
         try:
-            async with self._line:
-                while self._bytes and self._bytes + size > _UNSTORED:
+            async with self._queue:
+                while self._bytes and self._bytes + size > _MAX_BYTES:
                     future = core.loop.create_future()
                     self._room.append(future)
                     await future
@@ -320,83 +323,84 @@ class DurablePublisher:
             self._queued -= 1
 
     def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
-        """The broker has stored so many, from this number on."""
-        ones, end = self._ones, number + count
+        """Process the broker's answer that `count` messages from this number on are stored."""
+        singles, end = self._singles, number + count
         while number < end:
-            if (placing := ones.pop(number, None)) is not None:
-                self._bytes -= len(placing.payload) + _EACH
-                if not placing.answer.done():
-                    placing.answer.set_result(position_at(where, offset, sequence))
-                some = 1
-            elif (sent := self._find(number)) is not None:
-                some, new = sent.mark(number, end - number, position_at(where, offset, sequence))
+            if (pending := singles.pop(number, None)) is not None:
+                self._bytes -= len(pending.payload) + _OVERHEAD
+                if not pending.answer.done():
+                    pending.answer.set_result(position_at(where, offset, sequence))
+                handled = 1
+            elif (batch := self._find(number)) is not None:
+                handled, new = batch.mark(number, end - number, position_at(where, offset, sequence))
                 if new:
-                    self._settle(sent, new)
-                if not sent.left:
-                    sent.finish()
-            else:  # one that was sent again may be answered twice
-                some = 1
-            number, offset, sequence = number + some, offset + some, sequence + some
+                    self._release(batch, new)
+                if not batch.left:
+                    batch.finish()
+            else:  # a message that was sent again may be answered twice
+                handled = 1
+            number, offset, sequence = number + handled, offset + handled, sequence + handled
         self._make_room()
 
     def refused(self, number: int, code: int, text: str) -> bool:
-        """The broker could not store one; whether it was one of these."""
+        """Process the broker's refusal to store a message. False: the number is not that of a durable publish."""
         if not code:
             return False
-        if number in self._ones:
-            self._refuse_one(number, from_code(code, text))
-        elif (sent := self._find(number)) is not None:
-            self._refuse(sent, number, from_code(code, text))
+        if number in self._singles:
+            self._refuse_single(number, from_code(code, text))
+        elif (batch := self._find(number)) is not None:
+            self._refuse(batch, number, from_code(code, text))
         else:
             return False
         self._make_room()
         return True
 
-    def _refuse_one(self, number: int, error: BusError) -> None:
-        placing = self._ones.pop(number)
-        self._bytes -= len(placing.payload) + _EACH
-        self._tell(placing.answer, placing.topic, error)
+    def _refuse_single(self, number: int, error: BusError) -> None:
+        pending = self._singles.pop(number)
+        self._bytes -= len(pending.payload) + _OVERHEAD
+        self._fail(pending.answer, pending.topic, error)
 
-    def _refuse(self, sent: Underway, number: int, error: BusError) -> None:
-        topic = sent.topic_of(number)
-        if not isinstance(sent, ReportedPublish):
-            self._tell(sent.answer, topic, error)
-        elif sent.refuse(number, error):
+    def _refuse(self, batch: InFlight, number: int, error: BusError) -> None:
+        topic = batch.topic_of(number)
+        if not isinstance(batch, ReportedPublish):
+            self._fail(batch.answer, topic, error)
+        elif batch.refuse(number, error):
             self._core.events.emit(Event(kind="rejected", topic=topic, error=error))
         else:
             return
-        self._settle(sent, 1)
+        self._release(batch, 1)
 
-    def _tell(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
+    def _fail(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
         if not answer.done():
             answer.set_exception(error)
-            answer.exception()  # the event tells it if nobody waits
+            answer.exception()  # if no caller awaits the answer, the event reports the error
         self._core.events.emit(Event(kind="rejected", topic=topic, error=error))
 
     def disconnected(self, broker: str) -> None:
-        """The connection to this broker is over."""
+        """Record which messages this broker may have got before its connection was lost."""
         numbers = self._numbers()
         self._tried = {guid: last for guid, last in self._tried.items() if numbers and last >= numbers[0]}
         if numbers and broker:
             self._tried[broker] = numbers[-1]
 
     async def restore(self, patience: float) -> None:
-        """There is a new connection: send everything again that was not answered and is not stored elsewhere, in the order it was sent.
+        """Send the unanswered messages again over a new connection, in order, unless another broker has stored them.
 
-        `patience`: seconds in which it has to be known what is stored elsewhere.
+        `patience`: seconds to find out what other brokers have stored.
         """
-        await self._ask(patience)
-        many = {sent.first: sent for sent in self._sent}
-        for number in sorted([*self._ones, *many]):
-            if (placing := self._ones.get(number)) is not None:
-                one = Again(number, placing.topic, placing.payload, placing.fields, placing.times, placing.sent)
-                self._send_again([one])
+        await self._ask_stored(patience)
+        batches = {batch.first: batch for batch in self._batches}
+        for number in sorted([*self._singles, *batches]):
+            if (pending := self._singles.get(number)) is not None:
+                self._send_again(
+                    [Unanswered(number, pending.topic, pending.payload, pending.fields, pending.times, pending.sent)]
+                )
             else:
-                self._send_again(list(many[number].again()))
+                self._send_again(list(batches[number].unanswered()))
         self._make_room()
 
-    async def _ask(self, patience: float) -> None:
-        """Whether another broker has stored some of these. This one knows by itself what it has."""
+    async def _ask_stored(self, patience: float) -> None:
+        """Ask which messages other brokers have stored. The current broker recognises those that it has stored."""
         others = {guid: last for guid, last in self._tried.items() if guid != self._core.broker}
         numbers = [number for number in self._numbers() if number <= max(others.values(), default=0)]
         unknown: set[str] = set()
@@ -409,35 +413,36 @@ class DurablePublisher:
                 answer = await ask(self._core, asked, part, patience)
                 unknown.update(answer.unknown)
                 unsure = answer.unsure
-                for one in answer.stored:
-                    self.stored(one.number, one.many, (one.broker, one.stream), one.offset, one.sequence)
+                for run in answer.stored:
+                    self.stored(run.number, run.many, (run.broker, run.stream), run.offset, run.sequence)
             if unsure or had & unknown:
                 doubtful += len({*part} & {*self._numbers()})
         if doubtful:
-            those = "1 message is" if doubtful == 1 else f"{doubtful} messages are"
-            log.warning("%s sent again, which another broker may have stored", those)
+            messages = "1 message is" if doubtful == 1 else f"{doubtful} messages are"
+            log.warning("%s sent again although another broker may have stored them: duplicates are possible", messages)
             self._core.events.emit(Event(kind="doubtful", count=doubtful))
 
     def _numbers(self) -> list[int]:
-        """Of those that were not answered."""
-        return sorted([*self._ones, *(again.number for sent in self._sent for again in sent.again())])
+        """The numbers of all unanswered messages."""
+        numbers = (message.number for batch in self._batches for message in batch.unanswered())
+        return sorted([*self._singles, *numbers])
 
-    def _send_again(self, messages: list[Again]) -> None:
+    def _send_again(self, messages: list[Unanswered]) -> None:
         send = self._core.session.send
         for number, topic, payload, fields, times, sent in messages:
             try:
                 send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times)
             except BusError as error:  # another server may have other limits
-                if number in self._ones:
-                    self._refuse_one(number, error)
-                elif (many := self._find(number)) is not None:
-                    self._refuse(many, number, error)
+                if number in self._singles:
+                    self._refuse_single(number, error)
+                elif (batch := self._find(number)) is not None:
+                    self._refuse(batch, number, error)
 
     def end(self, error: BusError) -> None:
-        """There will be no further connection."""
-        answers: list[asyncio.Future[Any] | ReportedPublish] = [one.answer for one in self._ones.values()]
-        answers += [sent.answer for sent in self._sent]
-        self._ones, self._sent = {}, deque()
+        """Fail all unanswered messages, since there will be no further connection."""
+        answers: list[asyncio.Future[Any] | ReportedPublish] = [pending.answer for pending in self._singles.values()]
+        answers += [batch.answer for batch in self._batches]
+        self._singles, self._batches = {}, deque()
         for answer in answers:
             if not answer.done():
                 answer.set_exception(copy(error))
@@ -446,47 +451,49 @@ class DurablePublisher:
             if not (future := self._room.popleft()).done():
                 future.set_exception(copy(error))
 
-    def _find(self, number: int) -> Underway | None:
-        if self._sent and self._sent[0].first <= number < self._sent[0].end:
-            return self._sent[0]
-        at = bisect_right(self._sent, number, key=lambda one: one.first) - 1
-        found = self._sent[at] if at >= 0 else None
+    def _find(self, number: int) -> InFlight | None:
+        """The batch of a message, if it has one."""
+        if self._batches and self._batches[0].first <= number < self._batches[0].end:
+            return self._batches[0]
+        index = bisect_right(self._batches, number, key=lambda batch: batch.first) - 1
+        found = self._batches[index] if index >= 0 else None
         return found if found is not None and number < found.end else None
 
-    def _settle(self, sent: Underway, count: int) -> None:
-        sent.left -= count
-        if sent.left:
+    def _release(self, batch: InFlight, count: int) -> None:
+        """Count `count` messages of a batch as answered, and remove the batch after its last one."""
+        batch.left -= count
+        if batch.left:
             return
-        if self._sent and self._sent[0] is sent:
-            self._sent.popleft()
+        if self._batches and self._batches[0] is batch:
+            self._batches.popleft()
         else:
-            self._sent.remove(sent)
-        self._bytes -= sent.size
+            self._batches.remove(batch)
+        self._bytes -= batch.size
 
     def _make_room(self) -> None:
-        while self._room and self._bytes < _UNSTORED:
+        while self._room and self._bytes < _MAX_BYTES:
             if not (future := self._room.popleft()).done():
                 future.set_result(None)
 
 
 def _size(payloads: Sequence[bytes | str]) -> int:
-    return sum(map(len, payloads)) + _EACH * len(payloads)
+    return sum(map(len, payloads)) + _OVERHEAD * len(payloads)
 
 
 def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes | str]]]:
-    """What may be sent in one go: on one topic (values of protocols bring theirs), and not too many."""
-    if all(type(one) is bytes or type(one) is str for one in items):
+    """Split items into chunks of one topic. A value of a protocol brings its own topic."""
+    if all(type(item) is bytes or type(item) is str for item in items):
         encoded = [(topic, items)]
     else:
-        pairs = [outgoing(topic, one) for one in items]
-        encoded = [(full, [data for _, data in some]) for full, some in groupby(pairs, itemgetter(0))]
+        pairs = [outgoing(topic, item) for item in items]
+        encoded = [(full, [data for _, data in group]) for full, group in groupby(pairs, itemgetter(0))]
     for full, data in encoded:
         for begin in range(0, len(data), _CHUNK):
             yield full, data[begin : begin + _CHUNK]
 
 
 def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:
-    """When a message expires and when it is due, in nanoseconds since 1970; 0: never, at once."""
+    """Expiry and delivery time of a message in nanoseconds since 1970; 0: it never expires, it is due at once."""
     now = environment.time_ns()
     if delay is not None and deliver_at is not None:
         raise ValueError("give delay or deliver_at, not both")

@@ -1,6 +1,7 @@
-"""What a client asks that comes to another broker with durable publishes that were not answered: whether they are stored already.
+"""Recovery of durable publishes after a change of the broker: finds out which of them the previous broker has stored.
 
-Its new broker asks the one it was at before, or who has a copy of that one's streams. What nobody can tell of is sent again.
+The durable publisher calls this before it sends unanswered messages again. The new broker asks the previous one, or its
+mirror. Messages whose state no node knows are sent again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,17 +14,17 @@ from busway.client.connection.sender import REQUEST, limits
 from busway.errors import BusError, Disconnected
 
 MOST: Final = 1024
-"""Numbers in one question."""
+"""Most numbers in one request."""
 _TOPIC: Final = "$bus/stored"
-_LONGEST: Final = 2.0
-"""Seconds that a broker may ask others."""
+_MAX_WITHIN: Final = 2.0
+"""Most seconds that a broker may wait for the answers of other nodes."""
 
 Run: TypeAlias = tuple[int, int]
-"""The first of some numbers, and how many."""
+"""The first of consecutive numbers, and their count."""
 
 
 class Stored(NamedTuple):
-    """Messages whose numbers, offsets and sequences follow each other."""
+    """Stored messages with consecutive numbers, offsets and sequences."""
 
     broker: str
     stream: str
@@ -34,7 +35,10 @@ class Stored(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What is known; brokers of which nobody knows anything, and those of which only a copy does, which may lack what they have stored last."""
+    """The messages that are known to be stored, and the brokers whose state is uncertain.
+
+    `unknown`: no node could answer for these brokers. `unsure`: only a mirror answered; it may lack the last messages.
+    """
 
     stored: list[Stored]
     unknown: list[str]
@@ -42,11 +46,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 async def ask(core: Core, brokers: Sequence[str], numbers: Iterable[int], patience: float) -> Answer:
-    """Where these brokers have stored messages of this client. The connection is being restored, so nothing else is sent meanwhile.
+    """Ask where these brokers have stored messages of this client, while the connection is restored.
 
-    `patience`: seconds until it is given up. The broker has half of them: it tells what it knows by then.
+    Without an answer in `patience` seconds all these brokers are unknown. The broker has half of this time to collect
+    the answers of other nodes.
     """
-    within = min(patience / 2, _LONGEST)
+    within = min(patience / 2, _MAX_WITHIN)
     question = msgspec.json.encode({"brokers": brokers, "numbers": runs(numbers), "within": within})
     aux, each = limits(patience, None)
     number = core.session.send(REQUEST, _TOPIC, question, aux=aux, each=each)
@@ -55,14 +60,14 @@ async def ask(core: Core, brokers: Sequence[str], numbers: Iterable[int], patien
         return msgspec.json.decode(reply.payload, type=Answer)
     except Disconnected:
         raise
-    except (BusError, msgspec.MsgspecError):  # a broker that does not know the question, or no answer
+    except (BusError, msgspec.MsgspecError):  # the broker does not know this request, or did not answer
         return Answer([], list(brokers))
     finally:
         core.pending.pop(number)
 
 
 def runs(numbers: Iterable[int]) -> list[Run]:
-    """Numbers, in their order, as runs."""
+    """Sorted numbers as runs."""
     found: list[Run] = []
     for number in numbers:
         if found and sum(found[-1]) == number:
