@@ -1,4 +1,4 @@
-"""What the frames about channels say: CHANNEL, TAKE, ACK and NACK, read and checked. Values only."""
+"""The channel frames of the wire protocol as checked values: CHANNEL, TAKE, ACK and NACK. Values only."""
 
 import struct
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ WINDOW: Final = 65_536
 """The most messages that one consumer may have in flight, and take at once."""
 
 LOST: Final = b"\x01"
-"""What follows an UNCHANNEL between nodes if the connection of the consumer ended before it left."""
+"""The body of an UNCHANNEL between nodes if the connection of the consumer was lost."""
 _TAKE: Final = struct.Struct("<II")
 _CANCEL: Final = struct.Struct("<IQ")
 _ENTRY: Final = struct.Struct("<QIB3xI")
@@ -34,17 +34,17 @@ MILLI: Final = 0.001
 _EVER: Final = (1 << 32) - 1
 GUID: Final = 16
 _MOST: Final = 65_536
-"""Entries of one ACK; those that are too late must fit into its answer."""
+"""The most entries of one ACK. All may be too late, and its answer lists those."""
 
 
 class What(IntEnum):
-    """What became of messages."""
+    """What an entry of an ACK does with its messages."""
 
     ACK = 0
     NACK = 1
     EXTEND = 2
     RELEASE = 3
-    """Given back by a consumer that has not looked at them and is about to leave."""
+    """A consumer that is about to leave returns messages that it has not processed."""
     RENEW = 4
     """The consumer is alive: the leases of all messages that it has in flight begin anew. The only entry of its frame."""
     LAPSE = 5
@@ -58,27 +58,29 @@ class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channel: str
     window: Annotated[int, msgspec.Meta(ge=0, le=WINDOW)] = 64
     create: bool = True
-    """Whether a channel that is not there is made."""
+    """Whether a missing channel is created."""
     start: tuple[str, Any] = ("first", None)
-    """Where one that is made begins: first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, number)) or a message."""
+    """The start position of a created channel, see `Channels.position`."""
     settings: dict[str, Any] = {}
-    """Those that the user gave; the others stay, or are the usual ones."""
+    """The settings that the user gave. The others keep their values, or their defaults in a new channel."""
     part: str = ""
-    """The broker whose part of the stream is meant, if another one stands in for it."""
+    """The guid of the broker whose part of the stream is consumed, if a mirror has taken it over."""
     again: bool = False
-    """It consumed the channel before a lost connection: the settings hold only if the channel has to be made."""
+    """The client reconnects to the channel: the settings apply only if the channel has to be created."""
 
 
 class OneMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message as a place."""
+    """A message as a start position."""
 
     offset: int
     id: str
     broker: str = ""
-    """The guid of who has stored it; empty: the broker that is asked."""
+    """The guid of the broker that has stored the message. Empty: the broker that gets the frame."""
 
 
 class Take(NamedTuple):
+    """A TAKE frame. `whole`: it ends only with `most` messages, or at its timeout."""
+
     most: int
     timeout: float
     whole: bool
@@ -89,15 +91,17 @@ class Nack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     spans: Annotated[tuple[Span, ...], msgspec.Meta(min_length=1, max_length=_MOST)]
     delay: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None = None
-    """Milliseconds until they are redelivered; None: as the channel's backoff says."""
+    """Milliseconds until the messages are redelivered; None: the backoff of the channel."""
     reject: bool = False
-    """They are dead letters at once."""
+    """Whether the messages become dead letters at once."""
     failure: Failure = Failure()
     broker: Annotated[str, msgspec.Meta(max_length=2 * GUID)] = ""
-    """The guid of the broker that has stored them; empty: the one that is asked."""
+    """The guid of the broker that has stored the messages. Empty: the broker that gets the frame."""
 
 
 class Entry(NamedTuple):
+    """One entry of an ACK frame."""
+
     what: What
     start: int
     many: int
@@ -114,7 +118,7 @@ def join_of(rest: bytes) -> Join:
 
 
 def check_channel(name: str | None) -> str:
-    """A name that a channel may have."""
+    """The name, if it is a valid channel name."""
     try:
         return check_name("channel", name)
     except ValueError as error:
@@ -122,7 +126,7 @@ def check_channel(name: str | None) -> str:
 
 
 def configured(old: ChannelConfig, settings: dict[str, Any], stream: str, channel: str) -> ChannelConfig:
-    """These settings instead of the old ones, checked."""
+    """The old settings changed by these, checked."""
     try:
         builtins = msgspec.to_builtins(old, builtin_types=(bytes,)) | settings
         config = msgspec.convert(builtins, ChannelConfig, builtin_types=(bytes,))
@@ -136,7 +140,7 @@ def configured(old: ChannelConfig, settings: dict[str, Any], stream: str, channe
 
 
 def dead_topic(config: ChannelConfig, stream: str, channel: str) -> str:
-    """Where messages go that nobody could deal with; empty: nowhere."""
+    """The dead-letter topic of a channel. Empty: it has none, and drops exhausted messages."""
     text = config.dead_letter.replace("{stream}", stream).replace("{channel}", channel)
     if "{" in text or "}" in text:
         reason = f"dead_letter {config.dead_letter!r}: only {{stream}} and {{channel}} are filled in"
@@ -149,11 +153,12 @@ def dead_topic(config: ChannelConfig, stream: str, channel: str) -> str:
 
 
 def take_of(rest: bytes) -> Take | int:
-    """A TAKE; a number: the take that it calls off."""
+    """The take of a TAKE frame, or the number of the take that it cancels."""
     if len(rest) == _CANCEL.size:
         return int(_CANCEL.unpack(rest)[1])
     if len(rest) != _TAKE.size:
-        raise Rejected(f"TAKE with {len(rest)} bytes", code=Code.INVALID_SETTING)
+        reason = f"TAKE: {len(rest)} bytes instead of {_TAKE.size} or {_CANCEL.size}"
+        raise Rejected(reason, code=Code.INVALID_SETTING)
     most, milliseconds = _TAKE.unpack(rest)
     whole, most = bool(most & _WHOLE), most & ~_WHOLE
     if not 0 < most <= WINDOW:
@@ -162,14 +167,14 @@ def take_of(rest: bytes) -> Take | int:
 
 
 def entries_of(rest: bytes) -> tuple[str | None, list[Entry]]:
-    """Whose messages an ACK means (the guid of another broker, or None), and its entries."""
+    """The entries of an ACK frame, after the guid of the broker that has stored the messages (None: this one)."""
     guid = None
     if len(rest) % _ENTRY.size == GUID:
         guid, rest = rest[:GUID].hex(), rest[GUID:]
     if not rest or len(rest) % _ENTRY.size:
-        raise Rejected(f"ACK with {len(rest)} bytes", code=Code.INVALID_SETTING)
+        raise Rejected(f"ACK: {len(rest)} bytes are no list of entries", code=Code.INVALID_SETTING)
     if len(rest) > _MOST * _ENTRY.size:
-        raise Rejected(f"ACK with more than {_MOST} entries", code=Code.INVALID_SETTING)
+        raise Rejected(f"ACK: more than {_MOST} entries; send several frames", code=Code.INVALID_SETTING)
     entries = list(_entries(rest))
     if len(entries) > 1 and any(one.what is What.RENEW for one in entries):
         raise Rejected("ACK: renew (4) must be the only entry of its frame", code=Code.INVALID_SETTING)
@@ -188,4 +193,4 @@ def _entries(rest: bytes) -> Iterator[Entry]:
         try:
             yield Entry(What(what), start, count, delay * MILLI)
         except ValueError as error:
-            raise Rejected(f"ACK with {what}, which is nothing that can be done", code=Code.INVALID_SETTING) from error
+            raise Rejected(f"ACK: unknown action {what}", code=Code.INVALID_SETTING) from error

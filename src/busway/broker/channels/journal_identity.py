@@ -1,7 +1,7 @@
-"""Which journal one is, and how far it goes: so a mirror that follows it can be told from one that knows more, for the journal was lost, or lost its end.
+"""The identity and length of a journal. A mirror that has more entries than the journal shows that it was lost or truncated.
 
-A machine. A journal has a name for good, and a life from each time it is opened to the next. What a life is found to have come to when the
-next one begins is remembered: whoever has heard more of it knows something that is lost here.
+This is a machine, used by `journal`. A journal has a permanent name, and begins a new life each time it is opened. It records
+how many entries each earlier life had when the next one began. A mirror that has seen more has entries that are lost here.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -10,13 +10,14 @@ from busway.broker.channels.state.progress import Stamp
 from busway.common import environment
 
 _LIVES: Final = 32
-"""The lives of which the ends are remembered."""
+"""The number of lives whose lengths are recorded."""
 
 Loss: TypeAlias = Literal["", "lost", "behind"]
+"""What a journal lacks: nothing, everything, or its end."""
 
 
 class JournalIdentity:
-    """Of one journal. `new`: there can't have been another one in its place."""
+    """Name, life and length of one journal. `new`: no earlier journal can have been in its place."""
 
     def __init__(self, *, new: bool) -> None:
         self._young = not new
@@ -28,7 +29,7 @@ class JournalIdentity:
     # While the file is read.
 
     def found(self, stamp: Stamp | None) -> None:
-        """A stamp, or (None) an entry."""
+        """Count a record of the file: a stamp, or None for an entry."""
         if stamp is None:
             self._count += 1
             return
@@ -36,41 +37,41 @@ class JournalIdentity:
         self._ends, self._young = dict(stamp.ends), stamp.young
 
     def begin(self, *, damaged: bool) -> None:
-        """All of it is read: from now on it is another life. `damaged`: nobody knows what is missing in its midst, or of which life."""
+        """Begin a new life after the file was read. `damaged`: any life may lack entries."""
         if self._name:
             self._ends[self._life] = self._count
             self._ends = dict(sorted(self._ends.items())[-_LIVES:])
             if damaged:
                 self._ends = dict.fromkeys(self._ends, 0)
         else:
-            # Without a name it is new, or an earlier version's, or its beginning is lost. Who has heard of another one in its place tells which.
+            # It is new, or of an earlier version, or its beginning is lost. A mirror that knows another name shows which.
             self._name, self._ends = f"{environment.randbits(64):016x}", {}
         self._life += 1
-        self._count = 1  # its beginning: so who has heard of a life has heard more than nothing
+        self._count = 1  # the stamp counts: so a mirror that has seen a life has at least one record of it
 
-    # Then.
+    # While the file is written.
 
     def add(self, count: int) -> None:
-        """So many more entries."""
+        """Count more entries."""
         self._count += count
 
     def stamp(self) -> Stamp:
-        """For the file: so it is told where entries stand that follow."""
+        """The stamp to write to the file; it gives the position of the entries behind it."""
         return Stamp(self._name, self._life, self._count, tuple(self._ends.items()), self._young)
 
     @property
     def place(self) -> Stamp:
-        """For whoever follows."""
+        """The current position, for mirrors."""
         return Stamp(self._name, self._life, self._count)
 
     def lacks(self, known: Stamp) -> Loss:
-        """What this journal is for who has heard of it as far as that: lost, behind, or neither, so that it counts."""
+        """What this journal lacks of what a mirror with this stamp has."""
         if known.journal != self._name:
             return "lost" if self._young else ""
         return "behind" if known.count > self._ends.get(known.life, known.count) else ""
 
     def mended(self, known: Stamp) -> None:
-        """What somebody knew up to there is in it now."""
+        """Record that the journal has been restored up to this stamp."""
         self._young = False
         if known.journal == self._name and known.life in self._ends:
             self._ends[known.life] = max(self._ends[known.life], known.count)

@@ -16,7 +16,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def keys_of(block: Block, spans: Iterable[Span], order_by: str) -> list[int | None]:
     """The key of each message: a hash of its topic, or of the field with this name. None: it has no such field.
 
-    Two keys with the same hash are taken for one, which costs time, not order.
+    Two keys with the same hash count as one, which costs parallelism but never the order.
     """
     keys = []
     for start, count in spans:

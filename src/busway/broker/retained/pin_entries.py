@@ -1,4 +1,4 @@
-"""What is in the file of pins: entries as MessagePack, each in a record of its own. No file is touched here; `pins` does that."""
+"""The entries of the file of pins: MessagePack, each in its own record. `pin_file` reads and writes the file."""
 
 from collections.abc import Iterator
 from typing import Final, TypeAlias
@@ -11,7 +11,7 @@ from busway.broker.storage import record_format
 from busway.broker.storage.record_format import Damage, Found
 
 MARKS: Final = 65_536
-"""Pins that were taken back, of which that is remembered."""
+"""The most removed pins whose removal stays recorded."""
 MAGIC: Final = b"\xc1BWP"
 
 
@@ -34,8 +34,8 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
 
     @staticmethod
     def of(kept: RetainedMessage) -> "Pin":
-        what = kept.flags, kept.time, kept.fields, kept.payload
-        return Pin(kept.session, kept.number, kept.name, kept.topic, *what, kept.since)
+        content = kept.flags, kept.time, kept.fields, kept.payload
+        return Pin(kept.session, kept.number, kept.name, kept.topic, *content, kept.since)
 
     def kept(self, client: int) -> RetainedMessage:
         body = body_of(self.time, self.number, self.fields, self.payload)
@@ -44,7 +44,7 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
 
 
 class Unpin(msgspec.Struct, frozen=True, array_like=True, tag="unpin"):
-    """The pin with this key was taken back; with a version it is remembered, so that no other node brings an older one back."""
+    """The removal of the pin with this key. With a version it stays recorded, so that no other node restores an older pin."""
 
     name: str
     topic: str
@@ -68,14 +68,14 @@ def encode(entry: Entry) -> bytes:
 
 
 def scan(data: bytes) -> Iterator[Found[Entry] | Damage]:
-    """Everything in a file, in order and without gaps."""
+    """All entries and damaged parts of a file, in order and without gaps."""
     return record_format.scan(data, _decode, MAGIC)
 
 
 def _decode(body: bytes) -> Entry:
     try:
         entry = _decoder.decode(body)
-        entry.key  # noqa: B018, fields that can't be read are found here
+        entry.key  # noqa: B018, raises for fields that can't be decoded
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
     return entry

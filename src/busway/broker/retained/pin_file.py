@@ -1,8 +1,7 @@
-"""The pins on disk: a file in the data folder that is only appended to, and written anew when most of it is dead.
+"""The pins on disk: an append-only file in the data folder, which is rewritten when most of it is obsolete.
 
-One thread writes. Whoever stores something is told once it is on disk, or that it isn't; many that wait share one fsync.
-What is damaged is skipped, told and counted, and the good part is kept. A disk that can't be written makes pins fail, not the
-broker.
+One thread writes, and waiting entries share one fsync. The caller of store() gets the result once the entry is on disk or has
+failed. Damaged records are skipped, logged and counted. If the disk can't be written, pins are refused and the broker runs on.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ Done: TypeAlias = Callable[[OSError | None], object]
 
 FILE: Final = "pins.log"
 _WORTH: Final = MiB
-"""A file smaller than this is not written anew while the broker runs."""
+"""A smaller file is not rewritten while the broker runs."""
 
 
 class PinFile(RecordFile):
@@ -43,25 +42,27 @@ class PinFile(RecordFile):
         self._quiet.set()
         self._places: dict[Key, tuple[int, int]] = {}
         self.marks: dict[Key, Version] = {}
-        """Pins that were taken back, and since when; the oldest ones first."""
+        """Removed pins with the version of their removal, the oldest ones first."""
         self._live = 0
-        self._next_look = _WORTH
+        """The bytes of the file that are not obsolete."""
+        self._next_check = _WORTH
+        """The size of the file at which the next check for a rewrite is due."""
         self.refused = 0
 
     # On the loop.
 
     async def start(self) -> list[Pin]:
-        """Read the file; the pins in it, in order."""
+        """Read the file. Returns its pins, in order."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.open)
 
     def store(self, entry: Entry, done: Done) -> None:
-        """Write this; `done` is called when it is on disk (None) or could not be written."""
+        """Write an entry. `done` is called with None when it is on disk, or with the error."""
         self._queue.append((entry, done))
         self._quiet.clear()
         self._write_next()
 
     async def stop(self) -> None:
-        """Wait until everything is written, and let go of the file."""
+        """Wait until all entries are written, and close the file."""
         await self._quiet.wait()
         await asyncio.get_running_loop().run_in_executor(self._executor, self.close)
         self._executor.shutdown(wait=False)
@@ -86,7 +87,7 @@ class PinFile(RecordFile):
             batch, self._queue = self._queue, []
             self._writing = run(self.append, [entry for entry, _ in batch])
             self._writing.add_done_callback(partial(self._written, [done for _, done in batch]))
-        elif self._end >= self._next_look and self._live * 2 < self._end:
+        elif self._end >= self._next_check and self._live * 2 < self._end:
             self._writing = run(self.rewrite)
             self._writing.add_done_callback(partial(self._written, ()))
         else:
@@ -95,7 +96,7 @@ class PinFile(RecordFile):
     def _written(self, waiting: Sequence[Done], future: "asyncio.Future[list[OSError | None]]") -> None:
         self._writing = None
         if (error := future.exception()) is not None:
-            # No error of the disk: those are results. It is ours, so it is told with its traceback.
+            # Errors of the disk are results. This is a bug, so the log has its traceback.
             log.error("unexpected error in the file of pins", exc_info=error)
             results: list[OSError | None] = [OSError(f"unexpected error: {error}")] * len(waiting)
         else:
@@ -107,7 +108,7 @@ class PinFile(RecordFile):
     # On the thread.
 
     def open(self) -> list[Pin]:
-        """Read what is there, cut a torn end off, and write anew what has dead or damaged parts."""
+        """Read the file, cut off a torn end, and rewrite a file that has obsolete or damaged parts."""
         content = self._content()
         pins: dict[Key, Pin] = {}
         torn, damage = 0, False
@@ -124,28 +125,28 @@ class PinFile(RecordFile):
         try:
             self._mend(torn, damage=damage)
         except OSError as error:
-            log.warning("%s can't be written (%s): pins will be refused until it can", self.file, error.strerror)
+            log.warning("%s can't be written (%s): pins will be refused until that works", self.file, error.strerror)
         return list(pins.values())
 
     def append(self, entries: list[Entry]) -> list[OSError | None]:
-        """Write them with one fsync, or one by one if that fails: a small one may fit where a large one doesn't."""
+        """Write entries with one fsync, or one by one if that fails: a small one may fit on a disk that is nearly full."""
         try:
             self._append(entries)
         except OSError as error:
             if len(entries) > 1:
                 return [result for entry in entries for result in self.append([entry])]
             self.refused += 1
-            log.warning("a pin could not be written to %s: %s", self.file, error.strerror or error)
+            log.warning("a pin could not be written to %s and was refused: %s", self.file, error.strerror or error)
             return [error]
         return [None] * len(entries)
 
     def rewrite(self) -> list[OSError | None]:
-        """Write what is alive into a new file and put that in the place of the old one."""
+        """Replace the file by a new one without obsolete records."""
         try:
             self._rewrite()
         except OSError as error:
-            log.warning("%s could not be written anew: %s", self.file, error.strerror or error)
-        self._next_look = max(_WORTH, self._end * 2 if self._live * 2 < self._end else self._end)
+            log.warning("%s could not be rewritten, and stays as it is: %s", self.file, error.strerror or error)
+        self._next_check = max(_WORTH, self._end * 2 if self._live * 2 < self._end else self._end)
         return []
 
     def _mend(self, torn: int, *, damage: bool) -> None:
@@ -165,7 +166,7 @@ class PinFile(RecordFile):
         old = self._open_file()
         places: dict[Key, tuple[int, int]] = {}
 
-        def alive() -> Iterator[bytes]:
+        def live() -> Iterator[bytes]:
             end = 0
             for key, (offset, size) in self._places.items():
                 record = os.pread(old, size, offset)
@@ -176,7 +177,7 @@ class PinFile(RecordFile):
                 end += len(record)
                 yield record
 
-        self._replace(alive())
+        self._replace(live())
         self._live, self._places = self._end, places
         data_folder.sync(self.file.parent)
 

@@ -13,28 +13,28 @@ _Name = Annotated[str, msgspec.Meta(max_length=NAME)]
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What a consumer, or the broker in its place, says of a delivery that failed."""
+    """Why a delivery failed, as reported by the consumer or by the broker in its place."""
 
     reason: Annotated[str, msgspec.Meta(max_length=REASON)] = ""
     error: _Name = ""
     """The type of the exception that the handler raised."""
     traceback: Annotated[str, msgspec.Meta(max_length=TRACEBACK)] = ""
-    """Its last lines."""
+    """The last lines of the traceback of that exception."""
     consumer: _Name = ""
     host: _Name = ""
 
     def short(self) -> "Failure":
-        """The same without its traceback, for a channel that holds very many."""
+        """The failure without its traceback, for a channel that stores very many."""
         return Failure(self.reason[:_SHORT], self.error, "", self.consumer, self.host)
 
 
 class Deliveries(NamedTuple):
-    """How the deliveries of a message went that is about to be a dead letter."""
+    """The failed deliveries of a message that is about to become a dead letter."""
 
     failure: Failure
     first: float
     last: float
-    """When it was delivered first, since the broker started, and last; by the clock of the machine."""
+    """The times of the first delivery since the broker started (`first`) and of the last one, by the clock of the machine."""
 
 
 _SHORT: Final = 128
@@ -42,10 +42,10 @@ UNKNOWN: Final = Failure(reason="not acknowledged; the broker was restarted sinc
 
 
 def left_behind(consumer: str) -> Failure:
-    """The connection of a consumer ended, or it left the channel."""
+    """The failure of a consumer that left the channel or lost its connection."""
     return Failure(reason="its consumer left, or its connection was lost, before it acknowledged", consumer=consumer)
 
 
 def expired(consumer: str, lease: float) -> Failure:
-    """A lease ended."""
+    """The failure of a consumer whose lease ended."""
     return Failure(reason=f"its lease of {lease:g} s ended before its consumer acknowledged", consumer=consumer)

@@ -1,7 +1,7 @@
-"""The stream `dead`, which stores dead letters without limits: makes it before the first dead letter is stored.
+"""The stream `dead`, which stores dead letters without limits: creates it before the first dead letter is stored.
 
-A stream of an operator that takes the dead-letter topic comes first. Where `dead` can't be made, because its name or a part
-of its topics is taken, the stream `default` takes the letters, as for any other topic that no stream claims.
+An operator's stream that claims the dead-letter topic is used instead. If `dead` can't be created, because its name or a part
+of its topics is in use, the stream `default` stores the letters, as for any other topic that no stream claims.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _SOON: Final = 0.02
-"""Seconds until a channel tries again while the stream is being made."""
+"""Seconds until a channel retries while the stream is being created."""
 _RETRY: Final = 1.0
-"""Seconds until it tries again after that failed."""
+"""Seconds until a channel retries after the stream could not be created."""
 
 
 class DeadStream:
-    """Makes the stream `dead` of one hub where it is needed."""
+    """Creates the stream `dead` of one hub when a dead letter needs it."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._making: asyncio.Task[None] | None = None
         self._failed: str | None = None
-        """Why the disk refused the stream."""
+        """The error of the disk when the stream was created; None: there was none."""
         self._refused: tuple[int, str] | None = None
-        """Why the stream can't be made, as of how many changes of streams."""
+        """Why the stream can't be created, after the count of stream changes at which that was tried."""
 
     def stop(self) -> None:
         if self._making is not None:
             self._making.cancel()
 
     def missing_for(self, topic: str) -> float | None:
-        """Seconds until a letter of this topic is to be tried again, because the stream is not there yet; None: store it now."""
+        """Seconds until a letter of this topic has to be retried, because its stream is missing. None: store it now."""
         streaming = self._hub.streams
         if not matches(topic, DEAD_TOPICS) or streaming.taking(topic) is not None:
             return None
@@ -63,7 +63,7 @@ class DeadStream:
         except BusError as error:
             before, self._refused = self._refused, (streaming.changes.count, error.reason)
             if before is None or before[1] != error.reason:
-                text = "the stream 'dead' can't be made, so the stream 'default' stores dead letters, within its limits: %s"
+                text = "the stream 'dead' can't be created, so the stream 'default' stores dead letters within its limits: %s"
                 log.warning(text, error.reason)
         finally:
             self._making = None
