@@ -70,13 +70,13 @@ async def test_a_hole_that_is_found_when_the_copy_has_gone_on(nodes, tmp_path, m
     a, b = await stored(nodes)
     await b.stop()
     tear(buckets(tmp_path, a)[0])
-    look, linked = Scrub._look, asyncio.Event()
+    look, linked = Scrub._read, asyncio.Event()
 
     async def later(self, copy):
         await linked.wait()
         await look(self, copy)
 
-    monkeypatch.setattr(Scrub, "_look", later)
+    monkeypatch.setattr(Scrub, "_read", later)
     b = await nodes.node("b", mirror_of="a")
     await follows(a, b)
     assert not any("has holes" in one for one in caplog.messages)

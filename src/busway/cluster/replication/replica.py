@@ -1,6 +1,7 @@
-"""What a mirror does with what its node sends.
+"""The rules of the mirror: how it handles the messages of its primary, and what it answers.
 
-A machine, without sockets and clocks; `origin` is the other side. It looks into logs, and at most copies records into them.
+`replica_driver` calls it; `primary` is the other side. Without sockets and clocks. It reads logs and may copy records
+into them.
 """
 
 from collections.abc import Iterable
@@ -31,68 +32,68 @@ from busway.streams import StreamConfig
 
 
 class Copied(Records, Protocol):
-    """The log of a copy."""
+    """The log of a replica."""
 
     def trim_to(self, first: int) -> tuple[int, int, int]: ...
 
 
 class CopyStore(Protocol):
-    """Where a mirror has its copies of one node. What can't be done raises DataFailed."""
+    """The replicas of one primary's streams on the disk of the mirror. Failures raise DataFailed."""
 
     def names(self) -> Iterable[str]: ...
     def find(self, name: str) -> Copied | None: ...
     def make(self, config: StreamConfig, begin: int) -> Copied:
-        """A new copy; one that is there is put aside."""
+        """Create a replica. An existing one is put aside."""
 
     def configure(self, config: StreamConfig) -> None: ...
     def remove(self, name: str, *, keep: bool) -> None:
-        """It is no copy of anything any more. `keep`: put it aside."""
+        """Remove a replica. `keep`: put it aside instead of deleting it."""
 
     def note(self, name: str, noted: Noted) -> None: ...
     def noted(self, name: str) -> Stamp | None:
-        """How far what its channels noted is known."""
+        """The last position in the stream's channel journal that is here."""
 
     def check_room(self, size: int) -> None: ...
 
 
 class Replica:
-    """What a mirror does with what its node sends."""
+    """The mirror's side of replication with one primary."""
 
     def __init__(self, shelf: CopyStore) -> None:
         self._shelf = shelf
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self.ahead: dict[str, int] = {}
-        """How far each stream goes, as far as that was told."""
+        """The last known end of each stream at the primary."""
         self.failed: dict[str, str] = {}
-        """Streams that can't be copied now, and why."""
+        """Streams that can't be copied now, with the reason."""
 
     def ask(self) -> Ask:
-        """There is a link to the node."""
+        """A link to the primary is open: ask for all streams."""
         self._names.clear()
         self._numbers.clear()
         self.failed.clear()
-        return self._ask(self._shelf.names(), all_=True)
+        return self._ask(self._shelf.names(), all_streams=True)
 
     def ask_again(self) -> Ask | None:
-        """For those that failed."""
+        """Ask again for streams that failed; None: there are none."""
         names = list(self.failed)
         self.failed.clear()
-        return self._ask(names, all_=False) if names else None
+        return self._ask(names, all_streams=False) if names else None
 
     def ask_for(self, name: str) -> Ask:
-        """For one that is not as it was thought to be."""
+        """Ask again for one stream whose replica turned out to have holes."""
         self._forget(name)
-        return self._ask([name], all_=False)
+        return self._ask([name], all_streams=False)
 
-    def _ask(self, names: Iterable[str], *, all_: bool) -> Ask:
+    def _ask(self, names: Iterable[str], *, all_streams: bool) -> Ask:
         logs = {name: self._shelf.find(name) for name in names}
         noted = {name: stamp for name in logs if (stamp := self._shelf.noted(name)) is not None}
-        return Ask({name: None if log is None else have(log) for name, log in logs.items()}, all_, noted)
+        return Ask({name: None if log is None else have(log) for name, log in logs.items()}, all_streams, noted)
 
     def heard(self, word: ToMirror) -> Word | None:
-        """What the node says; what it is told at once."""
+        """Handle a message of the primary. Returns the answer, if any."""
         number = None if isinstance(word, Gone) else word.number
         try:
             match word:
@@ -102,7 +103,7 @@ class Replica:
                     self._forget(name)
                     self._shelf.remove(name, keep=not removed)
                 case _ if (name := self._names.get(word.number, "")) and (log := self._shelf.find(name)):
-                    return self._given(name, log, word)
+                    return self._apply(name, log, word)
         except (DataFailed, ValueError) as error:
             if number is None:
                 raise
@@ -116,28 +117,28 @@ class Replica:
         self._names[offer.number], self._numbers[name] = name, offer.number
         answer = None
         if offer.how == "check" and log is not None:
-            answer = Checked(offer.number, same := agrees(log, origin))
-            log = log if same else None
+            answer = Checked(offer.number, matches := agrees(log, origin))
+            log = log if matches else None
         if offer.how == "anew" or log is None:
             if offer.how == "on" and origin.next > origin.first:
-                raise ValueError("the copy is gone meanwhile")
+                raise ValueError("the replica was removed before the primary continued it")
             log = self._shelf.make(config, origin.first)
         else:
             self._shelf.configure(config)
         if offer.how == "on":
             log.trim_to(origin.first)
-        self._told[name] = log.written
+        self._reported[name] = log.written
         self.ahead[name] = origin.next
         return answer
 
-    def _given(self, name: str, log: Copied, word: Part | Noted | Want | Changed | Recall) -> Word | None:
+    def _apply(self, name: str, log: Copied, word: Part | Noted | Want | Changed | Recall) -> Word | None:
         match word:
             case Part(block=block, first=first, ahead=ahead):
                 self.ahead[name] = ahead
                 if block:
                     self._shelf.check_room(len(block))
                     if not log.copy(block):
-                        raise ValueError("too much waits to be written")
+                        raise ValueError("too many records wait to be written")
                 if first > log.first:
                     log.trim_to(first)
             case Noted():
@@ -149,28 +150,28 @@ class Replica:
         return None
 
     def name(self, number: int) -> str | None:
-        """Of which stream a number speaks."""
+        """The name of the stream with this number."""
         return self._names.get(number)
 
     def written(self, name: str) -> Got | None:
-        """More of a copy may be written."""
+        """Report the end of a replica, if it has written more."""
         number, log = self._numbers.get(name), self._shelf.find(name)
-        if number is None or log is None or log.written <= self._told[name]:
+        if number is None or log is None or log.written <= self._reported[name]:
             return None
-        self._told[name] = log.written
+        self._reported[name] = log.written
         return Got(number, log.written)
 
-    def fail(self, number: int, why: str) -> Trouble | None:
-        """A stream can't be copied now."""
+    def fail(self, number: int, reason: str) -> Trouble | None:
+        """Record that a stream can't be copied now, and report why."""
         if (name := self._names.get(number)) is None:
             return None
         self._forget(name)
-        self.failed[name] = why
-        return Trouble(number, why[:1000])
+        self.failed[name] = reason
+        return Trouble(number, reason[:1000])
 
-    def fail_stream(self, name: str, why: str) -> Trouble | None:
+    def fail_stream(self, name: str, reason: str) -> Trouble | None:
         number = self._numbers.get(name)
-        return None if number is None else self.fail(number, why)
+        return None if number is None else self.fail(number, reason)
 
     def _forget(self, name: str) -> None:
         if (number := self._numbers.pop(name, None)) is not None:
@@ -178,14 +179,14 @@ class Replica:
 
 
 def wanted(target: str, guid: str, name: str, addresses: Iterable[str]) -> bool:
-    """Whether a node is the one that is to be mirrored, which is given by its guid, its name or an address."""
+    """Whether a node is the one to mirror. `target` is its guid, its name or an address."""
     if target in (guid, name, *addresses):
         return True
-    return ":" in target and (meant := _address(target)) is not None and meant in map(_address, addresses)
+    return ":" in target and (address := _address(target)) is not None and address in map(_address, addresses)
 
 
 def _address(text: str) -> str | None:
-    """The same for all ways to write it; None: it is no address of another process."""
+    """The normal form of an address; None: it is not the address of another process."""
     try:
         return address_of(text)
     except ServersError:

@@ -1,7 +1,7 @@
-"""Looks through the copies that were on a mirror's disk when it started: what a power cut took from them is found now, not when it is needed.
+"""Scrub: reads the replicas on a mirror's disk after its start, to find records that a power cut destroyed.
 
-A driver. Opening a log reads its newest bucket only. The rest is read here in the background, one copy after the other, in another
-thread; whoever has the copies hears which have holes.
+Opening a log reads its newest bucket only. The scrub reads the other buckets in the background, one replica after the
+other, in another thread. It reports replicas with holes to the replica driver, which owns it.
 """
 
 import asyncio
@@ -23,53 +23,53 @@ _PORTION: Final = 1 * MiB
 
 
 class Scrub:
-    """The looks of one broker."""
+    """The scrub of one broker's replicas."""
 
     def __init__(self, hub: "Hub", holed: Callable[[Copy], object]) -> None:
         self._hub = hub
         self._holed = holed
-        self._todo: list[Copy] = []
+        self._queue: list[Copy] = []
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, copies: Iterable[Copy]) -> None:
-        """Look through these."""
-        self._todo += copies
-        if self._task is None and self._todo:
-            self._task = self._hub.loop.create_task(self._work(), name="busway audit")
+        """Add replicas to be read."""
+        self._queue += copies
+        if self._task is None and self._queue:
+            self._task = self._hub.loop.create_task(self._work(), name="busway scrub")
 
     async def _work(self) -> None:
         try:
-            while self._todo:
-                await self._look(self._todo.pop(0))
+            while self._queue:
+                await self._read(self._queue.pop(0))
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-            self._hub.unexpected(error, None, "the audit of a copy")
+            self._hub.unexpected(error, None, "the scrub of a replica")
         finally:
             self._task = None
 
-    async def _look(self, copy: Copy) -> None:
-        """By portions, so that it can end at any time. What is read and not sound the log itself takes note of."""
-        at, end = copy.log.first, copy.log.written
+    async def _read(self, copy: Copy) -> None:
+        """Read a replica in portions, so that the scrub can stop at any time. The log records damage itself."""
+        position, end = copy.log.first, copy.log.written
         try:
-            while at < end:
-                _, following, _ = await self._hub.loop.run_in_executor(None, copy.log.read_written, at, _PORTION)
-                if following <= at:
+            while position < end:
+                _, following, _ = await self._hub.loop.run_in_executor(None, copy.log.read_written, position, _PORTION)
+                if following <= position:
                     break
-                at = following
+                position = following
         except BusError as error:
-            log.warning("the copy of stream %r can't be looked through: %s", copy.config.name, error.reason)
+            log.warning("can't read the replica of stream %r completely: %s", copy.config.name, error.reason)
             return
         copy.tell_damage()
         if have(copy.log).holes:
             self._holed(copy)
 
     def kill(self) -> None:
-        """Look no further."""
-        self._todo.clear()
+        """Stop at once."""
+        self._queue.clear()
         if self._task is not None:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """The same, before the files are closed."""
+        """Stop, and wait until no file is read any more."""
         if (task := self._task) is not None:
             self.kill()
             await asyncio.wait([task])

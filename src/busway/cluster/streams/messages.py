@@ -1,4 +1,7 @@
-"""What nodes say to each other about stored messages: values, checked where they come in."""
+"""Messages between nodes about stored messages, and the checks of a received one.
+
+The modules of this package and of `channels` use them.
+"""
 
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -13,42 +16,42 @@ _Guid: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 MOST_NUMBERS: Final = 1024
-"""That one may ask about at once."""
+"""Publish numbers in one Place."""
 MOST_GUIDS: Final = 64
 MOST_BYTES: Final = 1 << 20
-"""That one may ask for at once."""
+"""Bytes of records in one Fetched."""
 MOST_PARTS: Final = 65_536
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
-    """One thing that is said."""
+    """Base class of the messages."""
 
     def pack(self) -> bytes:
         return _encoder.encode(self)
 
 
 class Part(Message, frozen=True):
-    """A stream that a node can be asked for: its own, or a copy of another node's."""
+    """A stream that a node can serve: its own part, or the replica of another node's part."""
 
     guid: _Guid
-    """Of the node that stores what its clients publish in it."""
+    """The node that owns this part."""
     name: _Name
     topics: tuple[str, ...] = ()
     former: tuple[str, ...] = ()
     there: bool = True
-    """False: it is no longer."""
+    """False: the node can't serve it any more."""
 
 
 class Parts(Message, frozen=True):
-    """What a node has; whole: and nothing else."""
+    """Streams that a node can serve. `whole`: the complete list."""
 
     parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=MOST_PARTS)]
     whole: bool = False
 
 
 class Fetch(Message, frozen=True):
-    """Give me of a part what lies from this offset on and is asked for."""
+    """Ask for the matching records of a part from `offset` on."""
 
     guid: _Guid
     name: _Name
@@ -59,20 +62,20 @@ class Fetch(Message, frozen=True):
 
 
 class Fetched(Message, frozen=True):
-    """The answer. From `gone` to `first` nothing is left."""
+    """The answer to Fetch. Records from `gone` to before `first` are lost."""
 
     gone: _Offset
     first: _Offset
     next: _Offset
     end: bool
-    """It has no more for now."""
+    """The part has no more records for now."""
     records: bytes
     error: str = ""
-    """It can't be read now."""
+    """Why the part can't be read now."""
 
 
 class Locate(Message, frozen=True):
-    """Where in a part is that?"""
+    """Ask for the offset of a start position in a part."""
 
     guid: _Guid
     name: _Name
@@ -81,12 +84,17 @@ class Locate(Message, frozen=True):
 
 
 class Located(Message, frozen=True):
+    """The answer to Locate."""
+
     offset: _Offset
     error: str = ""
 
 
 class Place(Message, frozen=True):
-    """Where are the messages of a client's session that these nodes have stored, of these numbers: each run is the first, and how many?"""
+    """Ask for the positions of publishes of a client's session that these nodes have stored.
+
+    A run is the number of its first publish, and how many follow.
+    """
 
     session: Annotated[int, msgspec.Meta(ge=1)]
     guids: Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=MOST_GUIDS)]
@@ -94,7 +102,7 @@ class Place(Message, frozen=True):
 
 
 class Run(Message, frozen=True):
-    """Messages with numbers, offsets and sequences that follow each other."""
+    """Stored messages with consecutive numbers, offsets and sequences."""
 
     guid: _Guid
     stream: _Name
@@ -105,7 +113,7 @@ class Run(Message, frozen=True):
 
 
 class Placed(Message, frozen=True):
-    """Those that are stored, and for which of the nodes this one could tell."""
+    """The answer to Place: the stored publishes, and the nodes that the answer covers."""
 
     guids: tuple[_Guid, ...]
     runs: Annotated[tuple[Run, ...], msgspec.Meta(max_length=MOST_NUMBERS)] = ()
@@ -118,14 +126,14 @@ _decoders: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
 
 
 def read(kind: type[T], packed: bytes) -> T:
-    """What was said. Raises Stranger."""
+    """Decode and check a message. Raises Stranger."""
     try:
-        said: T = _decoders[kind].decode(packed)
+        message: T = _decoders[kind].decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Stranger(f"{kind.__name__.lower()}: {error}") from error
-    if isinstance(said, Place) and sum(count for _, count in said.runs) > MOST_NUMBERS:
+    if isinstance(message, Place) and sum(count for _, count in message.runs) > MOST_NUMBERS:
         raise Stranger(f"place: more than {MOST_NUMBERS} numbers")
-    for part in said.parts if isinstance(said, Parts) else ():
+    for part in message.parts if isinstance(message, Parts) else ():
         if not is_name(part.name):
-            raise Stranger(f"{part.name!r} is no name of a stream")
-    return said
+            raise Stranger(f"{part.name!r} is not a valid stream name")
+    return message

@@ -1,7 +1,7 @@
-"""The streams of this node for others: tells which there are, and gives those who ask what they ask for.
+"""Serves this node's streams and replicas to other nodes: announces them, and answers reads of their records.
 
-A driver. An answer goes out behind everything that was stored before and is wanted there, and is heard before what follows: so who
-has read to the end knows that all else comes by itself.
+The mesh calls it for frames and links. An answer is sent after all live messages stored before it, and before those
+stored later. So a reader that has reached the end gets every following message live.
 """
 
 import logging
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.cluster")
 
 _AHEAD: Final = 4 * MiB
-"""Bytes that may wait for a link before it is given more."""
+"""Bytes that may wait in the outbox of a link before it gets more answers."""
 _MOST: Final = 65_536
-"""Questions of one node that may wait."""
+"""Requests of one node that may wait."""
 _TURN: Final = 8
-"""Questions that are answered before everybody else has a turn."""
+"""Requests that are answered before the next link has its turn."""
 _LONGER: Final = 500 * KiB
-"""Bytes that frames of a link may be longer than those of clients, about."""
+"""Approximate bytes by which frames of a link may exceed those of clients."""
 _MOMENT: Final = 2**63 - 1
 _SOON: Final = 0.05
-"""Seconds after which it is looked again whether something is written."""
+"""Seconds until the next check whether records are written."""
 _SELECTIONS: Final = 1024
 
 
 class StreamProvider(NodeProtocolHandler):
-    """What other nodes are given of this one's streams."""
+    """The streams and replicas of one node, for other nodes."""
 
     kinds = frozenset({FETCH, LOCATE})
 
@@ -52,16 +52,16 @@ class StreamProvider(NodeProtocolHandler):
     ) -> None:
         self._hub = hub
         self._copies = copies
-        """What is here of other nodes."""
+        """The replicas of other nodes' streams."""
         self._here = here
-        """Hears what clients of this node have asked for."""
+        """Receives the answers for clients of this node."""
         self._links: dict[int, deque[tuple[int, Fetch | Locate]]] = {SELF: deque()}
         self._most: dict[int, int] = {}
-        """Bytes that the node of a link takes at once."""
-        self._planned: set[int] = set()
+        """The longest frame that the node of a link accepts."""
+        self._scheduled: set[int] = set()
         self._selections: dict[tuple[str, bytes], Selection] = {}
 
-    # What there is.
+    # Announcements.
 
     def opened(self, conn: int, node: Node) -> None:
         self._links[conn], self._most[conn] = deque(), node.frame + _LONGER
@@ -70,7 +70,7 @@ class StreamProvider(NodeProtocolHandler):
         self._hub.engine.node(conn, PARTS, 0, Parts((*own, *copies), whole=True).pack())
 
     def start(self) -> None:
-        """Have those copies known that were there before."""
+        """Announce replicas that existed before the start."""
         for (guid, _), stream in self._copies().items():
             self.copied(guid, stream)
 
@@ -79,49 +79,49 @@ class StreamProvider(NodeProtocolHandler):
         self._most.pop(conn, None)
 
     def changed(self, stream: Stream, *, there: bool = True) -> None:
-        """A stream has come, has other topics, or is gone."""
-        self._tell(self._part(self._hub.guid, stream, there=there))
+        """A stream was created, changed or removed."""
+        self._announce(self._part(self._hub.guid, stream, there=there))
 
     def copied(self, guid: str, stream: Stream, *, there: bool = True) -> None:
-        """The same of the copy of another node's stream."""
+        """The replica of another node's stream was created, changed or removed."""
         part = self._part(guid, stream, there=there)
-        self._tell(part)
+        self._announce(part)
         self._here(PARTS, 0, Parts((part,)))
 
-    def _tell(self, part: Part) -> None:
-        said = Parts((part,)).pack()
+    def _announce(self, part: Part) -> None:
+        message = Parts((part,)).pack()
         for conn in self._links:
             if conn != SELF:
-                self._hub.engine.node(conn, PARTS, 0, said)
+                self._hub.engine.node(conn, PARTS, 0, message)
 
     def _part(self, guid: str, stream: Stream, *, there: bool = True) -> Part:
         return Part(guid, stream.name, stream.config.topics, stream.config.former, there)
 
-    # What is asked for.
+    # Requests.
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
         waiting = self._links[conn]
         if len(waiting) >= _MOST:
-            raise Stranger(f"{_MOST} questions wait already")
+            raise Stranger(f"more than {_MOST} requests wait")
         waiting.append((number, read(Fetch, body) if kind == FETCH else read(Locate, body)))
-        self._plan(conn)
+        self._schedule(conn)
 
-    def ask_here(self, number: int, question: Fetch | Locate) -> None:
-        """A client of this node wants something of a copy."""
-        self._links[SELF].append((number, question))
-        self._plan(SELF)
+    def ask_here(self, number: int, request: Fetch | Locate) -> None:
+        """Serve a client of this node from a replica."""
+        self._links[SELF].append((number, request))
+        self._schedule(SELF)
 
     def room(self, conn: int) -> None:
         if self._links.get(conn):
-            self._plan(conn)
+            self._schedule(conn)
 
-    def _plan(self, conn: int) -> None:
-        if conn not in self._planned:
-            self._planned.add(conn)
+    def _schedule(self, conn: int) -> None:
+        if conn not in self._scheduled:
+            self._scheduled.add(conn)
             self._hub.loop.call_soon(self._work, conn)
 
     def _work(self, conn: int) -> None:
-        self._planned.discard(conn)
+        self._scheduled.discard(conn)
         waiting = self._links.get(conn)
         if waiting is None:
             return
@@ -129,100 +129,101 @@ class StreamProvider(NodeProtocolHandler):
             if conn != SELF and self._hub.engine.pending(conn) >= _AHEAD:
                 self._hub.engine.want_room(conn)
                 break
-            number, question = waiting.popleft()
-            self._answer(conn, number, question)
+            number, request = waiting.popleft()
+            self._answer(conn, number, request)
         else:
             if waiting:
-                self._plan(conn)
+                self._schedule(conn)
         self._hub.flush()
 
-    def _answer(self, conn: int, number: int, question: Fetch | Locate) -> None:
-        said: Message | None
+    def _answer(self, conn: int, number: int, request: Fetch | Locate) -> None:
+        message: Message | None
         try:
-            stream = self._stream(question.guid, question.name)
-            if isinstance(question, Fetch):
-                said = self._fetch(conn, number, question, stream)
+            stream = self._stream(request.guid, request.name)
+            if isinstance(request, Fetch):
+                message = self._fetch(conn, number, request, stream)
             else:
-                said = self._locate(conn, number, question, stream)
+                message = self._locate(conn, number, request, stream)
         except BusError as error:
-            why = error.reason
-            said = Fetched(0, 0, 0, False, b"", why) if isinstance(question, Fetch) else Located(0, why)
-        if said is not None:
-            self._say(conn, number, said)
+            reason = error.reason
+            message = Fetched(0, 0, 0, False, b"", reason) if isinstance(request, Fetch) else Located(0, reason)
+        if message is not None:
+            self._send(conn, number, message)
 
-    def _say(self, conn: int, number: int, said: Message) -> None:
-        kind = FETCHED if isinstance(said, Fetched) else LOCATED
+    def _send(self, conn: int, number: int, message: Message) -> None:
+        kind = FETCHED if isinstance(message, Fetched) else LOCATED
         if conn == SELF:
-            self._here(kind, number, said)
+            self._here(kind, number, message)
         elif conn in self._links:
-            self._hub.engine.node(conn, kind, number, said.pack(), ordered=kind == FETCHED)
+            self._hub.engine.node(conn, kind, number, message.pack(), ordered=kind == FETCHED)
 
     def _stream(self, guid: str, name: str) -> Stream:
         if guid == self._hub.guid and (stream := self._hub.streams.by_name.get(name)) is not None:
             return stream
         if (copy := self._copies().get((guid, name))) is not None:
             return copy
-        raise Rejected(f"there is no stream {name!r} of {guid}", code=Code.NO_STREAM)
+        raise Rejected(f"there is no stream {name!r} of node {guid}", code=Code.NO_STREAM)
 
-    def _fetch(self, conn: int, number: int, question: Fetch, stream: Stream) -> Fetched | None:
+    def _fetch(self, conn: int, number: int, request: Fetch, stream: Stream) -> Fetched | None:
         hub = self._hub
-        selection = self._selection(question.pattern, question.rules)
-        begin = min(question.offset, stream.safe)
+        selection = self._selection(request.pattern, request.rules)
+        begin = min(request.offset, stream.safe)
         if begin >= stream.first:
             begin = min(max(stream.skip(begin, selection), begin), stream.safe)
-        again = _Again(self, conn, number, question)
-        found = stream.read(begin, question.most, again)
+        again = _Retry(self, conn, number, request)
+        found = stream.read(begin, request.most, again)
         if found is None:
             return None
         first, following, records = found
         following = max(following, first)
-        if question.guid == hub.guid and hub.engine.delivered(stream.number) < following:
-            # More may have become safe while it was read: what goes out live behind this answer must not be in it, nor be missing.
+        if request.guid == hub.guid and hub.engine.delivered(stream.number) < following:
+            # More records may have become safe during the read: send them live now, so that none is lost.
             hub.handle(hub.engine.commit(stream.number))
         gone = min(first, begin)
         chosen = _chosen(records, begin, selection)
         end = following >= stream.safe
-        if end and question.guid == hub.guid and following < hub.engine.delivered(stream.number):
-            # Of what it got back from its mirror the rest is not written yet, and does not come live then.
+        if end and request.guid == hub.guid and following < hub.engine.delivered(stream.number):
+            # Records restored from the mirror are not all written yet. They will not be sent live.
             end = False
             if not chosen:
-                hub.loop.call_later(_SOON, self.again, conn, number, question)
+                hub.loop.call_later(_SOON, self.again, conn, number, request)
                 return None
         if len(chosen) > self._most.get(conn, len(chosen)):
-            if question.most > 1:  # perhaps it is only the last one
-                return self._fetch(conn, number, msgspec.structs.replace(question, most=1), stream)
-            log.warning("stream %r: a message of %d bytes is too long for another node", stream.name, len(chosen))
-            return Fetched(begin, following, max(following, question.offset), end, b"")
-        return Fetched(gone, first, max(following, self._place(question, stream)), end, chosen)
+            if request.most > 1:  # the last record alone may be too long
+                return self._fetch(conn, number, msgspec.structs.replace(request, most=1), stream)
+            text = "stream %r: skipped a message of %d bytes, which is too long for another node"
+            log.warning(text, stream.name, len(chosen))
+            return Fetched(begin, following, max(following, request.offset), end, b"")
+        return Fetched(gone, first, max(following, self._position(request, stream)), end, chosen)
 
-    def _place(self, question: Fetch, stream: Stream) -> int:
-        """Where who asks has read to. If this is its own node, and has lost its end for good, what comes next has these offsets again."""
-        lost = question.guid == self._hub.guid and not stream.awaited
-        return min(question.offset, stream.log.next) if lost else question.offset
+    def _position(self, request: Fetch, stream: Stream) -> int:
+        """The offset that the reader has reached. If the stream lost its end for good, its offsets are used again."""
+        lost = request.guid == self._hub.guid and not stream.awaited
+        return min(request.offset, stream.log.next) if lost else request.offset
 
-    def _locate(self, conn: int, number: int, question: Locate, stream: Stream) -> Located | None:
-        if question.kind == "new":
+    def _locate(self, conn: int, number: int, request: Locate, stream: Stream) -> Located | None:
+        if request.kind == "new":
             return Located(stream.safe)
-        if question.kind == "offset":
-            place = max(question.value, stream.first)
-            # A copy may have less than came from its node, and a node less than it will have again.
-            whole = question.guid == self._hub.guid and not stream.awaited
+        if request.kind == "offset":
+            place = max(request.value, stream.first)
+            # A replica may lag behind its stream, and a stream behind the end that it will restore.
+            whole = request.guid == self._hub.guid and not stream.awaited
             return Located(min(place, stream.safe) if whole else place)
-        if question.kind != "time":
-            raise Rejected(f"{question.kind!r} is no place to begin", code=Code.INVALID_SETTING)
-        moment = min(max(question.value, 0), _MOMENT)
-        offset = stream.begin_at(moment, lambda found: self._found(conn, number, found))
+        if request.kind != "time":
+            raise Rejected(f"unknown start position {request.kind!r}", code=Code.INVALID_SETTING)
+        moment = min(max(request.value, 0), _MOMENT)
+        offset = stream.begin_at(moment, lambda found: self._send_located(conn, number, found))
         return None if offset is None else Located(offset)
 
-    def _found(self, conn: int, number: int, offset: int) -> None:
-        self._say(conn, number, Located(offset))
+    def _send_located(self, conn: int, number: int, offset: int) -> None:
+        self._send(conn, number, Located(offset))
         self._hub.flush()
 
-    def again(self, conn: int, number: int, question: Fetch) -> None:
-        """What somebody asked for was fetched from where it is kept."""
+    def again(self, conn: int, number: int, request: Fetch) -> None:
+        """Answer a request whose records were loaded meanwhile."""
         if (waiting := self._links.get(conn)) is not None:
-            waiting.appendleft((number, question))
-            self._plan(conn)
+            waiting.appendleft((number, request))
+            self._schedule(conn)
 
     def _selection(self, pattern: str, rules: bytes) -> Selection:
         if (selection := self._selections.get((pattern, rules))) is None:
@@ -232,23 +233,23 @@ class StreamProvider(NodeProtocolHandler):
         return selection
 
 
-class _Again:
-    """Asks once more when what is to be read is here."""
+class _Retry:
+    """Callback that repeats a request when its records are loaded."""
 
-    __slots__ = ("_conn", "_lending", "_number", "_question")
+    __slots__ = ("_conn", "_number", "_provider", "_request")
 
-    def __init__(self, lending: StreamProvider, conn: int, number: int, question: Fetch) -> None:
-        self._lending = lending
+    def __init__(self, provider: StreamProvider, conn: int, number: int, request: Fetch) -> None:
+        self._provider = provider
         self._conn = conn
         self._number = number
-        self._question = question
+        self._request = request
 
     def __call__(self) -> None:
-        self._lending.again(self._conn, self._number, self._question)
+        self._provider.again(self._conn, self._number, self._request)
 
 
 def _chosen(records: bytes, begin: int, selection: Selection) -> bytes:
-    """The block without what is not asked for, if that is most of it."""
+    """The block reduced to the matching records, if these are less than half of it."""
     block = Block(records)
     spans = block.find(begin, selection, "", environment.time_ns())
     if 2 * sum(count for _, count in spans) >= len(block):

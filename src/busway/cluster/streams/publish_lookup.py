@@ -1,8 +1,8 @@
-"""Where the messages of a client are that came from another node with publishes that were not answered: asked of the nodes.
+"""Finds publishes that a client sent to another node without an answer, by asking the nodes that may have stored them.
 
-A driver. A node tells of what it has stored itself, and of what it has copies of. One that is asked about a client of its own lets go of it first: the
-client is elsewhere, and nothing that is still on the way here may be stored after the answer. So what the node itself does not have is nowhere; what its
-mirror does not have the node may have stored all the same, before it died, slept or was cut off.
+The mesh calls it when a client moves to this node. A node answers for its own streams and for its replicas. It first
+aborts the client's old session, so it stores no publish of the client after its answer. A publish that the owner does
+not have is not stored. One that only its mirror lacks may still be stored at the owner.
 """
 
 import asyncio
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 PATIENCE: Final = 2.0
-"""Seconds after which nobody waits for an answer any more."""
+"""Seconds after which an answer is too late."""
 _HERE: Final = -1
 _LOOK: Final = 0.02
-"""Seconds between two looks whether what was stored is safe by now."""
+"""Seconds between two checks whether stored records are safe."""
 
 
 @dataclass(slots=True)
-class _Asking:
-    """A question that is under way."""
+class _Lookup:
+    """A lookup in progress."""
 
     owners: set[str]
-    """The nodes that it is about, as far as they have not answered."""
+    """The nodes in question that have not answered."""
     left: dict[int, str]
-    """Links that have not answered, and to whom they are."""
-    over: "asyncio.Future[None]"
+    """The links that have not answered, and the guids of their nodes."""
+    done: "asyncio.Future[None]"
     guids: set[str] = field(default_factory=set)
     sure: set[str] = field(default_factory=set)
-    """Nodes that have told of themselves."""
+    """Nodes that have answered for their own streams."""
     runs: list[Run] = field(default_factory=list)
 
-    def heard(self, conn: int, said: Placed) -> None:
-        self.guids.update(said.guids)
-        self.runs += said.runs
+    def heard(self, conn: int, answer: Placed) -> None:
+        self.guids.update(answer.guids)
+        self.runs += answer.runs
         owner = self.left.get(conn, "")
-        if owner in said.guids:
+        if owner in answer.guids:
             self.sure.add(owner)
         self.owners.discard(owner)
         self.gone(conn)
 
     def gone(self, conn: int) -> None:
-        """Nothing more comes from there. A node that has answered knows best what it has; for one that can't, anybody may."""
+        """No more answers come over this link. Without an owner's answer the lookup waits for all links."""
         self.left.pop(conn, None)
-        if not (self.owners and self.left) and not self.over.done():
-            self.over.set_result(None)
+        if not (self.owners and self.left) and not self.done.done():
+            self.done.set_result(None)
 
 
 class PublishLookup(NodeProtocolHandler):
-    """The questions of one node, and its answers."""
+    """The lookups of one node, and its answers to other nodes."""
 
     kinds = frozenset({PLACE, PLACED})
 
@@ -68,7 +68,7 @@ class PublishLookup(NodeProtocolHandler):
         self._hub = hub
         self._copies = copies
         self._links: dict[int, str] = {}
-        self._asking: dict[int, _Asking] = {}
+        self._lookups: dict[int, _Lookup] = {}
         self._last = 0
 
     def opened(self, conn: int, node: Node) -> None:
@@ -76,51 +76,51 @@ class PublishLookup(NodeProtocolHandler):
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - at whatever time
         self._links.pop(conn, None)
-        for asking in self._asking.values():
-            asking.gone(conn)
+        for lookup in self._lookups.values():
+            lookup.gone(conn)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
         if kind == PLACE:
             self._answer(conn, number, read(Place, body), self._hub.loop.time() + PATIENCE)
             return
-        said = read(Placed, body)
-        if (asking := self._asking.get(number)) is not None and conn in asking.left:
-            asking.heard(conn, said)
+        answer = read(Placed, body)
+        if (lookup := self._lookups.get(number)) is not None and conn in lookup.left:
+            lookup.heard(conn, answer)
 
     async def find(self, question: Place, within: float) -> Placements:
-        """What is known of it here and at other nodes, in so many seconds."""
+        """Look up publishes here and at the other nodes. Waits `within` seconds at most."""
         hub = self._hub
-        asking = _Asking(set(question.guids), self._links.copy(), hub.loop.create_future())
+        lookup = _Lookup(set(question.guids), self._links.copy(), hub.loop.create_future())
         if (here := self._look(question)) is not None:
-            asking.heard(_HERE, here)
+            lookup.heard(_HERE, here)
         self._last += 1
         number, packed = self._last, question.pack()
-        self._asking[number] = asking
+        self._lookups[number] = lookup
         for conn in self._links:
             hub.engine.node(conn, PLACE, number, packed)
         hub.flush()
         try:
             if self._links:
-                await asyncio.wait([asking.over], timeout=within)
+                await asyncio.wait([lookup.done], timeout=within)
         finally:
-            del self._asking[number]
+            del self._lookups[number]
         asked = question.guids
-        runs = [msgspec.structs.astuple(run) for run in asking.runs]
-        return Placements(asking.guids.intersection(asked), asking.sure.intersection(asked), runs)
+        runs = [msgspec.structs.astuple(run) for run in lookup.runs]
+        return Placements(lookup.guids.intersection(asked), lookup.sure.intersection(asked), runs)
 
     def _answer(self, conn: int, number: int, question: Place, until: float) -> None:
-        """As soon as all that is stored is safe; too late, and nobody waits any more."""
+        """Answer as soon as all stored records are safe, unless the time is over."""
         if conn not in self._links:
             return
-        said = self._look(question)
-        if said is not None:
-            self._hub.engine.node(conn, PLACED, number, said.pack())
+        answer = self._look(question)
+        if answer is not None:
+            self._hub.engine.node(conn, PLACED, number, answer.pack())
             self._hub.flush()
         elif self._hub.loop.time() < until:
             self._hub.loop.call_later(_LOOK, self._answer, conn, number, question, until)
 
     def _look(self, question: Place) -> Placed | None:
-        """What this node can tell; None: not yet."""
+        """The answer of this node; None: not all stored records are safe yet."""
         hub = self._hub
         known, failed, runs = set[str](), set[str](), list[Run]()
         parts = [(guid, stream) for (guid, _), stream in self._copies().items() if guid in question.guids]
@@ -132,9 +132,11 @@ class PublishLookup(NodeProtocolHandler):
         for guid, stream in parts:
             try:
                 found = [
-                    one for first, count in question.runs for one in stream.log.placed(question.session, first, count)
+                    entry
+                    for first, count in question.runs
+                    for entry in stream.log.placed(question.session, first, count)
                 ]
-            except BusError:  # it is closed, or can't be read
+            except BusError:  # the log is closed, or can't be read
                 failed.add(guid)
                 continue
             if any(offset >= stream.safe for _, offset, _ in found):
@@ -145,14 +147,14 @@ class PublishLookup(NodeProtocolHandler):
 
 
 def _runs(guid: str, stream: str, found: Iterable[tuple[int, int, int]]) -> Iterator[Run]:
-    """Those that follow each other in all three, as one."""
+    """Join entries whose number, offset and sequence are consecutive into runs."""
     begin, count = (0, 0, 0), 0
-    for one in found:
-        if count and one == (begin[0] + count, begin[1] + count, begin[2] + count):
+    for entry in found:
+        if count and entry == (begin[0] + count, begin[1] + count, begin[2] + count):
             count += 1
             continue
         if count:
             yield Run(guid, stream, begin[0], count, *begin[1:])
-        begin, count = one, 1
+        begin, count = entry, 1
     if count:
         yield Run(guid, stream, begin[0], count, *begin[1:])

@@ -1,6 +1,6 @@
-"""What clients of this node read of the parts that other nodes have of a stream, block by block.
+"""Reads the parts of a stream at other nodes for clients of this node, block by block.
 
-A driver over `parts`, which asks whoever has a part: its node, or a mirror of that.
+The mesh calls it for reads of the broker. `remote` asks a node that has the part: its owner or a mirror.
 """
 
 import asyncio
@@ -14,50 +14,50 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 _PATIENCE: Final = 10.0
-"""Seconds in which somebody has to answer who has the part."""
+"""Seconds to wait for an answer."""
 
 
 class RemoteReader:
-    """For one hub."""
+    """Reads of one hub."""
 
     def __init__(self, hub: "Hub", parts: RemoteStreams) -> None:
         self._hub = hub
         self._parts = parts
 
     async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
-        """What lies from this offset on. Raises StoreFailed if nobody has it now."""
+        """The records of a part from `offset` on. Raises StoreFailed if no linked node has the part."""
         part = self._part(guid, name)
         reader = part.reader(pattern, rules)
-        news = asyncio.Event()
+        changed = asyncio.Event()
         try:
             async with asyncio.timeout(_PATIENCE):
-                while (portion := reader.read(offset, most, news.set)) is None:
+                while (portion := reader.read(offset, most, changed.set)) is None:
                     self._hub.flush()
-                    await news.wait()
-                    news.clear()
+                    await changed.wait()
+                    changed.clear()
                 return portion
         except TimeoutError:
-            raise _silent(part) from None
+            raise _no_answer(part) from None
         finally:
             reader.stop()
 
     async def locate(self, guid: str, name: str, time: int) -> int:
         """The offset of the first message that was stored at this time (ns) or later."""
         part = self._part(guid, name)
-        told: asyncio.Future[int] = self._hub.loop.create_future()
-        part.locate("time", time, lambda offset: None if told.done() else told.set_result(offset))
+        result: asyncio.Future[int] = self._hub.loop.create_future()
+        part.locate("time", time, lambda offset: None if result.done() else result.set_result(offset))
         self._hub.flush()
         try:
             async with asyncio.timeout(_PATIENCE):
-                return await told
+                return await result
         except TimeoutError:
-            raise _silent(part) from None
+            raise _no_answer(part) from None
 
     def _part(self, guid: str, name: str) -> RemoteStream:
         if (part := self._parts.find(guid, name)) is None:
-            raise Rejected(f"no node {guid} with a stream {name!r} is known here", code=Code.NO_STREAM)
+            raise Rejected(f"this node knows no stream {name!r} of node {guid}", code=Code.NO_STREAM)
         return part
 
 
-def _silent(part: RemoteStream) -> StoreFailed:
-    return StoreFailed(f"the stream {part.name!r} of node {part.guid[:8]} can't be read now: nobody who has it answers")
+def _no_answer(part: RemoteStream) -> StoreFailed:
+    return StoreFailed(f"can't read stream {part.name!r} of node {part.guid[:8]} now: no node that has it answers")
