@@ -252,7 +252,7 @@ async def test_posts_of_many_at_once_have_one_outcome_each(net: Net) -> None:
     assert sorted(int(message.text) for message in await other.kept()) == list(range(490, 500))
     assert await asyncio.gather(*(bus.unpost(f"k/{number % 10}") for number in range(20))) == [True] * 10 + [False] * 10
     assert await other.kept() == []
-    assert not bus._posts._books
+    assert not bus._posts._by_key
 
 
 async def test_a_cancelled_post_is_posted_or_not_but_known(net: Net) -> None:

@@ -1,7 +1,7 @@
-"""`busway.connect`: the public face of a client.
+"""The Bus: the public API of a client, and `busway.connect()`, which makes one.
 
-publish() is inherited from the engine: what can be encoded at once is one native call. Everything slow (no room, no
-connection, an answer to wait for) is a coroutine beside it.
+User programs call this module; the command line, the gateways and Spark use it, too. The docstring of Bus names the
+file of each verb.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, S
 __all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
 
 _Pairs: TypeAlias = Iterable[tuple[str, object]]
-_FOR_ALL: Final = "a stored message is for everybody: durable=True takes no scope"
+_FOR_ALL: Final = "durable=True takes no scope, for a stored message is for all nodes: leave the scope out"
 _NO_TIMEOUT: Final = (
     "timeout limits the wait for an acknowledgement, and only stored messages have one: give durable=True too"
 )
@@ -45,7 +45,19 @@ _FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: giv
 
 
 class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, ChannelVerbs):
-    """A client. Use it with `async with`, or await it and close() it."""
+    """A client. Use it with `async with`, or await it and close() it.
+
+    Where each verb is implemented, below `busway.client` if nothing else is said:
+
+    - publish, send: the native Publisher of `busway._core` sends what can be sent at once; _publish() does the rest
+    - publish_many, feed, info, rtt, flush, events, open, close, drain: here
+    - subscribe, serve: verbs.py
+    - push, request, request_all, request_many: services/requests.py
+    - post, unpost, pin, unpin, kept: retained.py
+    - create_stream, update_stream, remove_stream, stream, streams: streams/stream.py
+    - channel, create_channel, update_channel, seek_channel, remove_channel, channel_info, channels, dead_letters,
+      redrive_channel: channels/admin.py
+    """
 
     def __init__(
         self,
@@ -103,32 +115,32 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
 
     @property
     def url(self) -> str:
-        """The server it is, or was last, connected to."""
+        """The address of the current server, or of the last one."""
         return self._life.url
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the broker said of itself."""
+        """The broker's description of itself, from the handshake."""
         return self._life.server
 
     @property
     def servers(self) -> tuple[Known, ...]:
-        """The servers that the broker told of, itself among them, with the addresses that this client may use."""
+        """The servers of the broker's list, the broker among them, with the addresses that this client may use."""
         return self._life.directory.servers
 
     @property
     def errors(self) -> int:
-        """How often a handler raised, or something else went wrong where nobody waited for it."""
+        """How many errors were reported that no caller could receive, such as those of handlers."""
         return self._core.errors
 
     def events(self) -> EventStream:
-        """An async iterator over what happens to the connection, from now on."""
+        """An async iterator over the events of this client, from now on."""
         return self._core.events.listen()
 
     # Publishing.
 
     send = Publisher.publish
-    """Another name of publish(), beside post() and pin()."""
+    """Another name of publish(), which fits post() and pin()."""
 
     def _publish(
         self,
@@ -144,10 +156,13 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         scope: Scope = "global",
         timeout: Lasting | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """What publish() can't do at once: other payloads, an answer to wait for, no room, no connection."""
+        """Publish what the native publish() can't send at once: it calls this and returns the coroutine.
+
+        The reasons are a payload that has to be encoded, an answer to wait for, no room, or no connection.
+        """
         if offline is not None:
             check_offline(offline)
-        far = check_scope(scope)
+        scope_code = check_scope(scope)
         if type(payload) is bytes or type(payload) is str:
             data: bytes | str = payload
         else:
@@ -158,19 +173,21 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             times = (0, 0)
             if timed:
                 times = times_of(expires, delay, deliver_at)
-            if far:
+            if scope_code:
                 raise ValueError(_FOR_ALL)
             if confirm or offline is not None:
-                raise ValueError("a durable publish is always answered; leave confirm and offline out")
+                raise ValueError(
+                    "a durable publish is always confirmed, so it takes no confirm or offline: leave them out"
+                )
             return self._durable.publish(topic, data, packed, times, _within(timeout))
         if timed:
             raise ValueError(_FOR_STORED)
         if timeout is not None:
             raise ValueError(_NO_TIMEOUT)
         if confirm:
-            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, each=far, fields=packed)
-        sent = self._core.session.publish(topic, data, packed, far)
-        return sent or self._sender.publish(topic, data, offline, packed, far)
+            return self._sender.ask(PUBLISH, topic, data, None, flags=CONFIRM, each=scope_code, fields=packed)
+        sent = self._core.session.publish(topic, data, packed, scope_code)
+        return sent or self._sender.publish(topic, data, offline, packed, scope_code)
 
     @overload
     async def publish_many(
@@ -218,47 +235,48 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         scope: Scope = "global",
         timeout: Lasting | None = None,
     ) -> int | Placed:
-        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields and scope; how many.
+        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields and scope.
 
-        With `durable` they are stored, and their positions are returned when all are as safe as their stream promises. They stay in
-        their order, which begins when this is awaited (a publish() begins when it is called). `timeout` limits the wait for the
-        acknowledgements, also while there is no connection: then Timeout says how many are stored, may still be stored, and were not sent.
+        Returns how many. With `durable` they are stored, and it returns their positions when all are as safe as their
+        stream promises. They stay in their order, which begins when this is awaited (a publish() begins when it is
+        called). `timeout` limits the wait for the acknowledgements, also while there is no connection. The Timeout
+        tells how many are stored, how many may still be stored, and how many were not sent.
         """
         if not durable and (expires is not None or delay is not None or deliver_at is not None):
             raise ValueError(_FOR_STORED)
         if timeout is not None and not durable:
             raise ValueError(_NO_TIMEOUT)
-        far = check_scope(scope)
-        if durable and far:
+        scope_code = check_scope(scope)
+        if durable and scope_code:
             raise ValueError(_FOR_ALL)
         if isinstance(topic, str):
             packed = self._core.pack(fields)
             if durable:
                 times = times_of(expires, delay, deliver_at)
                 return await self._durable.publish_many(topic, payloads, packed, times, _within(timeout))
-            return await self._sender.publish_many(topic, payloads, packed, far)
+            return await self._sender.publish_many(topic, payloads, packed, scope_code)
         if durable:
-            raise TypeError("publish_many(durable=True) takes one topic and many payloads")
+            raise TypeError("publish_many(durable=True) takes one topic and many payloads, not pairs")
         count = 0
-        for one, payload in topic:
-            await self.publish(one, payload, fields=fields, scope=scope)
+        for each_topic, payload in topic:
+            await self.publish(each_topic, payload, fields=fields, scope=scope)
             count += 1
         return count
 
     def feed(self, patience: Duration = 30.0) -> Feed:
-        """For a program that stores very much: see feeding.py. `patience`: seconds in which something must be stored."""
+        """A Feed, for a program that stores very many messages. It fails if none is stored for `patience` seconds."""
         return Feed(self._core, self._durable, check_seconds("patience", patience, zero=False))
 
-    # Looking.
+    # Asking the broker.
 
     async def info(self) -> dict[str, Any]:
-        """What the broker tells of itself, its counters and its connections."""
+        """The broker's description of itself, its counters and its connections."""
         answer = await self.request("$bus/info")
         info: dict[str, Any] = answer.json()
         return info
 
     async def rtt(self, timeout: Duration | None = 5.0) -> float:
-        """Seconds to the broker and back, behind all that was published before."""
+        """The seconds of a round trip to the broker. The broker has then handled every earlier publish."""
         limit = check_timeout("timeout", timeout)
         core = self._core
         connection = core.usable()
@@ -266,13 +284,13 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             async with asyncio.timeout(limit):
                 return await core.ping(connection)
         except TimeoutError as error:
-            raise Timeout(f"no answer of the broker within {limit:g} s") from error
+            raise Timeout(f"the broker did not answer within {limit:g} s") from error
 
     async def flush(self, timeout: Duration | None = 5.0) -> None:
-        """Return when the broker has handled everything that was published before; None waits as long as it takes."""
+        """Wait until the broker has handled every earlier publish. A `timeout` of None is no limit."""
         await self.rtt(timeout)
 
-    # Life.
+    # Opening and closing.
 
     async def open(self) -> Self:
         """Connect. Raises ConnectFailed if no server answers within the timeout, or within the time of `wait`."""
@@ -284,11 +302,11 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         return self
 
     async def close(self) -> None:
-        """Let handlers and services finish, send what waits, say goodbye; all within the drain time."""
+        """Let handlers and services finish, send what waits, and close the connection, all within the drain time."""
         await self.drain(self._drain)
 
     async def drain(self, timeout: Duration) -> None:
-        """Close within so many seconds. Cancelled, it closes at once."""
+        """Close within so many seconds. If the caller is cancelled, it closes at once."""
         limit = check_timeout("timeout", timeout, forever=False)
         core = self._core
         if core.forked or core.state == "closed":
@@ -307,8 +325,8 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         core = self._core
         try:
             async with asyncio.timeout(timeout):
-                parts = [part for part in core.registrations() if part.handled]
-                await asyncio.gather(*(part.close() for part in parts))
+                handled = [registrant for registrant in core.registrations() if registrant.handled]
+                await asyncio.gather(*(registrant.close() for registrant in handled))
                 if len(core.offline_buffer):
                     await self._life.restored()
                 if (connection := core.connection) is not None and connection.greeted:
@@ -326,7 +344,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             )
         finally:
             self._life.end()
-            await self._life.restored()  # attempts that were under way let go of their sockets
+            await self._life.restored()  # pending attempts to connect close their sockets
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.open().__await__()
@@ -359,17 +377,20 @@ def connect(
     identity: Identity | None = None,
     learn: bool = True,
 ) -> Bus:
-    """A client of the bus at the first of these addresses that answers.
+    """A client of the server at the first of these addresses that answers.
 
-    Without an address, the one in the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. With `wait=True` a client
-    that starts before its server waits for it, with `wait="30s"` for so long; `timeout` then limits each attempt. Wrong
-    credentials, versions and certificates fail at once. `fields` are added to
-    all that is published, pushed and asked, under those of the message itself. `reconnect` are the
-    delays before attempts to come back after a loss (the last repeats; None: never), each longer or shorter by up to
-    `jitter` of itself. `on_error` is called with what handlers raise. `identity` (a busway.settings.Identity) is for a
-    publisher that has to be the same one after its process was started again; without it each client is another one.
-    A server of a cluster tells of the others (`bus.servers`), and when it is gone the client goes to one of those if none of the
-    addresses given answers; with `learn=False` it does not.
+    Without an address it uses that of the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. With
+    `wait=True` the client waits for a server that is not running yet, with `wait="30s"` for so long; `timeout` then
+    limits each attempt. Wrong credentials, versions and certificates fail at once.
+
+    `fields` are added to every message that the client publishes, pushes or requests; fields of the message override
+    them. `reconnect` are the delays before the attempts to reconnect (the last repeats; None: never), each longer or
+    shorter by up to `jitter` of itself. `on_error` is called with the errors that handlers raise. `identity` (a
+    busway.settings.Identity) is for a publisher that has to be recognised after a restart of its process; without it
+    each client is a new one.
+
+    A server of a cluster sends the list of all its servers (`bus.servers`). If none of the
+    given addresses answers, the client connects to one of them; with `learn=False` it does not.
 
     ::
 

@@ -1,7 +1,8 @@
-"""Messages that the broker keeps: posts, which this client remembers and puts back after a loss, and pins.
+"""Retained messages of one client: posts, which the client restores after a reconnect, and pins, which the broker owns.
 
-A post is in the books from the moment it is sent. If its answer is lost with the connection, it is sent again under its old
-number and time once there is a new one, so each call has exactly one outcome. Pins outlive their sender: they are the broker's.
+The Bus inherits RetainedVerbs; the lifecycle restores Posts. The client records a post when it sends it. If the
+answer is lost with the connection, the client sends the post again with the same number and time, so each call has
+one outcome.
 """
 
 import asyncio
@@ -33,20 +34,21 @@ log = logging.getLogger("busway.client")
 POST: Final = 0x08
 PIN: Final = 0x10
 UNKEEP: Final = 0x20
-"""Take the kept message with the same key back."""
+"""The flag of a PUBLISH that withdraws the retained message with the same key."""
 
-_EVERYTHING: Final = 2**40
-_ENDING: Final = 5.0
+_UNLIMITED: Final = 2**40
+_DRAIN: Final = 5.0
+"""Seconds in which the broker must answer the UNSUBSCRIBE of kept()."""
 
 Key: TypeAlias = tuple[str, bytes]
-"""A topic, and fields in an order of their own."""
+"""A topic, and the encoded fields sorted by name."""
 
 _sorted: Final = msgspec.msgpack.Encoder(order="sorted")
 
 
 @dataclass(slots=True, eq=False)
 class _Post:
-    """A post or the taking back of one, as it was sent, and its answer."""
+    """One post, or the withdrawal of one, as it was sent, and the future of its answer."""
 
     key: Key
     topic: str
@@ -57,21 +59,21 @@ class _Post:
     time: int
     answer: "asyncio.Future[int]" = field(repr=False)
     awaited: bool = True
-    """Somebody waits for the answer."""
+    """Whether a caller waits for the answer."""
 
 
 class Posts:
-    """What this client has posted, by key: what the broker has last confirmed, and what was sent after it."""
+    """The posts of one client by key: the last one that the broker has confirmed, and those sent after it."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._books: dict[Key, list[_Post]] = {}
+        self._by_key: dict[Key, list[_Post]] = {}
 
     def __len__(self) -> int:
-        return sum(not posts[-1].flags & UNKEEP for posts in self._books.values())
+        return sum(not posts[-1].flags & UNKEEP for posts in self._by_key.values())
 
     async def send(self, topic: str, payload: bytes | str, fields: bytes, flags: int) -> int:
-        """Post or take back; the value of the broker's answer."""
+        """Send a post or a withdrawal. Returns the value of the broker's answer."""
         core = self._core
         connection = core.usable()
         if connection.paused:
@@ -81,7 +83,7 @@ class Posts:
         number = core.session.send(PUBLISH, topic, payload, flags=flags, fields=fields, time=now)
         key = _key(topic, fields)
         post = _Post(key, topic, payload, fields, flags, number, now, core.loop.create_future())
-        self._books[key] = [*self._books.pop(key, ()), post]  # what was posted last stands last
+        self._by_key[key] = [*self._by_key.pop(key, ()), post]  # the key that was posted last stands last
         self._wait_for(post)
         try:
             return await post.answer
@@ -89,9 +91,9 @@ class Posts:
             post.awaited = False
 
     async def restore(self) -> None:
-        """Put everything back, in order. What is refused now is told, and what stood before it is tried in its place."""
+        """Send every post again, in order. A refused post is reported, and the one it replaced is sent in its place."""
         core = self._core
-        again = [posts[-1] for posts in self._books.values()]
+        again = [posts[-1] for posts in self._by_key.values()]
         while again:
             answers = [self._send_again(post) for post in again]
             try:
@@ -103,16 +105,16 @@ class Posts:
             if lost is not None:
                 raise copy(lost)
             refused = [post for post, one in zip(again, answers, strict=True) if one.exception() is not None]
-            again = [posts[-1] for post in refused if (posts := self._books.get(post.key))]
+            again = [posts[-1] for post in refused if (posts := self._by_key.get(post.key))]
 
     def end(self, error: BusError) -> None:
-        """There will be no further connection."""
-        books, self._books = self._books, {}
-        for posts in books.values():
+        """Fail all posts without an answer: the client will not connect again."""
+        by_key, self._by_key = self._by_key, {}
+        for posts in by_key.values():
             for post in posts:
                 if not post.answer.done():
                     post.answer.set_exception(copy(error))
-                    post.answer.exception()  # told to whoever waits; if nobody does, the books ended with the client
+                    post.answer.exception()  # marks it as retrieved, for no caller may wait
 
     def _wait_for(self, post: _Post) -> "asyncio.Future[Any]":
         answer = self._core.answer(post.number)
@@ -139,23 +141,23 @@ class Posts:
 
     def _answered(self, post: _Post, answer: "asyncio.Future[int]") -> None:
         if answer.cancelled() or isinstance(error := answer.exception(), Disconnected):
-            return  # restore() sends it again, or end() has the last word
-        posts = self._books.get(post.key, [])
+            return  # restore() sends it again, or end() fails it
+        posts = self._by_key.get(post.key, [])
         if post not in posts:
             return
         if error is None:
-            del posts[: posts.index(post) + bool(post.flags & UNKEEP)]  # what it took the place of
+            del posts[: posts.index(post) + bool(post.flags & UNKEEP)]  # the posts that it replaced
         else:
             posts.remove(post)
         if not posts:
-            del self._books[post.key]
+            del self._by_key[post.key]
         if error is None:
             if not post.answer.done():
                 post.answer.set_result(answer.result())
         elif post.awaited and not post.answer.done():
             post.answer.set_exception(error)
         else:
-            log.error("the post on %r was refused: %s", post.topic, error)
+            log.error("the broker refused the post on %r: %s", post.topic, error)
             self._core.events.emit(Event(kind="rejected", topic=post.topic, error=error))
 
 
@@ -171,14 +173,12 @@ async def _confirmed(topic: str, timeout: Lasting | None) -> AsyncIterator[None]
         async with asyncio.timeout(within):
             yield
     except TimeoutError:
-        text = (
-            f"the broker did not confirm the message on {topic!r} within {within:g} s; it may still do what was asked"
-        )
+        text = f"the broker did not confirm the message on {topic!r} within {within:g} s; it may still do so"
         raise Timeout(text) from None
 
 
 class RetainedVerbs:
-    """The verbs of a bus for messages that are kept."""
+    """The verbs of a Bus for retained messages."""
 
     _core: Core
     _sender: Sender
@@ -187,31 +187,31 @@ class RetainedVerbs:
     async def post(
         self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
     ) -> None:
-        """Publish a message and have it kept as long as this client is there, for all who subscribe later.
+        """Publish a message that the broker retains for later subscribers while this client is connected.
 
-        The next one with the same topic and fields takes its place. After a lost connection it is put back; a loss that
-        lasts longer than the broker's grace withdraws it until then. `timeout` limits the wait for the broker's confirmation; the message
-        stays posted if that comes later.
+        The next post with the same topic and fields replaces it. The client restores it after a reconnect. If the
+        connection is lost for longer than the broker's grace time, it is withdrawn until then. `timeout` limits the
+        wait for the broker's confirmation; the message stays posted if that comes later.
         """
         topic, data = outgoing(topic, payload)
         await self._post(topic, data, fields, CONFIRM | POST, timeout)
 
     async def unpost(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
-        """Take back what was posted with this topic and these fields; whether there was something."""
+        """Withdraw the post with this topic and these fields. Returns whether there was one."""
         return bool(await self._post(topic, b"", fields, CONFIRM | POST | UNKEEP, timeout))
 
     async def pin(
         self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
     ) -> None:
-        """Publish a message and have it kept until it is taken back, whether this client is there or not.
+        """Publish a message that the broker retains until unpin(), whether this client is connected or not.
 
-        The next one with the same topic and fields of a client with the same name takes its place.
+        The next pin with the same topic and fields, of a client with the same name, replaces it.
         """
         topic, data = outgoing(topic, payload)
         await self._pin(topic, data, fields, CONFIRM | PIN, timeout)
 
     async def unpin(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
-        """Take back what was pinned under this client's name with this topic and these fields; whether there was something."""
+        """Withdraw the pin with this topic and these fields of this client's name. Returns whether there was one."""
         return bool(await self._pin(topic, b"", fields, CONFIRM | PIN | UNKEEP, timeout))
 
     async def _post(
@@ -230,12 +230,12 @@ class RetainedVerbs:
             return found
 
     async def kept(self, pattern: str = "**", *, where: Where | None = None) -> list[Message]:
-        """The posts and pins that match and are kept now, in the order they came."""
-        room = _EVERYTHING
+        """The matching posts and pins that are retained now, in the order in which they were published."""
+        room = _UNLIMITED
         rules = compile_where(where)
-        subscription = await Subscription(self._core, pattern, rules=rules, limit=room, limit_bytes=room, drain=_ENDING)
+        subscription = await Subscription(self._core, pattern, rules=rules, limit=room, limit_bytes=room, drain=_DRAIN)
         await subscription.close()
         found = [message async for batch in subscription.batches() for message in batch if message.kept]
         if subscription.missed:
-            raise LimitExceeded(f"{subscription.missed} of the kept messages did not fit; ask for fewer")
+            raise LimitExceeded(f"{subscription.missed} of the retained messages did not fit; narrow the pattern")
         return found

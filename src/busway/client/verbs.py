@@ -1,4 +1,7 @@
-"""The verbs of a bus that take messages: subscribe and serve, for plain payloads and for those of protocols."""
+"""The verbs subscribe and serve of a Bus, for plain payloads and for those of protocols.
+
+The Bus inherits SubscribeVerbs.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
@@ -24,7 +27,7 @@ R = TypeVar("R")
 
 
 class ServeOptions(TypedDict, total=False):
-    """The keyword arguments of serve(), beside the functions."""
+    """The keyword arguments of serve(), without the functions."""
 
     shared: bool
     concurrency: int
@@ -33,7 +36,7 @@ class ServeOptions(TypedDict, total=False):
 
 
 class SubscribeVerbs:
-    """What a bus takes from others."""
+    """The verbs of a Bus that make subscriptions and services."""
 
     _core: Core
     _drain: float
@@ -115,22 +118,24 @@ class SubscribeVerbs:
                 async for message in prices:
                     print(message.topic, message.payload)
 
-        Of the subscriptions in a `group` one gets each message. When more than `limit` messages or `limit_bytes` bytes
-        wait, `policy` decides; under `block` publishers wait for a consumer that takes messages, and for `patience` seconds
-        for one that takes none. A `handler` is called with each message, by `concurrency` tasks. `subscribe(Hello, "alice")`
-        gives the messages of a protocol, on topics below its prefix.
+        Each message is delivered to one subscription of a `group`. When more than `limit` messages or `limit_bytes`
+        bytes wait, `policy` decides. Under `block` publishers wait for a consumer that takes messages, and for
+        `patience` seconds for one that takes none. A `handler` is called with each message, by `concurrency` tasks.
+        `subscribe(Hello, "alice")` delivers the messages of a protocol, on topics below its prefix.
 
-        With `since` stored messages come first: "all", those of a time back ("1h", a timedelta), from a time on, or behind a
-        position; then live ones without gap or repeat. The last of the backlog is marked, and nothing stored is missed
-        later: a subscription that can't keep up falls behind and catches up.
+        With `since` stored messages come first: "all", those of the last "1h" or timedelta, those from a time on, or
+        those behind a position. Live messages follow without gap or repeat. The last message of the backlog is
+        marked. A subscription that can't keep up falls behind and catches up, so it misses no stored message.
 
-        `where` are rules on the fields, one for each name, and `extra` says which names there may be beside them; callables
-        are asked here, all else by the broker. What is kept comes first; with `notify` a message of the kind "notify"
-        tells that all of it was handed over, with `watch` one of the kind "withdrawn" that something kept is gone. With
-        `listen` copies of pushes and requests come too, and the subscription takes none itself.
+        `where` are rules on the fields, one for each name, and `extra` is the rule for all other names. The client
+        calls rules that are functions; the broker checks all others. Retained messages come first. With `notify` a
+        message of the kind "notify" follows the last of them. With `watch` a message of the kind "withdrawn" reports
+        each retained message that was withdrawn. With `listen` it gets copies of pushes and requests, and is no
+        consumer of them.
 
-        In a cluster `scope` is "global", "local" for what clients of the same node send alone, or "remote" for what those of
-        the other nodes send. With wait="cluster" it has happened when every node that the broker is linked to knows of it.
+        In a cluster `scope` is "global", "local" for messages of clients of the same node, or "remote" for those of
+        clients of the other nodes. With wait="cluster" it returns when every node that the broker is linked to knows
+        of it.
         """
         check_callable("handler", handler)
         kind = None if isinstance(pattern, str) else kind_for(pattern)
@@ -201,19 +206,21 @@ class SubscribeVerbs:
         scope: Scope = "global",
         wait: Wait | None = None,
     ) -> Service | TypedService[Any]:
-        """Answer the requests on a topic, with what the handler returns or by iterating over them.
+        """Answer the requests on a topic: a handler returns the replies, or the program iterates over the requests.
 
         ::
 
             async with bus.serve("sum", lambda message: sum(message.json())):
                 ...
 
-        A handler that is an async generator replies with each item. Of several `shared` services of a topic one answers, or
-        all do, as the request wants; `ask` is called with a request first and says whether this one is willing.
-        `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler gets and gives typed values.
+        A handler that is an async generator replies with each item. If a topic has several `shared` services, the
+        request says whether one answers or all. `ask` is called with the request first, and returns whether this
+        service is willing. `serve(HelloRequest, "", handler)` answers the requests of a protocol; the handler takes
+        and returns typed values.
 
-        In a cluster `scope` is "global", "local" for requests of clients of the same node alone, or "remote" for those of the
-        other nodes. With wait="cluster" it has happened when every node that the broker is linked to knows of it.
+        In a cluster `scope` is "global", "local" for requests of clients of the same node, or "remote" for those of
+        clients of the other nodes. With wait="cluster" it returns when every node that the broker is linked to knows
+        of it.
         """
         if len(more) > (1 if isinstance(topic, str) else 2) or (
             more and handler is not None and isinstance(topic, str)
@@ -236,7 +243,7 @@ class SubscribeVerbs:
         self,
         topic: str,
         handler: Any,
-        shared: bool,  # noqa: FBT001 - as serve() has it
+        shared: bool,  # noqa: FBT001 - positional as in serve()
         ask: Any,
         concurrency: int,
         scope: Scope,
