@@ -1,8 +1,8 @@
-"""Places in streams: where a message is stored, and how far a reader has come.
+"""Positions in streams: where a message is stored, how far a reader has read, and the `since` of a subscription.
 
-A place is told by the broker that stored the message (its guid), the name of the stream and the offset in it. As text a
-place is `guid:offset:stream`, and how far a reader has come `guid:+offset:stream`, with the offset it reads next; several are
-joined by commas, so that they can be kept in a file or a variable.
+A position consists of the guid of the broker that stored the message, the name of the stream and the offset in it. Its
+text form is `guid:offset:stream`. The progress of a reader is `guid:+offset:stream` with the next offset to read, for
+several streams joined by commas. Clients return positions, and users may store them as text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ from busway.streams import LEVELS, Level
 _GUID: Final = 32
 
 
-class Origin(tuple[str, str]):  # noqa: SLOT001, it has an attribute of its own
-    """A stream as its broker names it to a client: (guid, name), and how safely it stores messages at the moment."""
+class Origin(tuple[str, str]):  # noqa: SLOT001, it has an attribute
+    """A stream as its broker announces it to a client: (guid, name), with its current safety level."""
 
     safety: Level | None
 
@@ -39,10 +39,10 @@ class _Place(NamedTuple):
 
 
 class Position(_Place):
-    """Where a message is stored. `sequence` is its place among the stored messages of its topic, from 1.
+    """Where a message is stored. `sequence` numbers the stored messages of its topic, from 1.
 
-    `safety` is how safe the message is: in the `memory` of its broker, `written` to a file (or a database), `synced` to the disk, or `mirrored`. It is None
-    where that is unknown, such as of a position that was read from text. It does not count when positions are compared.
+    `safety` is the safety level of the message: in the `memory` of its broker, `written` to a file or database,
+    `synced` to the disk, or `mirrored`. It is None if unknown, such as for a parsed position. Comparisons ignore it.
     """
 
     safety: Level | None = None
@@ -54,7 +54,7 @@ class Position(_Place):
         return self
 
     def after(self, count: int) -> Self:
-        """The position that is so many places behind this one, in the stream and in the topic."""
+        """Return the position `count` messages after this one, in the stream and in the topic."""
         broker, stream, offset, sequence = self
         return type(self)(broker, stream, offset + count, sequence + count, safety=self.safety)
 
@@ -63,12 +63,12 @@ class Position(_Place):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The position that str() wrote."""
+        """Parse the text that str() returns."""
         return cls(*_parse(text))
 
 
 class Positions(Mapping[tuple[str, str], int]):
-    """How far a reader has come: the offset it reads next, by broker and stream. Never changes."""
+    """The progress of a reader: the next offset to read, by broker and stream. Immutable."""
 
     __slots__ = ("_next",)
 
@@ -77,9 +77,9 @@ class Positions(Mapping[tuple[str, str], int]):
         if isinstance(after, Mapping):
             self._next.update(after)
         else:
-            for one in after:
-                place = one.broker, one.stream
-                self._next[place] = max(self._next.get(place, 0), one.offset + 1)
+            for position in after:
+                place = position.broker, position.stream
+                self._next[place] = max(self._next.get(place, 0), position.offset + 1)
 
     def __getitem__(self, place: tuple[str, str]) -> int:
         return self._next[place]
@@ -101,17 +101,17 @@ class Positions(Mapping[tuple[str, str], int]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The positions that str() wrote; the place of a message stands for all behind it."""
-        found: dict[tuple[str, str], int] = {}
-        for one in filter(None, map(str.strip, text.split(","))):
-            guid, _, rest = one.partition(":")
+        """Parse the text that str() returns. The position of a message means that reading resumes after it."""
+        offsets: dict[tuple[str, str], int] = {}
+        for part in filter(None, map(str.strip, text.split(","))):
+            guid, _, rest = part.partition(":")
             broker, stream, offset = _parse(f"{guid}:{rest.removeprefix('+')}")
-            found[broker, stream] = offset if rest.startswith("+") else offset + 1
-        return cls(found)
+            offsets[broker, stream] = offset if rest.startswith("+") else offset + 1
+        return cls(offsets)
 
 
 class Placed(Sequence[Position]):
-    """Where many messages were stored, in the order they were published; as small as the runs they make."""
+    """The positions of many published messages, in publish order. It stores runs of consecutive positions."""
 
     __slots__ = ("_count", "_runs")
 
@@ -120,12 +120,12 @@ class Placed(Sequence[Position]):
         self._count = 0
 
     def add(self, first: Position, count: int) -> None:
-        """So many that lie one after the other."""
+        """Append a run of `count` consecutive positions."""
         self._runs.append((self._count, first, count))
         self._count += count
 
     def extend(self, more: "Placed") -> None:
-        for _, first, count in more._runs:  # noqa: SLF001, one of its own kind
+        for _, first, count in more._runs:  # noqa: SLF001, the same class
             self.add(first, count)
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class Placed(Sequence[Position]):
 
     def __getitem__(self, index: int | slice) -> Position | list[Position]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(self._count))]
+            return [self[item] for item in range(*index.indices(self._count))]
         at = index + self._count if index < 0 else index
         if not 0 <= at < self._count:
             raise IndexError("position out of range")
@@ -163,7 +163,7 @@ class Placed(Sequence[Position]):
 
 
 def position_at(origin: tuple[str, str], offset: int, sequence: int) -> Position:
-    """The position of a message; called by the engine."""
+    """Create the position of a message. The engine calls it."""
     broker, stream = origin
     return Position(broker, stream, offset, sequence, safety=getattr(origin, "safety", None))
 
@@ -173,12 +173,12 @@ def _parse(text: str) -> tuple[str, str, int]:
     offset, _, stream = rest.partition(":")
     sound = len(broker) == _GUID and all(digit in "0123456789abcdef" for digit in broker)
     if not (sound and offset.isascii() and offset.isdigit() and stream):
-        raise ValueError(f"{text!r} is no position; one is written guid:offset:stream")
+        raise ValueError(f"{text!r} is not a position; write guid:offset:stream")
     return broker, stream, int(offset)
 
 
 Since: TypeAlias = str | timedelta | datetime | Position | Positions
-"""Everything, a length of time back, a time, behind a position, or where a reader had come to."""
+"""Where a subscription begins: "all", "new", a duration ago, a time, after a position, or at a reader's progress."""
 
 _BILLION: Final = 10**9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -186,7 +186,7 @@ _MOST: Final = 2**63 - 1
 
 
 def encode_since(since: Since | None) -> bytes:
-    """As SUBSCRIBE says it; no bytes: nothing that is stored."""
+    """Encode `since` for the SUBSCRIBE frame. None becomes no bytes, which asks for no stored messages."""
     if since is None:
         return b""
     if isinstance(since, Position):
@@ -204,31 +204,34 @@ def encode_since(since: Since | None) -> bytes:
 
 
 def _check_no_number(since: object) -> None:
-    """Elsewhere a number is an offset, and here it might be taken for seconds."""
+    """Raise TypeError for a number, which could be an offset or seconds."""
     if isinstance(since, int | float):
         raise TypeError(
-            f'since={since!r} could be seconds or an offset: write timedelta(seconds={since!r}) or "{since}s" for a length of time '
-            "back, a Position for what comes behind a message"
+            f"since={since!r} could be seconds or an offset: write timedelta(seconds={since!r}) or "
+            f'"{since}s" for a length of time ago, or a Position to begin after a message'
         )
 
 
 def moment(name: str, value: datetime) -> int:
-    """A time in nanoseconds since 1970."""
+    """Return a time in nanoseconds since 1970. Raises ValueError without a time zone."""
     if value.tzinfo is None:
-        raise ValueError(f"{name}: {value!r} has no time zone; say which, as in datetime.now(UTC)")
+        raise ValueError(f"{name}: {value!r} has no time zone; give one, as in datetime.now(UTC)")
     return min((value - _EPOCH) // timedelta(microseconds=1) * 1000, _MOST)
 
 
 def since_positions(positions: Mapping[tuple[str, str], int]) -> bytes:
-    """Everything from these places on."""
+    """Encode a `since` that begins at these offsets."""
     places = [(broker, stream, offset) for (broker, stream), offset in positions.items()]
     return msgspec.msgpack.encode(("at", places))
 
 
 def since_again(positions: Mapping[tuple[str, str], int], since: bytes, begun: int) -> bytes:
-    """From these places on, and of streams without one from where it was begun with at a time (nanoseconds)."""
+    """Encode the `since` of a reconnect: resume at these offsets.
+
+    Streams without an offset begin where the subscription began at the time `begun`, in nanoseconds.
+    """
     kind, value = msgspec.msgpack.decode(since)
-    if kind == "at":  # not so again: a server that has lost its end refuses who begins behind it, not who comes back
+    if kind == "at":  # sent as "back": a server that lost the end of its stream refuses "at" behind it, but not "back"
         positions = {(broker, stream): offset for broker, stream, offset in value} | dict(positions)
         kind, value = "all", None
     if kind in {"new", "ago"}:

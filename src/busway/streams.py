@@ -1,4 +1,4 @@
-"""What a stream is: its topics, where and how safely its messages are stored, and how long they stay. Values only."""
+"""Settings and figures of streams and channels; clients and brokers exchange these values."""
 
 import re
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from busway.common.durations import seconds
 from busway.topic import check_topic
 
 STORES: Final = ("memory", "disk", "db")
-"""Stores that every broker has; `db` is a SQLite file in the data folder. Others have names that the operator gives."""
+"""Stores that every broker has; `db` is a SQLite file in the data folder. The operator may add databases by name."""
 Store: TypeAlias = str
-"""One of STORES, or the name that the operator of the broker has given a database."""
+"""One of STORES, or the name of one of the broker's databases."""
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
-"""What a stream promises of a message when its publish returns."""
+"""The guarantee that a stream gives for a message when its publish returns."""
 Level: TypeAlias = Literal["memory", "written", "synced", "mirrored", "replicated"]
-"""How safe a stored message is: where the stream is in memory it is `memory`, whatever the stream was made with."""
+"""The actual safety level of a stored message. In a memory stream it is `memory`, whatever safety was configured."""
 LEVELS: Final[tuple[Level | None, ...]] = (None, "memory", "written", "synced", "mirrored", "replicated")
-"""By their numbers on the wire; None: unknown."""
+"""The levels by their numbers on the wire; None: unknown."""
 
 NO_URL: Final = (
     "url: a client can't name a database by its URL. The operator of the broker gives the database a name "
@@ -28,13 +28,13 @@ NO_URL: Final = (
 """The error for a client that names a database by its URL."""
 
 DEFAULT: Final = "default"
-"""The stream of durable messages whose topic no other stream takes."""
+"""The stream of durable messages whose topic matches no other stream."""
 DEFAULT_AGE: Final = 7 * 86400.0
-"""Seconds for which the stream `default` keeps messages. Any other stream keeps them without a limit, unless one is given."""
+"""The maximum age of messages in the stream `default`, in seconds. Other streams have no limit unless one is given."""
 DEAD: Final = "dead"
-"""The stream of dead letters, which the broker makes for the first of them."""
+"""The stream of dead letters. The broker creates it for the first dead letter."""
 DEAD_TOPICS: Final = "dead/**"
-"""The topics of that stream."""
+"""The topics of the stream of dead letters."""
 
 LONGEST_NOTE: Final = 1 << 20
 _MOST: Final = 2**63 - 1
@@ -42,21 +42,22 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 def is_name(text: str) -> bool:
-    """Whether a stream or a channel may be called that."""
+    """True if the text is a valid name of a stream or a channel."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_name(noun: str, name: Any) -> str:
-    """The name of a stream or a channel."""
+    """Return the name of a stream or a channel. Raises ValueError if it is not valid."""
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(
-            f"{name!r} is no name of a {noun}: 1 to 64 letters, digits, '_', '-' or '.', no '-' or '.' first"
+            f"{name!r} is not a valid name of a {noun}: use 1 to 64 letters, digits, '_', '-' or '.', "
+            "and begin with a letter, a digit or '_'"
         )
     return name
 
 
 class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a stream. Times are seconds; None is no limit."""
+    """The settings of a stream. Times are seconds; None means no limit."""
 
     name: str
     topics: tuple[str, ...] = ()
@@ -66,23 +67,23 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_bytes: int | None = None
     max_count: int | None = None
     once: float = 900.0
-    """How long a publisher's messages are remembered, to know one that is sent again."""
+    """Seconds for which the broker remembers the messages of a publisher, to drop duplicates."""
     retain_until: str | None = None
-    """A channel: nothing is removed for the limits above before the channel has done it."""
+    """The name of a channel: the limits above remove only messages that this channel has completed."""
     note: str = ""
-    """Text for those who use it; the bus only stores it."""
+    """Free text for users; the bus only stores it."""
     former: tuple[str, ...] = ()
-    """Topics it took before it was updated: messages of them may still be there."""
+    """Topics of the stream before an update. It may still contain their messages."""
 
     @classmethod
     def make(cls, name: Any, **given: Any) -> Self:
-        """Checked: raises ValueError or TypeError with the name of what is wrong."""
+        """Create a checked value. Raises ValueError or TypeError with the name of the wrong setting."""
         check_name("stream", name)
         if given.pop("url", None) is not None:
             raise ValueError(NO_URL)
         for key in given:
             if key not in SETTINGS:
-                raise ValueError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")
+                raise ValueError(f"a stream has no setting {key!r}; the settings are {', '.join(SETTINGS)}")
         for key in ("max_age", "once"):
             if given.get(key) is not None:
                 given[key] = seconds(key, given[key])
@@ -101,7 +102,7 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if "safety" in given and given["safety"] not in get_args(Safety):
             raise ValueError(f"safety must be one of {', '.join(get_args(Safety))}, but is {given['safety']!r}")
         if given.get("safety") == "mirrored" and given.get("store", "disk") != "disk":
-            raise ValueError("the safety 'mirrored' is for a stream on disk; what others store is as safe as that is")
+            raise ValueError("safety 'mirrored' needs store 'disk'; choose another safety, or store='disk'")
         if given.get("retain_until") is not None:
             check_name("channel", given["retain_until"])
         note = given.get("note", "")
@@ -110,44 +111,49 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         topics = given.get("topics", ())
         if isinstance(topics, str) or not isinstance(topics, Iterable):
             raise TypeError(f"topics must be a list of patterns such as ['orders/**'], but is {topics!r}")
-        given["topics"] = tuple(dict.fromkeys(check_topic(one) for one in topics))
+        given["topics"] = tuple(dict.fromkeys(check_topic(topic) for topic in topics))
         if name == DEFAULT and given["topics"]:
-            raise ValueError("the stream 'default' takes what no other stream does; it has no topics of its own")
+            raise ValueError(
+                "the stream 'default' can't have topics: it stores messages whose topic matches no other stream"
+            )
         if name != DEFAULT and not given["topics"]:
             raise ValueError(f"stream {name!r} needs topics: a list of patterns such as ['orders/**']")
         return cls(name=name, **given)
 
     @property
     def in_database(self) -> bool:
-        """Whether its messages are in a database: in a file of the data folder, or in one that has a name."""
+        """True if a database stores the messages: the SQLite file in the data folder, or a named database."""
         return self.store not in {"memory", "disk"}
 
     def differences(self, other: "StreamConfig") -> str:
-        """The settings in which another stream differs, as text."""
+        """Describe the settings in which another stream differs, as text."""
         pairs = ((key, getattr(self, key), getattr(other, key)) for key in SETTINGS)
         return ", ".join(f"{key} is {mine!r:.60}, not {theirs!r:.60}" for key, mine, theirs in pairs if mine != theirs)
 
     def changed(self, **changes: Any) -> "StreamConfig":
-        """With other settings, checked as by make()."""
+        """Return a copy with other settings, checked as by make()."""
         given = {key: getattr(self, key) for key in SETTINGS}
-        made = StreamConfig.make(self.name, **given | changes)
-        before = (one for one in (*self.former, *self.topics) if one not in made.topics)
-        return msgspec.structs.replace(made, former=tuple(dict.fromkeys(before)))
+        config = StreamConfig.make(self.name, **given | changes)
+        former = (topic for topic in (*self.former, *self.topics) if topic not in config.topics)
+        return msgspec.structs.replace(config, former=tuple(dict.fromkeys(former)))
 
 
 SETTINGS: Final = tuple(name for name in StreamConfig.__struct_fields__ if name not in {"name", "former"})
-"""What may be chosen of a stream beside its name."""
+"""The settings of a stream that a user may set, besides its name."""
 
 
 class StreamPart(msgspec.Struct, frozen=True):
-    """The part of a stream that one node of a cluster has; figures as a StreamInfo has them. If the node is gone they are of a copy."""
+    """The part of a stream on one node of a cluster, with the figures of a StreamInfo.
+
+    If the node is unreachable, the figures are those of its mirror.
+    """
 
     broker: str
-    """The guid; empty if only an address is known."""
+    """The guid of the node; empty if only its address is known."""
     node: str
-    """The name."""
+    """The name of the node."""
     error: str = ""
-    """Why nothing is known of it."""
+    """Why the figures are unknown."""
     first: int | None = None
     next: int | None = None
     end: int | None = None
@@ -167,54 +173,54 @@ class StreamPart(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only=True):
-    """A stream as it is: its settings and figures."""
+    """The settings and current figures of a stream."""
 
     broker: str
-    """Guid of the broker that it belongs to."""
+    """The guid of the broker that answered."""
     first: int = 0
-    """The first offset that is there."""
+    """The first stored offset."""
     next: int = 0
-    """Behind the last offset that can be read."""
+    """The offset after the last readable message."""
     end: int = 0
-    """Behind the last offset that was given; from `next` on they are not yet as safe as promised."""
+    """The offset after the last stored message. Messages from `next` on do not have the configured safety yet."""
     bytes: int = 0
-    """Of its messages; on disk there are `index_bytes` more."""
+    """Bytes of its messages. On disk it has `index_bytes` more."""
     index_bytes: int = 0
-    """Of the files that find messages, and know topics and publishers."""
+    """Bytes of the index files: positions, topics and publishers."""
     buckets: int = 0
     damage: int = 0
-    """Places that were found to be lost or changed."""
+    """The number of places where data is lost or corrupt."""
     waiting: int = 0
-    """Messages that are to be delivered later."""
+    """Messages with a later delivery time."""
     level: Level | None = None
-    """How safe a message is at this broker when its publish returns; None: the broker is of an earlier version."""
+    """The safety level of a message at this broker when its publish returns; None: the broker is an earlier version."""
     dropped: int = 0
-    """Those that were removed for the stream's limits before they were due, since the broker started."""
+    """Delayed messages that the stream's limits removed before their delivery time, since the broker started."""
     held: int = 0
-    """Messages beyond the limits that are still there, since the channel `retain_until` has not done them."""
+    """Messages beyond the limits that stay stored, since the channel `retain_until` has not completed them."""
     held_bytes: int = 0
     held_since: float | None = None
-    """When the broker saw the first of them, in seconds since 1970; None: there are none."""
+    """When the broker found the first held message, in seconds since 1970; None: there are none."""
     stuck: str | None = None
-    """With the safety `memory`: how many acknowledged messages can't be written, and why; None: all can."""
+    """With the safety `memory`: how many acknowledged messages can't be written, and why; None: no problem."""
     mirrored: bool | None = None
-    """With the safety `mirrored`: whether messages are acknowledged when a mirror has them, too; False: there is none to wait for now."""
+    """With the safety `mirrored`: True if a publish waits for a mirror, False if no mirror is available now."""
     topic_count: int = 0
-    """Topics that were ever stored."""
+    """The number of topics that the stream has ever stored."""
     channels: tuple[dict[str, Any], ...] = ()
     unreached: tuple[str, ...] = ()
-    """Nodes of the cluster that could not be asked, if parts were asked for."""
+    """Nodes of the cluster that did not answer, if the parts were requested."""
     parts: tuple[StreamPart, ...] = ()
-    """What each node of the cluster has of it, if that was asked for; all other figures are of the node that was asked."""
+    """The part on each node of the cluster, if requested. All other figures are those of the node that answered."""
 
     @property
     def count(self) -> int:
-        """Messages that are there, damaged ones included; one that was to be delivered later counts twice when it was."""
+        """Stored messages, including damaged ones. A delayed message counts twice after its delivery."""
         return self.next - self.first
 
     @property
     def total(self) -> int:
-        """The same over all parts that are known of."""
+        """The count over all known parts."""
         return sum(part.count for part in self.parts) if self.parts else self.count
 
     @property
@@ -223,7 +229,7 @@ class StreamInfo(StreamConfig, frozen=True, forbid_unknown_fields=False, kw_only
 
 
 class StoredTopic(NamedTuple):
-    """What a stream holds of one topic: the first and the last sequence, and how many messages."""
+    """A topic in a stream: its first and last sequence, and its number of messages."""
 
     topic: str
     first: int
@@ -232,14 +238,14 @@ class StoredTopic(NamedTuple):
 
 
 class ChannelPart(msgspec.Struct, frozen=True):
-    """A channel in the part of its stream that one node of a cluster has; figures as a ChannelInfo has them."""
+    """A channel in the part of its stream on one node of a cluster, with the figures of a ChannelInfo."""
 
     broker: str
-    """The guid; empty if only an address is known."""
+    """The guid of the node; empty if only its address is known."""
     node: str
-    """The name."""
+    """The name of the node."""
     error: str = ""
-    """Why nothing is known of it."""
+    """Why the figures are unknown."""
     floor: int | None = None
     cursor: int | None = None
     lag: int | None = None
@@ -255,7 +261,7 @@ class ChannelPart(msgspec.Struct, frozen=True):
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):
-    """A channel: its settings, where it stands, and what is on its way."""
+    """The settings, progress and current figures of a channel."""
 
     name: str
     stream: str
@@ -264,34 +270,37 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     dead_letter: str
     topic: str
     where: str
-    """Rules, as they are on the wire, in base64."""
+    """The rules in their wire form, as base64."""
     exclusive: bool
     delete_on_leave: bool
     paused: bool
     floor: int
-    """Everything before this offset is done."""
+    """All messages before this offset are completed."""
     cursor: int
-    """Nothing from this offset on was handed out."""
+    """No message from this offset on was delivered yet."""
     lag: int
-    """Messages that are not done; those that it doesn't choose count until it has come to them."""
+    """Messages that are not completed. Messages that its rules exclude count until the cursor has passed them."""
     in_flight: int
     waiting: int
-    """To be redelivered, now or after a delay, or to be delivered after another message with the same key."""
+    """Messages to redeliver, now or after a delay, and messages that wait for another one with the same key."""
     dying: int
-    """On their way to the dead-letter topic."""
+    """Messages that are being moved to the dead-letter topic."""
     consumers: int
     redelivered: int
-    """Since the broker started, as the three below."""
+    """Redeliveries since the broker started."""
     dead: int
+    """Messages moved to the dead-letter topic since the broker started."""
     late: int
+    """Messages acknowledged too late since the broker started."""
     refused: int
+    """Messages that a consumer acknowledged while they were in flight at another one, since the broker started."""
     lost: int
-    """Messages that the stream has removed before the channel had done them, since the channel was made."""
+    """Messages that the stream removed before the channel completed them, since the channel was created."""
     backoff: Delays = ()
-    """Seconds before a message is redelivered after its first failure, its second and so on; the last one repeats."""
+    """Seconds before a message is redelivered after its first failure, its second and so on; the last delay repeats."""
     order_by: str = ""
-    """`topic` or a field: messages that have the same are delivered one after the other. Empty: they are not."""
+    """`topic` or a field: messages with the same value are delivered one after the other. Empty: no such order."""
     unreached: tuple[str, ...] = ()
-    """Nodes of the cluster that could not be asked: what their parts hold is not in these figures."""
+    """Nodes of the cluster that did not answer. The figures do not include their parts."""
     parts: tuple[ChannelPart, ...] = ()
-    """What each node of the cluster has of it, if one channel was asked for; floor and cursor above are of the node that was asked."""
+    """The part on each node, if one channel was requested. Floor and cursor are those of the node that answered."""

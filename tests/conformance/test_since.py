@@ -364,16 +364,16 @@ async def test_a_durable_publisher_does_not_wait_for_one_who_can_fall_behind(net
 @pytest.mark.parametrize(
     ("since", "error", "words"),
     [
-        ("yesterday", ValueError, "no length of time"),
-        ("", ValueError, "no length of time"),
+        ("yesterday", ValueError, "not a length of time"),
+        ("", ValueError, "not a length of time"),
         ("0s", ValueError, "above 0"),
         (99, TypeError, "timedelta.seconds=99."),
         (1.5, TypeError, "seconds or an offset"),
         (True, TypeError, "length of time"),
         (b"all", TypeError, "length of time"),
         (datetime(2026, 1, 1), ValueError, "time zone"),  # noqa: DTZ001, that is what is wrong
-        ("abc:1:default", ValueError, "no position"),
-        (f"{'0' * 32}:-1:default", ValueError, "no position"),
+        ("abc:1:default", ValueError, "not a position"),
+        (f"{'0' * 32}:-1:default", ValueError, "not a position"),
     ],
 )
 async def test_a_bad_since(net: Net, since: object, error: type[Exception], words: str) -> None:

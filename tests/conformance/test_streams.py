@@ -95,12 +95,12 @@ async def test_the_same_stream_may_be_made_again_another_one_not(net: Net) -> No
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"name": "../up"}, "no name of a stream"),
-        ({"name": ""}, "no name of a stream"),
+        ({"name": "../up"}, "not a valid name of a stream"),
+        ({"name": ""}, "not a valid name of a stream"),
         ({"topics": []}, "needs topics"),
         ({"topics": "orders/**"}, "list of patterns"),
         ({"topics": 5}, "list of patterns"),
-        ({"max_age": "soon"}, "no length of time"),
+        ({"max_age": "soon"}, "not a length of time"),
         ({"max_age": 0}, "above 0"),
         ({"max_bytes": 0}, "max_bytes"),
         ({"max_count": 1.5}, "max_count"),

@@ -1,6 +1,6 @@
-"""The two-file protocol of `busway mount` and `busway fusebus`, from the side of a program that uses the files.
+"""Client of the two-file protocol of `busway mount` and `busway fusebus`, for programs that use a mount.
 
-A client needs a mount and nothing else: no server's address, no event loop.
+A client needs neither a server's address nor an event loop.
 """
 
 from busway.fuse.client import Client, Received

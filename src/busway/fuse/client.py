@@ -1,6 +1,6 @@
-"""A client of the two files `channels` and `fusebus`: publish, subscribe, read. A driver.
+"""Client of the files `channels` and `fusebus` of a mount: publish, subscribe and read; user programs call it.
 
-It opens, reads, writes and polls files, so it works on any mount, and in any program: there is no connection and no event loop.
+It only opens, reads, writes and polls files, so it works in any program, without a connection or an event loop.
 """
 
 import errno
@@ -23,7 +23,7 @@ _LONGEST: Final = 1 << 30
 
 
 class Received(NamedTuple):
-    """A message that was read."""
+    """A message that a client has read."""
 
     meta: Meta
     channel: str
@@ -43,7 +43,7 @@ class _Subscription(NamedTuple):
 
 
 class Client:
-    """One client of a mount: an open file `fusebus`. Not for several threads at once.
+    """A client of a mount, with its own open file `fusebus`. It is not thread-safe.
 
     ::
 
@@ -62,41 +62,41 @@ class Client:
         self._bus = os.open(self.folder / "fusebus", os.O_RDWR | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """For select, poll and epoll: readable when handle() has something to do."""
+        """Return the file descriptor for select, poll and epoll. It is readable when handle() has a message."""
         return self._bus
 
     # Channels.
 
     def channel(self, name: str) -> int:
-        """The number of a channel, which is registered if it is new. ValueError: a name is one line, and not empty."""
+        """Return the number of a channel, and register a new one. Raises ValueError if the name is not valid."""
         number = self._numbers.get(name)
         if number is None:
             if not name or "\n" in name:
-                raise ValueError(f"{name!r} can't be the name of a channel")
+                raise ValueError(f"{name!r} can't be the name of a channel: a name is one line and not empty")
             channels = os.open(self.folder / "channels", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
                 os.write(channels, name.encode() + b"\n")
             finally:
                 os.close(channels)
-            self._look()
+            self._read_names()
             number = self._numbers[name]
         return number
 
     def channels(self) -> list[str]:
-        """All channels; the number of each is its place."""
-        self._look()
+        """Return the names of all channels. The number of a channel is its index."""
+        self._read_names()
         return list(self._names)
 
     def name(self, channel: int) -> str:
-        """The name of a channel; KeyError: there is none of this number."""
+        """Return the name of a channel. Raises KeyError for an unknown number."""
         if channel >= len(self._names):
-            self._look()
+            self._read_names()
         try:
             return self._names[channel]
         except IndexError:
             raise KeyError(channel) from None
 
-    def _look(self) -> None:
+    def _read_names(self) -> None:
         self._names = (self.folder / "channels").read_text("utf-8").split("\n")[:-1]
         self._numbers = {name: number for number, name in enumerate(self._names)}
 
@@ -106,21 +106,19 @@ class Client:
         """Publish on a channel, by its name or its number."""
         number = self.channel(channel) if isinstance(channel, str) else channel
         data = form.message(number, payload.encode() if isinstance(payload, str) else payload)
-        if os.write(self._bus, data) < len(
-            data
-        ):  # the mount has taken the beginning of a very long one, and then seen how long it is
+        if os.write(self._bus, data) < len(data):  # the mount accepted the beginning of a message that is too long
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
 
     def subscribe(self, pattern: str, handler: Handler | None = None) -> int:
-        """Receive what is published on channels whose whole name the regular expression matches; the subscription's number.
+        """Subscribe to channels whose full name matches the regular expression. Return the subscription's number.
 
-        What is kept comes first. Without a handler messages are for read() alone.
+        Stored messages come first. Without a handler, only read() returns the messages.
         """
         try:
             selection = Selection("re:" + pattern)
         except BusError:
-            selection = None  # the name of a channel, then; or the mount refuses it
-        # The number comes back as the length of the write, which can't be longer than the write was.
+            selection = None  # it is the name of a channel, or the mount will refuse it
+        # The mount returns the number as the length of the write, which can't exceed the length of the data.
         room = b"\0" * max(0, len(self._subscriptions) - len(pattern))
         number = os.write(self._bus, form.subscribe(pattern) + room)
         self._subscriptions[number] = _Subscription(pattern, selection, handler)
@@ -132,14 +130,14 @@ class Client:
         self._subscriptions.pop(number, None)
 
     def ready(self, timeout: Duration | None = 0.0) -> bool:
-        """Whether there is something to read, or was within so many seconds; None waits as long as it takes."""
+        """Wait up to `timeout` seconds for a message. Return True if there is one. None waits without a limit."""
         limit = check_timeout("timeout", timeout)
         poll = select.poll()
         poll.register(self._bus, select.POLLIN)
         return bool(poll.poll(None if limit is None else limit * 1000))
 
     def read(self, timeout: Duration | None = None) -> list[Received]:
-        """The next messages, as many as the mount gives at once; none if none came within so many seconds."""
+        """Return the next messages, as many as one read returns, or none if `timeout` seconds pass."""
         if timeout is not None and not self.ready(timeout):
             return []
         return [Received(meta, self.name(meta.channel), data) for meta, data in form.messages(self._read())]
@@ -162,7 +160,7 @@ class Client:
             return data
 
     def handle(self, timeout: Duration | None = None) -> int:
-        """Read once and call the handler of each subscription that takes a message; how many messages there were."""
+        """Read once, and call the handlers of the matching subscriptions. Return the number of messages."""
         received = self.read(timeout)
         for message in received:
             for subscription in list(self._subscriptions.values()):
@@ -171,14 +169,14 @@ class Client:
         return len(received)
 
     def __iter__(self) -> Iterator[Received]:
-        """Messages as they come, for ever."""
+        """Yield messages as they arrive, without an end."""
         while True:
             yield from self.read()
 
-    # Life.
+    # Lifecycle.
 
     def close(self) -> None:
-        """Give it up, with all subscriptions."""
+        """Close the client and end all its subscriptions."""
         if self._bus >= 0:
             os.close(self._bus)
             self._bus = -1
@@ -193,7 +191,7 @@ class Client:
 
 
 def _missing(data: bytes) -> int:
-    """Bytes that are missing at the end of the last message, with its padding; none if only padding is missing."""
+    """Return how many bytes of the last message and its padding are missing; 0 if only padding is missing."""
     at = 0
     while len(data) - at >= form.META.size:
         meta = form.Meta._make(form.META.unpack_from(data, at))

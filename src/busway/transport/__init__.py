@@ -1,4 +1,4 @@
-"""How bytes travel: memory, Unix sockets, TCP and TLS, the same driver over other sockets."""
+"""Transports for connections of brokers and clients: memory, Unix sockets, TCP and TLS."""
 
 from busway.transport.address import Address, parse
 from busway.transport.buffers import broker_buffer, client_buffer, is_direct, tune, write_now

@@ -1,4 +1,4 @@
-"""Where a bus is: `unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`, or `memory:NAME` within one event loop."""
+"""Parses addresses of a bus: `unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`, or `memory:NAME` in one event loop."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,12 +10,12 @@ from busway.transport.schemes import carriers
 
 SCHEMES: Final = ("memory", "unix", "tcp", "tls")
 
-_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, recognised here, not bound to
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104, only compared, no socket binds to it
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One address; `path` is the socket file or the memory name, `host` and `port` are for the others."""
+    """An address. `path` is the socket file or the memory name; TCP and TLS have `host` and `port`."""
 
     scheme: str
     path: str = ""
@@ -30,16 +30,16 @@ class Address:
 
     @property
     def everywhere(self) -> bool:
-        """Whether who listens there does so at all addresses of its host."""
+        """True if a server with this address listens on all addresses of its host."""
         return self.host in _ANY_HOST
 
     def reachable(self, port: int) -> "Address":
-        """What a client on this host connects to when a server listens here and got `port`."""
+        """Return the address for clients on this host if a server listens here and the system chose `port`."""
         return replace(self, host=_ANY_HOST.get(self.host, self.host), port=port)
 
 
 def parse(text: str) -> Address:
-    """The address a text means; ValueError with a sentence if it means none."""
+    """Parse an address. Raises ValueError if it is not valid."""
     check_type("an address", text, str, "a str such as tcp://HOST:PORT")
     scheme, colon, rest = text.partition(":")
     if scheme in {"http", "https", "ws", "wss"}:
@@ -47,13 +47,13 @@ def parse(text: str) -> Address:
             f"not an address of the bus: {text!r} is for HTTP and WebSocket clients (native ones use tcp://HOST:PORT)"
         )
     if not colon or (scheme not in SCHEMES and scheme not in carriers):
-        raise ValueError(f"not an address: {text!r} (known are unix:PATH, tcp://HOST:PORT, tls://HOST:PORT)")
+        raise ValueError(f"not an address: {text!r} (write unix:PATH, tcp://HOST:PORT or tls://HOST:PORT)")
     if scheme == "memory":
         return Address("memory", path=rest)
     if scheme == "unix":
         path = rest.removeprefix("//")
         if not path:
-            raise ValueError(f"no path in {text!r}")
+            raise ValueError(f"not an address: {text!r} has no path (write unix:PATH)")
         return Address("unix", path=path)
     if not rest.startswith("//"):
         raise ValueError(f"not an address: {text!r} (write {scheme}://{rest})")
@@ -63,6 +63,6 @@ def parse(text: str) -> Address:
     except ValueError as error:
         raise ValueError(f"not an address: {text!r} ({error})") from error
     if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
-        raise ValueError(f"not an address: {text!r} (only host and port are expected)")
+        raise ValueError(f"not an address: {text!r} (give only host and port)")
     host = parts.hostname or "127.0.0.1"
     return Address(scheme, host=host, port=DEFAULT_PORT if port is None else port)

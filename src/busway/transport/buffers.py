@@ -1,7 +1,7 @@
-"""The two buffers of every connection: the read buffer that all share, and how much output a transport may hold.
+"""Buffers of connections: a read buffer shared by all connections of a thread, and write-buffer limits.
 
-A chunk is handled before the next one is read, so one read buffer serves all connections of an event loop; one each
-would make an idle connection cost its size. A thread runs one event loop at a time, so the buffer is kept by thread.
+Protocols process a chunk before the event loop reads the next one, so one read buffer serves all connections, and an
+idle connection costs no buffer. A thread runs one event loop at a time, so each thread has its own buffer.
 """
 
 import socket
@@ -13,11 +13,11 @@ from busway.settings import KiB, MiB
 
 BROKER_READ: Final = 256 * KiB
 CLIENT_READ: Final = 64 * KiB
-"""A client makes an object of every message of a read; more of them at a time fall out of the processor's cache."""
+"""Less than the broker's, since a client creates an object per message, and more would not fit in the CPU cache."""
 HIGH_WATER: Final = 1 * MiB
 LOW_WATER: Final = 256 * KiB
 UNIX_BUFFER: Final = 1 * MiB
-"""What a Unix socket holds; with the 208 KiB that the system gives it, writer and reader wait for each other in turn."""
+"""Send buffer of a Unix socket. With the system's default of 208 KiB, writer and reader block each other in turn."""
 
 
 class _Local(threading.local):
@@ -30,17 +30,17 @@ _local = _Local()
 
 
 def broker_buffer() -> memoryview:
-    """The read buffer of this thread's connections, for a broker."""
+    """Return the read buffer of a broker's connections in this thread."""
     return _local.broker
 
 
 def client_buffer() -> memoryview:
-    """The part of it that a client uses."""
+    """Return the read buffer of a client's connections in this thread: the start of the broker's buffer."""
     return _local.client
 
 
 def tune(transport: Transport) -> None:
-    """Set how much output the transport takes before it calls pause_writing(). (TCP_NODELAY is set by asyncio itself.)"""
+    """Set how much output the transport buffers before it calls pause_writing(). asyncio itself sets TCP_NODELAY."""
     transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family == getattr(socket, "AF_UNIX", None):
@@ -48,15 +48,15 @@ def tune(transport: Transport) -> None:
 
 
 def is_direct(transport: Transport) -> bool:
-    """Whether nothing stands between the transport and the system, so that write_now() can reach that."""
+    """True if the transport writes to a socket without TLS, which write_now() requires."""
     return transport.get_extra_info("socket") is not None and transport.get_extra_info("sslcontext") is None
 
 
 def write_now(transport: Transport, data: memoryview) -> None:
-    """Write in the midst of a turn of the loop, by a transport that is direct.
+    """Write to the socket at once, within an iteration of the event loop. The transport must be direct.
 
-    uvloop gives what is written to the system when a turn is over, unless it is more than the transport may hold. (What holds
-    it in memory would only say that it is full.)
+    uvloop writes to the socket at the end of an iteration, unless the data exceeds the write-buffer limit. Therefore
+    this sets the limit to 0 for the call. A memory transport would only call pause_writing().
     """
     transport.set_write_buffer_limits(high=0)
     transport.write(data)

@@ -1,7 +1,7 @@
-"""`listen` and `dial`: from an address to connected protocols, whatever lies between.
+"""`listen` and `dial` connect protocols at an address, over any transport; servers, clients and links call them.
 
-A Unix socket file that nobody answers on is replaced, a live one is refused. Errors come as ListenFailed and
-ConnectFailed with the address in front.
+`listen` replaces the socket file of a dead server and refuses that of a live one. Errors are ListenFailed and
+ConnectFailed; their text begins with the address.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from busway.transport.schemes import Factory, carriers
 from busway.transport.tls import client_context, explain, server_context
 
 _BACKLOG: Final = 1024
-_GOODBYE: Final = 2.0
-"""Seconds a TLS connection waits for the peer's part of the goodbye."""
+_TLS_SHUTDOWN: Final = 2.0
+"""Seconds that a TLS connection waits for the peer's close_notify."""
 
 
 class Listener:
-    """A place where connections arrive; `address` is how a client on this host reaches it, `bound` where it listens."""
+    """An open listener. `address` is the address for clients on this host, `bound` the one that it listens on."""
 
     def __init__(self, address: Address, close: Callable[[], None], bound: Address | None = None) -> None:
         self.address = address
@@ -34,12 +34,12 @@ class Listener:
         self._close = close
 
     def close(self) -> None:
-        """Take no more connections; those that are there stay."""
+        """Stop accepting connections. Existing connections stay open."""
         self._close()
 
 
 async def listen(address: Address, factory: Factory, *, tls: TLS | None = None, handshake: float = 5.0) -> Listener:
-    """Make a protocol for every connection that arrives at the address."""
+    """Listen at the address, and create a protocol for each connection."""
     try:
         match address.scheme:
             case "memory":
@@ -64,9 +64,9 @@ async def _listen_tcp(
 ) -> Listener:
     loop = asyncio.get_running_loop()
     host = address.host
-    if address.port == 0:  # a name with several addresses would get a different port for each
-        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-        host = str(found[0][4][0])
+    if address.port == 0:  # a host name with several addresses would get a different port for each
+        resolved = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        host = str(resolved[0][4][0])
     server = await loop.create_server(
         factory,
         host,
@@ -74,7 +74,7 @@ async def _listen_tcp(
         backlog=_BACKLOG,
         ssl=context,
         ssl_handshake_timeout=handshake,
-        ssl_shutdown_timeout=_GOODBYE if context else None,
+        ssl_shutdown_timeout=_TLS_SHUTDOWN if context else None,
     )
     port = int(server.sockets[0].getsockname()[1])
     return Listener(address.reachable(port), server.close, replace(address, port=port))
@@ -91,17 +91,17 @@ async def _listen_unix(address: Address, factory: Factory) -> Listener:
 
     def close() -> None:
         try:
-            if path.stat().st_ino == inode:  # not the file of a server that came after this one
+            if path.stat().st_ino == inode:  # a later server may have replaced the file
                 path.unlink()
         except FileNotFoundError:
-            pass  # somebody has tidied up already
+            pass  # another process has removed it
         server.close()
 
     return Listener(address, close)
 
 
 def _bind(path: Path) -> tuple[socket.socket, int]:
-    """A socket bound to this file, and the file's inode."""
+    """Return a socket bound to this file, and the file's inode."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -112,7 +112,7 @@ def _bind(path: Path) -> tuple[socket.socket, int]:
                 raise
             _remove_stale(path)
             sock.bind(str(path))
-        path.chmod(0o600)  # nobody can connect before listen(), so there is no gap
+        path.chmod(0o600)  # no client can connect before listen(), so there is no race
         return sock, path.stat().st_ino
     except BaseException:
         sock.close()
@@ -120,9 +120,9 @@ def _bind(path: Path) -> tuple[socket.socket, int]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket file that nobody answers on; anything else is left alone and refused."""
+    """Remove the socket file of a dead server. Raises ListenFailed if a server listens, or if it is not a socket."""
     if not path.is_socket():
-        raise ListenFailed(f"unix:{path}: the file is there and is not a socket")
+        raise ListenFailed(f"unix:{path}: the file exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -131,14 +131,14 @@ def _remove_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except BlockingIOError:
-            pass  # its backlog is full, so somebody is there
-    raise ListenFailed(f"unix:{path}: a live server listens there")
+            pass  # its backlog is full, so a server is listening
+    raise ListenFailed(f"unix:{path}: another server listens at this address")
 
 
 async def dial(
     address: Address, factory: Factory, *, tls: TLS | None = None, timeout: float
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-    """Connect a new protocol to the server at the address, within `timeout` seconds."""
+    """Connect a new protocol to the server at the address within `timeout` seconds."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
@@ -158,7 +158,7 @@ async def dial(
                         ssl=client_context(tls),
                         server_hostname=tls.server_name or address.host,
                         ssl_handshake_timeout=timeout,
-                        ssl_shutdown_timeout=_GOODBYE,
+                        ssl_shutdown_timeout=_TLS_SHUTDOWN,
                     )
                 case scheme:
                     return await carriers[scheme].dial(address, factory)

@@ -1,6 +1,6 @@
-"""At which addresses other hosts may reach this one: those of its interfaces, as far as the system tells them.
+"""Finds the addresses of this host's interfaces; brokers use them to advertise themselves and to warn of exposure.
 
-A driver. Nothing is sent: a datagram socket that is connected is only asked which way it would go. A name is looked up.
+It sends no packets: connecting a datagram socket only selects a route. Host names are resolved.
 """
 
 import asyncio
@@ -10,26 +10,26 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
-_ELSEWHERE: Final = {4: (socket.AF_INET, "198.51.100.1"), 6: (socket.AF_INET6, "2001:db8::1")}
-"""Addresses that are nobody's, so whoever would be reached by them is beyond the next router."""
+_REMOTE: Final = {4: (socket.AF_INET, "198.51.100.1"), 6: (socket.AF_INET6, "2001:db8::1")}
+"""Addresses reserved for documentation. The system routes them through the default gateway."""
 _SIOCGIFADDR: Final = 0x8915
 _IF_INET6: Final = Path("/proc/net/if_inet6")
 
 
 def hosts(version: int) -> list[str]:
-    """Addresses of this host of IP version 4 or 6 that are good elsewhere, the one that leads out first; maybe none."""
-    found = [*_way_out(version), *(_ioctl() if version == 4 else _listed())]
-    return [str(one) for one in dict.fromkeys(map(ip_address, found)) if _good(one)]
+    """Return the IPv4 or IPv6 addresses at which other hosts may reach this one, that of the default route first."""
+    found = [*_default_route(version), *(_ipv4_of_interfaces() if version == 4 else _ipv6_of_interfaces())]
+    return [str(address) for address in dict.fromkeys(map(ip_address, found)) if _is_reachable(address)]
 
 
 async def is_exposed(host: str) -> bool:
-    """Whether other hosts can connect to a socket that is bound to this host: all of its addresses count."""
+    """True if other hosts can connect to a socket bound to this host name or address, by any of its addresses."""
     try:
         found = [host] if _is_number(host) else await _looked_up(host)
     except OSError:
-        return False  # nothing can be bound to it
-    addresses = [ip_address(one) for one in found]
-    return not all((getattr(one, "ipv4_mapped", None) or one).is_loopback for one in addresses)
+        return False  # no socket can be bound to it
+    addresses = [ip_address(text) for text in found]
+    return not all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address in addresses)
 
 
 def _is_number(host: str) -> bool:
@@ -44,24 +44,24 @@ async def _looked_up(host: str) -> list[str]:
     return [str(place[0]) for *_, place in found]
 
 
-def _good(address: IPv4Address | IPv6Address) -> bool:
+def _is_reachable(address: IPv4Address | IPv6Address) -> bool:
     return not (address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast)
 
 
-def _way_out(version: int) -> list[str]:
-    family, elsewhere = _ELSEWHERE[version]
+def _default_route(version: int) -> list[str]:
+    family, remote = _REMOTE[version]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((elsewhere, 9))
+            probe.connect((remote, 9))
             return [str(probe.getsockname()[0])]
-    except OSError:  # there is no way out
+    except OSError:  # there is no default route
         return []
 
 
-def _ioctl() -> list[str]:
-    """Of all interfaces that have one; of Linux alone."""
+def _ipv4_of_interfaces() -> list[str]:
+    """Return the IPv4 addresses of all interfaces. Only Linux supports this."""
     try:
-        from fcntl import ioctl  # noqa: PLC0415, not everywhere
+        from fcntl import ioctl  # noqa: PLC0415, not on every system
     except ImportError:
         return []
     found = []
@@ -69,14 +69,14 @@ def _ioctl() -> list[str]:
         for _, name in socket.if_nameindex():
             try:
                 answer = ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has none, or this is another system
+            except OSError:  # the interface has no address, or the system is not Linux
                 continue
             found.append(socket.inet_ntoa(answer[20:24]))
     return found
 
 
-def _listed() -> list[str]:
-    """The same of version 6."""
+def _ipv6_of_interfaces() -> list[str]:
+    """Return the IPv6 addresses of all interfaces. Only Linux supports this."""
     try:
         lines = _IF_INET6.read_text().split("\n")
     except OSError:

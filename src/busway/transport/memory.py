@@ -1,10 +1,10 @@
-"""A connection without a socket: two transports that hand each other what is written.
+"""In-process connections: a pair of asyncio transports that deliver to each other without a socket.
 
-Both ends use the same protocol classes as over sockets, and the transports keep asyncio's promises: delivery is never
-inside write(), a full queue calls pause_writing(), connection_lost() comes last and exactly once.
+Both ends use the same protocol classes as over sockets. The transports keep asyncio's contract: write() never delivers
+directly, a full queue calls pause_writing(), and connection_lost() is the last call and comes exactly once.
 """
 
-# ruff: noqa: SLF001, the two ends of a connection are one thing
+# ruff: noqa: SLF001, the two ends of a connection access each other
 
 import asyncio
 from collections import deque
@@ -15,12 +15,12 @@ from busway.errors import ConnectFailed, ListenFailed
 from busway.settings import KiB
 from busway.transport.buffers import HIGH_WATER
 
-_TURN: Final = 1024 * KiB
-"""Bytes delivered before the other callbacks of the loop get their turn."""
+_BATCH: Final = 1024 * KiB
+"""Bytes that a callback delivers before it lets other callbacks of the event loop run."""
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end. What is written waits here until the peer's protocol takes it."""
+    """One end of a connection. It queues written data until it delivers them to the peer's protocol."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BufferedProtocol, name: str) -> None:
         super().__init__({"peername": name, "transport": "memory"})
@@ -38,7 +38,7 @@ class MemoryTransport(asyncio.Transport):
         self._lost = False
 
     def join(self, peer: "MemoryTransport") -> None:
-        """Bind both ends to each other."""
+        """Connect the two ends."""
         self._peer, peer._peer = peer, self
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -57,24 +57,24 @@ class MemoryTransport(asyncio.Transport):
             self.write(data)
 
     def _schedule(self) -> None:
-        """Deliver in a later turn of the loop, if there is something and the peer reads."""
+        """Deliver in a later iteration of the event loop, unless the peer has paused reading."""
         if not self._scheduled and not self._lost and not self._peer._reading_paused:
             self._scheduled = True
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        self._pass()
-        if self._peer._scheduled:  # the answer to it goes in the same turn; what follows from that in a later one
-            self._peer._pass()
+        self._deliver_queue()
+        if self._peer._scheduled:  # deliver the peer's answer in the same iteration, and further data in later ones
+            self._peer._deliver_queue()
 
-    def _pass(self) -> None:
+    def _deliver_queue(self) -> None:
         self._scheduled = False
         if self._lost:
             return
         peer = self._peer
         waiting = self._waiting
-        turn = _TURN
-        while waiting and turn > 0 and not peer._reading_paused and not peer._lost:
+        budget = _BATCH
+        while waiting and budget > 0 and not peer._reading_paused and not peer._lost:
             buffer = memoryview(peer._protocol.get_buffer(-1))
             size = 0
             while waiting and size < len(buffer):
@@ -85,10 +85,10 @@ class MemoryTransport(asyncio.Transport):
                 if part < view.nbytes:
                     waiting.appendleft(view[part:])
             self._size -= size
-            turn -= size
+            budget -= size
             try:
                 peer._protocol.buffer_updated(size)
-            except Exception as error:  # noqa: BLE001, as asyncio does: the connection ends, the loop's handler is told
+            except Exception as error:  # noqa: BLE001, as asyncio does: close the connection, call the loop's handler
                 peer._fatal(error)
             if self._writing_paused and self._size <= self._low and not self._lost:
                 self._writing_paused = False
@@ -109,7 +109,7 @@ class MemoryTransport(asyncio.Transport):
         self._end(error)
 
     def _end(self, error: Exception | None) -> None:
-        """This end is over: tell its protocol, and let the peer see the end of the stream."""
+        """End this side: call connection_lost() of its protocol, and signal the end of data to the peer."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -124,7 +124,7 @@ class MemoryTransport(asyncio.Transport):
         if error is not None:
             self._end(ConnectionResetError("the other end of the memory connection was lost"))
         elif not self._protocol.eof_received():
-            self._waiting.clear()  # nobody is left to take it
+            self._waiting.clear()  # the peer no longer reads
             self._end(None)
 
     def pause_reading(self) -> None:
@@ -176,11 +176,11 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryListener:
-    """A name under which the protocols of one server are made, within its event loop."""
+    """A memory address that a server listens on. Only clients in its event loop can connect."""
 
     def __init__(self, name: str, factory: Callable[[], asyncio.BufferedProtocol]) -> None:
         if name in _listeners:
-            raise ListenFailed(f"memory:{name}: another server in this process listens there")
+            raise ListenFailed(f"memory:{name}: another server in this process listens at this address")
         self.name = name
         self.loop = asyncio.get_running_loop()
         self.factory = factory
@@ -197,16 +197,16 @@ _listeners: dict[str, MemoryListener] = {}
 def dial_memory(
     name: str, factory: Callable[[], asyncio.BufferedProtocol]
 ) -> tuple[asyncio.Transport, asyncio.BufferedProtocol]:
-    """Join a new protocol to a new one of the server that listens under this name."""
+    """Connect a new protocol to a new protocol of the server that listens under this name."""
     listener = _listeners.get(name)
     loop = asyncio.get_running_loop()
     if listener is None:
         raise ConnectFailed(f"memory:{name}: no such server in this process")
     if listener.loop is not loop:
         raise ConnectFailed(f"memory:{name}: the server runs in another event loop; use a socket")
-    here = MemoryTransport(loop, factory(), f"memory:{name}")
-    there = MemoryTransport(loop, listener.factory(), "memory")
-    here.join(there)
-    there.get_protocol().connection_made(there)
-    here.get_protocol().connection_made(here)
-    return here, here._protocol
+    client = MemoryTransport(loop, factory(), f"memory:{name}")
+    server = MemoryTransport(loop, listener.factory(), "memory")
+    client.join(server)
+    server.get_protocol().connection_made(server)
+    client.get_protocol().connection_made(client)
+    return client, client._protocol

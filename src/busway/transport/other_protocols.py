@@ -1,4 +1,4 @@
-"""Other protocols at the ends of a native connection, known by their first bytes. Values and rules."""
+"""Recognises HTTP and TLS on native connections by their first bytes, so that sessions and clients report the cause."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _METHODS: Final = (
 
 
 def no_bus(first: bytes) -> RemoteProtocolError | None:
-    """The error for a client whose server began with these bytes. None if they are of no protocol that is known here."""
+    """Return the error for a client whose server sent these bytes first. None if the protocol is not recognised."""
     if first.startswith(b"HTTP/"):
         return RemoteProtocolError(
             "the server answered with HTTP: this is an HTTP port, such as that of busway serve --http; "
@@ -32,17 +32,17 @@ def no_bus(first: bytes) -> RemoteProtocolError | None:
 
 
 def asks_http(first: bytes) -> bool:
-    """Whether a client began with a request of HTTP."""
+    """True if a client's first bytes are an HTTP request."""
     return first.startswith(_METHODS)
 
 
 def http_answer(http: str | None) -> bytes:
-    """What an HTTP client hears at a native address. `http` is the address of the HTTP port, if there is one."""
-    where = (
+    """Return the response to an HTTP request at a native port. `http` is the address of the HTTP port, if any."""
+    advice = (
         f"HTTP clients use {http}/."
         if http is not None
         else "This broker has no HTTP port: start it with busway serve --http HOST:PORT."
     )
-    body = f"This is the native port of a Busway broker, which does not speak HTTP. {where}\n".encode()
+    body = f"This is the native port of a Busway broker, which does not speak HTTP. {advice}\n".encode()
     head = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close"
     return b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + b"\r\n\r\n" + body

@@ -1,6 +1,6 @@
-"""Ways for bytes that are put in from outside, by the scheme of their addresses: a simulated network has `sim://HOST:PORT`.
+"""Registry of additional transports by address scheme, such as `sim://HOST:PORT` of the simulated network.
 
-Neither broker nor client know of them; they are used as the others are.
+`listen` and `dial` look up schemes here that are not built in.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ Factory = Callable[[], asyncio.BufferedProtocol]
 
 
 class Scheme(Protocol):
-    """What listens and dials. Errors are OSErrors, as those of sockets are."""
+    """A transport for an address scheme. It raises OSError, as sockets do."""
 
     def listen(self, address: "Address", factory: Factory) -> tuple[int, Callable[[], None]]:
-        """Make a protocol for every connection that arrives there: the port, and what ends it."""
+        """Create a protocol for each connection at the address. Return the port and a function that stops listening."""
 
     async def dial(self, address: "Address", factory: Factory) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect a new protocol to whoever listens there."""
+        """Connect a new protocol to the server at the address."""
 
 
 carriers: dict[str, Scheme] = {}
-"""By scheme."""
+"""The additional transports, by scheme."""

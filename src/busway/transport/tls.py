@@ -1,4 +1,4 @@
-"""TLS contexts from a TLS value, and the name a certificate gives to the peer."""
+"""Creates TLS contexts from TLS settings for `listen` and `dial`, and reads the peer's name from its certificate."""
 
 import ssl
 from asyncio import BaseTransport
@@ -10,65 +10,65 @@ from busway.settings import TLS
 
 
 def server_context(tls: TLS) -> ssl.SSLContext:
-    """Needs a certificate; with an authority its clients must show one too."""
+    """Create the context of a server, which needs a certificate. With `ca` its clients must present a certificate."""
     if tls.cert is None:
         raise ValueError("a tls:// address needs tls=TLS(cert=..., key=...)")
     _check_files(tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _show(context, tls)
+    _load_certificate(context, tls)
     if tls.ca is not None:
-        with _naming(f"{tls.ca}: no certificate of an authority (ca)"):
+        with _error_prefix(f"{tls.ca}: no certificate of an authority (ca)"):
             context.load_verify_locations(tls.ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def client_context(tls: TLS) -> ssl.SSLContext:
-    """Trusts the given authority or, without one, the system's."""
+    """Create the context of a client, which trusts `ca`, or the system's authorities without it."""
     _check_files(tls)
-    with _naming(f"{tls.ca}: no certificate of an authority (ca)"):
+    with _error_prefix(f"{tls.ca}: no certificate of an authority (ca)"):
         context = ssl.create_default_context(cafile=tls.ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    _show(context, tls)
+    _load_certificate(context, tls)
     return context
 
 
-def _show(context: ssl.SSLContext, tls: TLS) -> None:
-    """Load the certificate to be shown, if there is one."""
+def _load_certificate(context: ssl.SSLContext, tls: TLS) -> None:
+    """Load the certificate to present, if there is one."""
     if tls.cert is not None:
         files = f"{tls.cert}" if tls.key is None else f"{tls.cert} and {tls.key}"
-        with _naming(f"{files}: no certificate with its key (cert, key)"):
+        with _error_prefix(f"{files}: no certificate with its key (cert, key)"):
             context.load_cert_chain(tls.cert, tls.key)
 
 
 @contextmanager
-def _naming(fault: str) -> Iterator[None]:
-    """Name the file that is wrong; the ssl module doesn't."""
+def _error_prefix(prefix: str) -> Iterator[None]:
+    """Put a prefix with the wrong file before errors of the ssl module, which does not name it."""
     try:
         yield
     except ssl.SSLError as error:
-        raise ValueError(f"{fault}: {_words(error)}") from error
+        raise ValueError(f"{prefix}: {_words(error)}") from error
 
 
 def explain(error: ssl.SSLError) -> str:
-    """What a handshake failed of, without the words of the C library's source."""
+    """Describe why a handshake failed, without source locations of OpenSSL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate was not accepted: {error.verify_message.rstrip('.')}"
     if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}:
-        return f"the other side does not speak TLS ({_words(error)})"
+        return f"the peer does not speak TLS ({_words(error)})"
     return f"TLS failed: {_words(error)}"
 
 
 def _words(error: ssl.SSLError) -> str:
-    return error.reason.replace("_", " ").lower() if error.reason else "no such data in the file"
+    return error.reason.replace("_", " ").lower() if error.reason else "the file contains no PEM data for it"
 
 
 def _check_files(tls: TLS) -> None:
-    """Name the file that can't be read, and what for; the ssl module doesn't."""
+    """Raise ValueError with the name of a file that can't be read, since the ssl module does not name it."""
     for name, path in (("cert", tls.cert), ("key", tls.key), ("ca", tls.ca)):
         if path is not None:
             try:
@@ -79,7 +79,7 @@ def _check_files(tls: TLS) -> None:
 
 
 def peer_name(transport: BaseTransport) -> str:
-    """The name in the peer's certificate (first alternative name, else the common name); empty without one."""
+    """Return the name in the peer's certificate (first alternative name, else common name); empty without one."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return ""

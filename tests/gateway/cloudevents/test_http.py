@@ -183,7 +183,7 @@ async def test_a_stream_goes_on_where_it_was():
     [
         ("since=yesterday", "since"),
         ("since=2026-13-05T00:00:00Z", "no time"),
-        ("since=abc:1:x", "no position"),
+        ("since=abc:1:x", "not a position"),
         ("max=0", "max must be"),
         ("max=1e3", "max must be"),
         ("max=10001", "max must be"),
