@@ -1,4 +1,7 @@
-"""Reading what a stream holds, block by block: asks for the next block while the last one is used."""
+"""Reader of a stream's messages, block by block: requests the next block while the program uses the last one.
+
+Stream.read() and Stream.arrow() use it. The module also resolves places in a stream to offsets.
+"""
 
 import asyncio
 import logging
@@ -25,27 +28,27 @@ from busway.streams import StreamInfo
 log = logging.getLogger("busway.client")
 
 Place: TypeAlias = int | str | timedelta | datetime | Position | Positions
-"""An offset, a position, a time, or a length of time back."""
+"""A place in a stream: an offset, a position, a time, or a duration back from now."""
 
 PATIENCE: Final = 30.0
-"""Seconds that the broker has for an answer about a stream."""
+"""Seconds that the broker has to answer a request about a stream."""
 _HEAD: Final = struct.Struct("<QQ")
 HEAD: Final = _HEAD.size
 """Bytes of an answer before its block."""
 _MOST: Final = 1 << 18
-"""Bytes of one block: less costs more answers, more than the processor's cache holds costs more for each record."""
+"""Most bytes of one block. Smaller blocks need more answers, and larger ones do not fit into the processor's cache."""
 
 
 async def ask(sender: Sender, topic: str, question: Mapping[str, Any]) -> Any:
-    """The broker's answer to a question about a stream, as it came."""
+    """Send a request about a stream to the broker and return its reply."""
     aux, each = limits(PATIENCE, None)
     payload = msgspec.json.encode(question)
     return await sender.ask(REQUEST, topic, payload, PATIENCE, aux=aux, each=each, fields=b"")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is read: offsets from `begin` to before `end` of what matches."""
+class ReadRequest:
+    """The messages that a program reads: those that match, at offsets from `begin` to before `end`."""
 
     info: StreamInfo
     begin: int
@@ -53,91 +56,96 @@ class Wanted:
     pattern: str
     rules: Compiled
     expired: bool = False
-    """Expired ones, too."""
-    elsewhere: bool = False
-    """In the part of another node than the one that is asked."""
+    """Include expired messages."""
+    remote: bool = False
+    """Read the part of another node than the one that this client is connected to."""
 
     @property
     def now(self) -> int:
-        """By which expired messages are left out."""
+        """The time by which messages count as expired, in nanoseconds since 1970; 0: none does."""
         return 0 if self.expired else environment.time_ns()
 
     @property
-    def place(self) -> tuple[str, str]:
+    def source(self) -> tuple[str, str]:
+        """Broker and name of the stream."""
         return self.info.broker, self.info.name
 
 
 class ReadAhead:
-    """The blocks of what is wanted."""
+    """The blocks of one read. The next block is requested before the last one is used."""
 
-    def __init__(self, core: Core, sender: Sender, wanted: Wanted) -> None:
+    def __init__(self, core: Core, sender: Sender, request: ReadRequest) -> None:
         self._core = core
         self._sender = sender
-        self._wanted = wanted
+        self._request = request
         self.lost = 0
+        """Number of messages in the range that the stream no longer has."""
 
     async def read(self) -> AsyncGenerator[bytes, None]:
-        """Blocks with something in them, each behind HEAD bytes. What is gone for good is skipped, counted and told as the event `gap`."""
-        wanted = self._wanted
-        if wanted.begin >= wanted.end:
+        """Non-empty blocks, each after HEAD bytes. Lost messages are counted and reported by the event `gap`."""
+        request = self._request
+        if request.begin >= request.end:
             return
-        at, asked = wanted.begin, self._ask(wanted.begin)
+        offset, pending = request.begin, self._ask(request.begin)
         try:
             while True:
-                answer = (await asked).payload
+                answer = (await pending).payload
                 if len(answer) < HEAD:
-                    raise RemoteProtocolError("the broker's answer is no block of a stream")
+                    raise RemoteProtocolError("the broker's answer to $bus/read is shorter than its header")
                 first, following = _HEAD.unpack_from(answer)
-                if first > at:
-                    self._gap(first - at)
-                more = at < following < wanted.end
+                if first > offset:
+                    self._gap(first - offset)
+                more = offset < following < request.end
                 if more:
-                    asked = self._ask(following)
-                    await asyncio.sleep(0)  # so that it is on its way while these are used
+                    pending = self._ask(following)
+                    await asyncio.sleep(0)  # send the request before the program uses this block
                 if len(answer) > HEAD:
                     yield answer
                 if not more:
                     return
-                at = following
+                offset = following
         finally:
-            asked.cancel()
+            pending.cancel()
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([asked])
-            if not asked.cancelled():
-                asked.exception()  # nobody reads on, so nobody wants to know
+                await asyncio.wait([pending])
+            if not pending.cancelled():
+                pending.exception()  # reading has ended: ignore the error
 
     def _ask(self, offset: int) -> "asyncio.Task[Any]":
-        wanted = self._wanted
+        request = self._request
         question = {
-            "stream": wanted.info.name,
+            "stream": request.info.name,
             "from": offset,
-            "to": wanted.end,
+            "to": request.end,
             "most": _MOST,
-            "pattern": wanted.pattern,
-            "rules": wanted.rules.wire,
+            "pattern": request.pattern,
+            "rules": request.rules.wire,
         }
-        if wanted.expired:
+        if request.expired:
             question["expired"] = True
-        if wanted.elsewhere:
-            question["broker"] = wanted.info.broker
+        if request.remote:
+            question["broker"] = request.info.broker
         return self._core.loop.create_task(ask(self._sender, "$bus/read", question), name="busway read")
 
     def _gap(self, count: int) -> None:
-        name, pattern = self._wanted.info.name, self._wanted.pattern
+        name, pattern = self._request.info.name, self._request.pattern
         self.lost += count
         self._core.log_lines.missed(name, count, GONE)
         self._core.events.emit(Event(kind="gap", topic=pattern, count=count))
 
 
 async def offset_of(
-    sender: Sender, info: StreamInfo, what: str, place: Place | None, default: int, *, elsewhere: bool = False
+    sender: Sender, info: StreamInfo, what: str, place: Place | None, default: int, *, remote: bool = False
 ) -> int:
-    """The offset that a place means in a stream; for a time that of the first message stored then or later."""
+    """The offset of a place in a stream; for a time that of the first message stored then or later.
+
+    `what` is the name of the argument, for errors. `remote`: the part of the stream is that of another node.
+    """
     match place:
         case None:
             return default
         case bool():
-            raise TypeError(f"{what}: {place!r} is no place in a stream")
+            raise TypeError(f"{what} must be an offset, a position, a time or a duration, not {place!r}")
         case int():
             if place < 0:
                 raise ValueError(f"{what} must be an offset of 0 or more, but is {place}")
@@ -151,23 +159,24 @@ async def offset_of(
         case str() if ":+" in place:
             return _own(info, what, Positions.parse(place))
         case str() if ":" in place:
-            return await offset_of(sender, info, what, Position.parse(place), default, elsewhere=elsewhere)
+            return await offset_of(sender, info, what, Position.parse(place), default, remote=remote)
         case datetime():
             question: dict[str, Any] = {"time": moment(what, place)}
         case str() | timedelta():
             question = {"ago": int(seconds(what, place) * 1e9)}
         case _:
             raise TypeError(
-                f"{what} must be an offset, a position, a time or a length of time (1h, a timedelta), not {place!r}"
+                f"{what} must be an offset, a position, a time or a duration (1h, a timedelta), not {place!r}"
             )
-    where = {"broker": info.broker} if elsewhere else {}
+    where = {"broker": info.broker} if remote else {}
     found = (await ask(sender, "$bus/stream/find", {"name": info.name, **question, **where})).json()
     offset: int = found["offset"]
     return offset
 
 
 def _own(info: StreamInfo, what: str, positions: Positions) -> int:
+    """The offset of this stream among the positions."""
     offset = positions.get((info.broker, info.name))
     if offset is None:
-        raise ValueError(f"{what}: {positions} is no position in the stream {info.name!r} of this broker")
+        raise ValueError(f"{what}: {positions} is not a position in the stream {info.name!r} of this broker")
     return offset

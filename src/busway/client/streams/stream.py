@@ -1,4 +1,4 @@
-"""Streams as a client sees them: make, change and remove them, look into them, and read what they hold."""
+"""Streams of a client: the Stream object, which queries and reads a stream, and the bus's verbs that manage streams."""
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
@@ -12,7 +12,7 @@ from busway import arrow as arrow_columns
 from busway._core import Message, block_messages, check_pattern
 from busway.client.connection.core import Core
 from busway.client.connection.sender import Sender
-from busway.client.streams.reader import HEAD, Place, ReadAhead, Wanted, ask, offset_of
+from busway.client.streams.reader import HEAD, Place, ReadAhead, ReadRequest, ask, offset_of
 from busway.common.checks import check_count, check_type
 from busway.errors import Code, InvalidRule, Rejected, RemoteProtocolError, StoreFailed
 from busway.fields import Compiled, Where, compile_where
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = arrow_columns.PLACED
-"""The columns that arrow() gives unless it is told which."""
+"""The default columns of arrow()."""
 
 
 class Stream:
@@ -30,12 +30,12 @@ class Stream:
 
     def __init__(self, core: Core, sender: Sender, info: StreamInfo, part: str | None = None) -> None:
         self._part = part
-        """The node whose part it is; None: the one that this client is connected to."""
+        """The node whose part this object reads; None: the node that this client is connected to."""
         self._core = core
         self._sender = sender
         self._info = info
         self.lost = 0
-        """Messages that reads of this object should have given and that are gone for good."""
+        """Number of messages that reads of this object missed, since the stream no longer has them."""
 
     @property
     def name(self) -> str:
@@ -43,21 +43,21 @@ class Stream:
 
     @property
     def broker(self) -> str:
-        """Guid of the broker that it belongs to."""
+        """Guid of the broker that stores this part of the stream."""
         return self._info.broker
 
     async def info(self, *, parts: bool = False) -> StreamInfo:
-        """Its settings and figures as they are now: of the part of one node, and with `parts` also what each node of the cluster has of it."""
+        """Current settings and figures of this part of the stream; with `parts` also the figures of each node."""
         self._info = await _info(self._sender, self.name, self._part, parts=parts)
         return self._info
 
     @property
-    def _elsewhere(self) -> bool:
+    def _is_remote(self) -> bool:
         return self._part is not None and self._part != self._core.broker
 
     async def topics(self, pattern: str = "**") -> list[StoredTopic]:
-        """What it holds of each topic that matches, in the order of their names."""
-        self._check_here("topics")
+        """The matching topics with the figures of their stored messages, ordered by topic."""
+        self._check_local("topics")
         found: list[StoredTopic] = []
         question: dict[str, Any] = {"name": self.name, "pattern": check_pattern(pattern)}
         while True:
@@ -69,21 +69,21 @@ class Stream:
 
     async def find(self, topic: str, sequence: int) -> int | None:
         """Offset of the first message of a topic with this sequence or a later one; None if there is none."""
-        self._check_here("find")
+        self._check_local("find")
         check_count("sequence", sequence)
         question = {"name": self.name, "topic": topic, "sequence": sequence}
         offset: int | None = (await ask(self._sender, "$bus/stream/find", question)).json()["offset"]
         return offset
 
     async def locate(self, place: Place) -> int:
-        """The offset that a place means: for a time that of the first message stored then or later."""
+        """The offset of a place; for a time that of the first message stored then or later."""
         info = await self.info()
-        return await offset_of(self._sender, info, "place", place, info.first, elsewhere=self._elsewhere)
+        return await offset_of(self._sender, info, "place", place, info.first, remote=self._is_remote)
 
-    def _check_here(self, what: str) -> None:
-        if self._elsewhere:
+    def _check_local(self, what: str) -> None:
+        if self._is_remote:
             raise ValueError(
-                f"{what}() is asked of the node that has the stream: connect to it, or ask for read() or info()"
+                f"{what}() works only on the node that has the stream: connect to that node, or use read() or info()"
             )
 
     def read(
@@ -95,16 +95,16 @@ class Stream:
         where: Where | None = None,
         batch: int = 1024,
     ) -> AsyncGenerator[list[Message], None]:
-        """Stored messages, as an async iterator over lists of at most `batch`; it ends with the last one there is now.
+        """Stored messages up to the present end of the stream, as an async iterator over lists of at most `batch`.
 
         ::
 
             async for messages in stream.read("1h", topic="orders/*"):
                 print(len(messages), messages[0].position)
 
-        From a place (an offset, a position, a time, a length of time back; None: the first there is) to before another one
-        (None: the end as it is now). What is gone meanwhile is skipped, counted in `lost` and told by the event `gap`.
-        Neither messages that are to be delivered later nor expired ones are among them.
+        `from_` is a place: an offset, a position, a time or a duration back; None: the first message. Reading ends
+        before the place `to`; None: the present end. Messages that the stream no longer has are skipped, counted in
+        `lost` and reported by the event `gap`. Delayed messages that are not yet due and expired messages are left out.
         """
         check_count("batch", batch)
         return self._read(from_, to, check_pattern(topic), compile_where(where), batch)
@@ -112,12 +112,12 @@ class Stream:
     async def _read(
         self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, batch: int
     ) -> AsyncGenerator[list[Message], None]:
-        wanted = await self._wanted(from_, to, pattern, rules)
-        async with aclosing(self._blocks(wanted)) as blocks:
+        request = await self._request(from_, to, pattern, rules)
+        async with aclosing(self._blocks(request)) as blocks:
             async for block in blocks:
-                messages = block_messages(block, wanted.place, None, wanted.begin, wanted.end, wanted.now, HEAD)
+                messages = block_messages(block, request.source, None, request.begin, request.end, request.now, HEAD)
                 if rules.local:
-                    messages = [one for one in messages if rules.accepts(one, self._report)]
+                    messages = [message for message in messages if rules.accepts(message, self._report)]
                 if 0 < len(messages) <= batch:
                     yield messages
                     continue
@@ -134,21 +134,21 @@ class Stream:
         columns: Sequence[str] = COLUMNS,
         expired: bool = False,
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
-        """As read(), but an async iterator over Arrow record batches with these columns; needs `busway[arrow]`.
+        """Like read(), but an async iterator over Arrow record batches with these columns; needs `busway[arrow]`.
 
-        With `expired` those that have expired are among them, so that every read of a range gives the same. Rules that are callables
-        can't be asked here.
+        With `expired` expired messages are included, so that every read of a range gives the same result. Rules that
+        are callables are not supported.
         """
         arrow_columns.arrow()
-        wanted = arrow_columns.check_columns(columns)
+        checked = arrow_columns.check_columns(columns)
         rules = compile_where(where)
         if rules.local:
             name = rules.predicates[0][0] if rules.predicates else ""
             raise InvalidRule(
-                f"the rule for {name!r} is a callable, which is not asked for Arrow: write it as busway.expr(...)",
+                f"the rule for {name!r} is a callable, which arrow() does not support: write it as busway.expr(...)",
                 name=name,
             )
-        return self._arrow(from_, to, check_pattern(topic), rules, wanted, expired=expired)
+        return self._arrow(from_, to, check_pattern(topic), rules, checked, expired=expired)
 
     async def _arrow(
         self,
@@ -160,27 +160,27 @@ class Stream:
         *,
         expired: bool,
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
-        wanted = await self._wanted(from_, to, pattern, rules, expired=expired)
+        request = await self._request(from_, to, pattern, rules, expired=expired)
         same = {"broker": self.broker, "stream": self.name}
-        async with aclosing(self._blocks(wanted)) as blocks:
+        async with aclosing(self._blocks(request)) as blocks:
             async for block in blocks:
-                made = arrow_columns.record_batch(
-                    block[HEAD:], columns, begin=wanted.begin, end=wanted.end, now=wanted.now, same=same
+                record_batch = arrow_columns.record_batch(
+                    block[HEAD:], columns, begin=request.begin, end=request.end, now=request.now, same=same
                 )
-                if made.num_rows:
-                    yield made
+                if record_batch.num_rows:
+                    yield record_batch
 
-    async def _wanted(
+    async def _request(
         self, from_: Place | None, to: Place | None, pattern: str, rules: Compiled, *, expired: bool = False
-    ) -> Wanted:
+    ) -> ReadRequest:
         info = await self.info()
-        there = self._elsewhere
-        begin = await offset_of(self._sender, info, "from_", from_, info.first, elsewhere=there)
-        end = await offset_of(self._sender, info, "to", to, info.next, elsewhere=there)
-        return Wanted(info, begin, min(end, info.next), pattern, rules, expired, there)
+        remote = self._is_remote
+        begin = await offset_of(self._sender, info, "from_", from_, info.first, remote=remote)
+        end = await offset_of(self._sender, info, "to", to, info.next, remote=remote)
+        return ReadRequest(info, begin, min(end, info.next), pattern, rules, expired, remote)
 
-    async def _blocks(self, wanted: Wanted) -> AsyncGenerator[bytes, None]:
-        blocks = ReadAhead(self._core, self._sender, wanted)
+    async def _blocks(self, request: ReadRequest) -> AsyncGenerator[bytes, None]:
+        blocks = ReadAhead(self._core, self._sender, request)
         try:
             async with aclosing(blocks.read()) as read:
                 async for block in read:
@@ -196,7 +196,7 @@ class Stream:
 
 
 class StreamVerbs:
-    """The verbs of a bus for streams."""
+    """The bus's verbs that create, change, remove, list and open streams."""
 
     _core: Core
     _sender: Sender
@@ -215,14 +215,18 @@ class StreamVerbs:
         retain_until: str | None = None,
         note: str = "",
     ) -> Stream:
-        """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine.
+        """Create a stream that stores durable publishes on these topics. It may already exist with the same settings.
 
-        `store` is memory, disk, db (a SQLite file in the broker's data folder) or the name that the operator of the broker has given
-        a database; None: disk if the broker has a data folder, else memory. `safety` what a message is when
-        its publish returns: in memory, written, or synced. Messages stay for `max_age`, or until there are more than `max_bytes`
-        or `max_count`; None is no limit. With `retain_until`, the name of a channel, nothing leaves before that channel has done it,
-        and nothing at all while there is no such channel. A message that is sent again within `once` is stored once. `note` is
-        a text for those who use it. No two streams take the same topic; what was stored of these topics before stays in the stream where it is.
+        - `store`: memory, disk, db (a SQLite file in the broker's data folder) or the name of a database that the
+          broker's operator has configured; None: disk if the broker has a data folder, else memory.
+        - `safety`: how safe a message is when its publish returns, such as in memory, written, synced or mirrored.
+        - `max_age`, `max_bytes`, `max_count`: the stream removes older messages beyond these limits; None: no limit.
+        - `retain_until`: the name of a channel. The stream keeps each message until this channel has acknowledged it,
+          and removes nothing while there is no such channel.
+        - `once`: a message that is sent again within this time is stored once.
+        - `note`: a description for users of the stream.
+
+        Each topic belongs to one stream. Messages of these topics that another stream stored before stay there.
         """
         given = {
             "topics": topics,
@@ -247,28 +251,28 @@ class StreamVerbs:
         name: str,
         **changes: Any,
     ) -> Stream:
-        """Change settings of a stream, by the names create_stream() has for them; the others stay. Its store can't be changed.
+        """Change these settings of a stream, by their names in create_stream(). The store can't be changed.
 
-        What it is to keep no longer goes at once, by whole buckets.
+        Messages beyond a new limit are removed at once, in whole buckets.
         """
         for key in changes:
             if key not in SETTINGS:
-                raise TypeError(f"a stream has no setting {key!r}; there are {', '.join(SETTINGS)}")
+                raise TypeError(f"a stream has no setting {key!r}; the settings are {', '.join(SETTINGS)}")
         before = await _info(self._sender, name)
-        made = before.changed(**changes)
-        return await self._manage("update", {key: getattr(made, key) for key in changes} | {"name": name})
+        changed = before.changed(**changes)
+        return await self._manage("update", {key: getattr(changed, key) for key in changes} | {"name": name})
 
     async def remove_stream(self, name: str) -> StreamInfo:
-        """Remove a stream and everything stored in it; what it was. Who waits for it to store something gets an error."""
+        """Remove a stream with all its messages. Returns its last settings. Publishes that wait for it fail."""
         return _read((await ask(self._sender, "$bus/stream/remove", {"name": name})).payload)
 
     async def streams(self, *, parts: bool = False) -> list[StreamInfo]:
-        """All streams of the broker, by name; with `parts` also what each node of its cluster has of them."""
+        """All streams of the broker, by name; with `parts` also the figures of each node of its cluster."""
         answer = await ask(self._sender, "$bus/stream/list", {"parts": True} if parts else {})
-        return sorted(_read_many(answer.payload).streams, key=lambda one: one.name)
+        return sorted(_read_many(answer.payload).streams, key=lambda stream: stream.name)
 
     async def stream(self, name: str, *, broker: str | None = None) -> Stream:
-        """A stream, to look into it and to read it: what the broker has stored, or what another node of its cluster has, by its guid."""
+        """Open a stream for queries and reads: the part of the broker, or that of the node with the guid `broker`."""
         check_type("broker", broker, (str, NoneType), "the guid of a node, or None")
         return Stream(self._core, self._sender, await _info(self._sender, name, broker), broker)
 
@@ -287,9 +291,9 @@ async def _info(sender: Sender, name: str, broker: str | None = None, *, parts: 
     info = _read_many((await ask(sender, "$bus/stream/list", question)).payload).streams[0]
     if broker is None or broker == info.broker:
         return info
-    part = next((one for one in info.parts if one.broker == broker), None)
+    part = next((part for part in info.parts if part.broker == broker), None)
     if part is None:
-        raise Rejected(f"no node {broker} with a stream {name!r} is known", code=Code.NO_STREAM)
+        raise Rejected(f"the cluster has no node {broker} with a stream {name!r}", code=Code.NO_STREAM)
     if part.error:
         raise StoreFailed(f"the stream {name!r} of {part.node} can't be read now: {part.error}")
     figures = {key: getattr(part, key) for key in part.__struct_fields__ if key not in {"node", "error"}}
@@ -300,11 +304,11 @@ def _read(payload: bytes) -> StreamInfo:
     try:
         return msgspec.json.decode(payload, type=StreamInfo)
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"the broker's answer is no stream: {error}") from error
+        raise RemoteProtocolError(f"the broker's answer does not describe a stream: {error}") from error
 
 
 def read_streams(message: Message) -> list[StreamInfo]:
-    """The streams in the broker's answer."""
+    """Decode the streams of the broker's answer to $bus/stream/list."""
     return _read_many(message.payload).streams
 
 
@@ -312,4 +316,4 @@ def _read_many(payload: bytes) -> _Listed:
     try:
         return msgspec.json.decode(payload, type=_Listed)
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"the broker's answer is no list of streams: {error}") from error
+        raise RemoteProtocolError(f"the broker's answer is not a list of streams: {error}") from error
