@@ -47,8 +47,8 @@ async def test_no_cluster(shell):
 async def test_help_tells_how_it_ends_and_who_may_take(shell):
     done = await shell.run("cluster", "--help")
     text = " ".join(done.out.decode().split())
-    assert "with 1 if the broker is in no cluster" in text
-    assert "Any client of the mirror may --take" in text
+    assert "Exit code 1: the broker is in no cluster" in text
+    assert "Any client of the mirror may use --take" in text
 
 
 async def test_one_of_each(shell):
@@ -60,7 +60,7 @@ async def test_one_of_each(shell):
     ):
         assert "interest 1 subscription or service" in await summary(shell, west)
         assert (await findings(shell, west))["cluster"]["text"] == "shop, 1 node"
-        west._hub.nodes.conflicts = 1
+        west._hub.peers.members.conflicts = 1
         assert (await findings(shell, west))["cluster"]["text"] == "shop, 1 node; 1 conflict"
 
 
@@ -70,12 +70,14 @@ async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, 
     async with node(tmp_path, "west") as west:
         async with node(tmp_path, "east", west, mirror_of="west"), west.connect() as bus:
             await bus.publish("t", b"1", durable=True)
-            await until(lambda: west._hub.nodes.mirrored)
-            await until(lambda: all(one["behind"] == 0 for one in west._hub.nodes.mirroring.figures()["mirrors"]))
+            await until(lambda: west._hub.peers.streams.mirrored)
+            await until(
+                lambda: all(one["behind"] == 0 for one in west._hub.peers.members.mirroring.figures()["mirrors"])
+            )
         guid = west.guid
     async with node(tmp_path, "east", mirror_of="west") as east:
-        await until(lambda: east._hub.nodes.mirroring.copying._unseen is None)
-        assert f"mirror of {guid[:8]}, not linked, unknown how far behind" in await summary(shell, east)
+        await until(lambda: east._hub.peers.members.mirroring.copying._unseen is None)
+        assert f"mirror of {guid[:8]}, not linked, backlog unknown" in await summary(shell, east)
         assert (await findings(shell, east))["cluster"]["text"] == "shop, 1 node"
     assert "no node with that name" not in caplog.text
 
@@ -147,7 +149,7 @@ async def test_mirrors(shell, tmp_path):
         node(tmp_path, "east", west, mirror_of="west") as east,
         node(tmp_path, "south", west, east) as south,
     ):
-        await until(lambda: west.stats()["links"] == south.stats()["links"] == 2 and west._hub.nodes.mirrored)
+        await until(lambda: west.stats()["links"] == south.stats()["links"] == 2 and west._hub.peers.streams.mirrored)
         async with west.connect() as bus, south.connect() as there, there.subscribe("$bus/cluster/**") as happens:
             await bus.create_stream("orders", ["orders/**"], safety="mirrored")
             event = await happens.recv(timeout=20)
@@ -157,18 +159,20 @@ async def test_mirrors(shell, tmp_path):
         lines = await summary(shell, west)
         assert "mirrored by east, 0 behind" in lines
         assert "waits for its mirror orders" in lines
-        assert "hands out its own channels" in lines
+        assert "delivers from its own channels" in lines
         assert "take-overs 0" in lines
         assert "mirror of west, linked, 0 behind" in await summary(shell, east)
-        assert "not mirrored orders: acknowledged without a mirror" in await summary(shell, south)
+        assert "not mirrored orders: acknowledged without a mirror; start one with --mirror-of" in await summary(
+            shell, south
+        )
         told = (await findings(shell, south))["cluster"]
         assert (told["state"], told["text"]) == ("warn", "shop, 3 nodes; no mirror has the stream orders")
-        await until(lambda: east._hub.nodes.turns._heir.ready(west.guid))
+        await until(lambda: east._hub.peers.members.turns._heir.ready(west.guid))
         await west.stop()
-        await until(lambda: east._hub.nodes.turns.takeovers == 1)
+        await until(lambda: east._hub.peers.members.turns.takeovers == 1)
         lines = await summary(shell, east)
-        assert "mirror of west, not linked, unknown how far behind" in lines
-        assert "hands out for west" in lines
+        assert "mirror of west, not linked, backlog unknown" in lines
+        assert "delivers for west" in lines
         assert "take-overs 1" in lines
 
 
@@ -185,7 +189,7 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
         assert "mirror of 'wset': no node with that name, guid or address was seen" in await summary(shell, east)
         told = (await findings(shell, east))["cluster"]
         assert told["state"] == "warn"
-        assert "is to mirror 'wset', and no such node was seen" in told["text"]
+        assert "--mirror-of 'wset': no node with that name, guid or address was seen" in told["text"]
 
 
 async def test_why_a_server_of_the_list_is_not_linked(shell, server):
@@ -195,7 +199,7 @@ async def test_why_a_server_of_the_list_is_not_linked(shell, server):
     async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
         await until(lambda: west.stats()["nodes_refused"] == 1)
         lines = await summary(shell, west)
-        assert "listed, and not linked" in lines
+        assert "listed, but not linked" in lines
         assert f"south {server.addresses[0]} refused this broker is in no cluster" in lines
         told = (await findings(shell, west))["cluster"]
         assert told["state"] == "warn"
@@ -205,7 +209,7 @@ async def test_why_a_server_of_the_list_is_not_linked(shell, server):
 async def test_an_address_where_nobody_is_is_told_once(shell):
     place = busway.Cluster(name="shop", servers=["127.0.0.1:1"])
     async with busway.serve("tcp://127.0.0.1:0", name="west", cluster=place) as west:
-        await until(lambda: west._hub.nodes.members.missing[0].why)
+        await until(lambda: west._hub.peers.members.members.missing[0].why)
         assert "tcp://127.0.0.1:1 unreached Connection refused" in await summary(shell, west)
         told = (await findings(shell, west))["cluster"]["text"]
         assert told == "shop, 1 node; not linked: tcp://127.0.0.1:1 (Connection refused)"
@@ -240,16 +244,18 @@ async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
     monkeypatch.setattr("busway.cluster.replication.replica_driver.RETRY", 0.1)
     async with node(tmp_path, "west") as west:
         async with node(tmp_path, "east", west, mirror_of="127.0.0.1:" + west.addresses[0].rpartition(":")[2]) as east:
-            await until(lambda: west._hub.nodes.mirrored)
+            await until(lambda: west._hub.peers.streams.mirrored)
             monkeypatch.setattr("busway.cluster.replication.copies.free", lambda folder: 1000)
             async with west.connect() as bus:
                 await bus.publish("t", b"1", durable=True)
-            await until(lambda: east._hub.nodes.mirroring.copying.troubles > 0)
-            why = "can't be copied: the disk of the mirror is too full: 0.0 MiB are free, of which 64 MiB are left to others"
-            await until(lambda: west._hub.nodes.mirroring.figures()["mirrors"][0]["streams"]["default"]["trouble"])
+            await until(lambda: east._hub.peers.members.mirroring.copying.troubles > 0)
+            why = "can't be mirrored: the disk of the mirror is too full: 0.0 MiB are free, of which 64 MiB are reserved for others"
+            await until(
+                lambda: west._hub.peers.members.mirroring.figures()["mirrors"][0]["streams"]["default"]["trouble"]
+            )
             assert f"its mirror east: default {why}" in (await findings(shell, west))["cluster"]["text"]
             assert f"as a mirror: default {why}" in (await findings(shell, east))["cluster"]["text"]
-            why = "1 behind; default can't be copied: the disk of the mirror is too full"
+            why = "1 behind; default can't be mirrored: the disk of the mirror is too full"
             assert any(f"mirrored by east, {why}" in line for line in await summary(shell, west))
             assert any(f"mirror of west, linked, {why}" in line for line in await summary(shell, east))
 
@@ -266,7 +272,7 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
             while (event := await happens.recv(timeout=60)).fields["kind"] != "takeover_differs":
                 pass
             assert event.fields["node"] == "south"
-            assert "takeover 0.8 s here, 1.6 s at south: it has to be the same at all nodes" in await summary(
+            assert "takeover 0.8 s here, 1.6 s at south: set the same --takeover at all nodes" in await summary(
                 shell, east
             )
             assert "takeover is 0.8 s here and 1.6 s at south" in (await findings(shell, east))["cluster"]["text"]
@@ -274,12 +280,12 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
                 await there.create_stream("orders", ["orders/**"])
                 async with there.channel("orders", "work", window=1):
                     await there.publish("orders/1", b"1", durable=True)
-                    await until(lambda: east._hub.nodes.turns._heir.ready(west.guid))
+                    await until(lambda: east._hub.peers.members.turns._heir.ready(west.guid))
             await south.stop()
             await west.stop()
             while (event := await happens.recv(timeout=60)).fields["kind"] != "copy_waits":
                 pass
-            told = f"1 message of orders, of west ({west.guid[:8]}) that is gone: this node was started again"
+            told = f"1 message in orders of the failed node west ({west.guid[:8]}): this node was started again"
             assert any(told in line for line in await summary(shell, east))
             assert told in (await findings(shell, east))["cluster"]["text"]
             url = east.addresses[0]
@@ -288,8 +294,8 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
             assert f"there are those of: {west.guid[:8]}" in done.notes
             done = await shell.run("cluster", "--take", "west", "--url", url)
             assert (done.code, done.out) == (0, b"")
-            await until(lambda: east._hub.nodes.turns.takeovers == 1)
-            assert "hands out for west" in await summary(shell, east)
+            await until(lambda: east._hub.peers.members.turns.takeovers == 1)
+            assert "delivers for west" in await summary(shell, east)
 
 
 async def test_what_a_node_lacks(shell):

@@ -90,7 +90,7 @@ async def test_sub_reports_at_its_end_how_much_it_missed(unread, bus):
     notes = (await command.end(signal.SIGINT)).notes.splitlines()
     before = [int(number) for line in notes for number in re.findall(r"^missed (\d+) messages? before", line)]
     assert sum(before) == sum(seen)
-    assert notes[-1].startswith(f"missed {sum(seen)} messages in all: ")
+    assert notes[-1].startswith(f"missed {sum(seen)} messages in total: ")
 
 
 def read_lines(pipe: int) -> list[int]:

@@ -107,7 +107,7 @@ async def test_sub_gets_what_is_kept_and_tells_when_that_is_done(shell, bus):
     sub = await shell.start("sub", "t", "--notify", "--watch", "--count", 5)
     assert "subscribed" in await sub.ready()
     assert [await sub.line(), await sub.line()] == [b"t <post> 1\n", b"t <pin> 2\n"]
-    assert "everything kept on t has been printed" in await sub.ready()
+    assert "all retained messages of t have been printed" in await sub.ready()
     await bus.publish("t", b"3")
     await bus.unpost("t")
     await bus.unpin("t")

@@ -38,7 +38,7 @@ async def test_lists_show_the_level(shell, bus, storage):
     assert json.loads((await shell.run("stream", "info", "default", "--json")).out)["level"] == LEVEL[storage]
     shown = await shell.run("info", "--no-connections")
     assert any(
-        line.split()[:2] == ["storage", storage.split(":", maxsplit=1)[0]] or "streams end" in line
+        line.split()[:2] == ["storage", storage.split(":", maxsplit=1)[0]] or "streams are lost" in line
         for line in shown.lines
     )
     found = json.loads((await shell.run("info", "--json")).out)
@@ -63,7 +63,7 @@ async def test_serve_says_where_streams_are(shell, tmp_path, data):
         disk = (await client.info())["disk"]
         assert (disk["floor"] if data else disk) == ((1 << 20) if data else None)
     notes = " ".join((await serving.end(signal.SIGTERM)).notes.split())
-    assert ("they end with this process; --data DIR keeps them" in notes) is not data
+    assert ("end with this process; --data DIR stores them on disk" in notes) is not data
     assert ("streams are on disk, in" in notes) is data
 
 

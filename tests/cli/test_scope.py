@@ -31,5 +31,5 @@ async def test_sub_and_reply(shell, bus):
 
 async def test_what_can_not_be_meant(shell):
     done = await shell.run("pub", "t", "x", "--durable", "--scope", "local")
-    assert (done.code, "--durable takes no --scope" in " ".join(done.notes.split())) == (2, True)
+    assert (done.code, "--durable and --scope exclude each other" in " ".join(done.notes.split())) == (2, True)
     assert (await shell.run("pub", "t", "x", "--scope", "near")).code == 2

@@ -93,27 +93,27 @@ async def test_a_stream_is_made_changed_shown_and_removed(shell, bus):
         (("stream", "update", "nothing", "--max-age", "1d"), 5, "there is no stream"),
         (("stream", "update", "orders"), 2, "nothing to change"),
         (("stream", "update", "orders", "--max-count", "few"), 2, "whole number"),
-        (("stream", "update", "orders", "--max-age", "soon"), 2, "no length of time"),
+        (("stream", "update", "orders", "--max-age", "soon"), 2, "not a length of time"),
         (("stream", "create", "other", "orders/eu"), 5, "overlaps"),
         (("stream", "create", "orders", "x"), 5, "with other settings"),
-        (("stream", "create", "a b", "x"), 2, "no name of a stream"),
+        (("stream", "create", "a b", "x"), 2, "not a valid name of a stream"),
         (("stream", "create", "x", "y", "--store", "tape"), 5, "no store 'tape'"),
-        (("replay", "orders", "--since", "soon"), 2, "'soon' is no place"),
-        (("replay", "orders", "--since", "2026-13-01"), 2, "is no time"),
+        (("replay", "orders", "--since", "soon"), 2, "'soon' is not a position"),
+        (("replay", "orders", "--since", "2026-13-01"), 2, "is not a time"),
         (("replay", "orders", "--raw", "--json"), 2, "exclude each other"),
         (("replay", "orders", "--follow", "--to", "5"), 2, "no end"),
         (("replay", "orders", "--out", "file.csv"), 2, "neither .arrow nor .parquet"),
-        (("replay", "orders", "--format", "{colour}"), 2, "not known here"),
+        (("replay", "orders", "--format", "{colour}"), 2, "is not a field of --format"),
         (("replay", "a//b"), 2, "empty fragment"),
         (("replay", "nothing", "--since", "5"), 5, "there is no stream 'nothing'"),
         (("replay", "nothing"), 5, "there is no stream 'nothing', and nothing is stored"),
         (("replay", "nothing", "--topic", "a"), 5, "there is no stream 'nothing'"),
-        (("pub", "t", "x", "--expires", "1h"), 2, "--durable too"),
+        (("pub", "t", "x", "--expires", "1h"), 2, "give --durable, too"),
         (("pub", "t", "x", "--durable", "--confirm"), 2, "leave --confirm out"),
-        (("pub", "t", "x", "--durable", "--delay", "soon"), 2, "no length of time"),
+        (("pub", "t", "x", "--durable", "--delay", "soon"), 2, "not a length of time"),
         (("pub", "t/*", "x", "--durable"), 2, "one topic"),
-        (("sub", "t", "--since", "soon"), 2, "'soon' is no place"),
-        (("sub", "t", "--since", "all", "--group", "g"), 2, "a channel shares stored messages"),
+        (("sub", "t", "--since", "soon"), 2, "'soon' is not a position"),
+        (("sub", "t", "--since", "all", "--group", "g"), 2, "to share stored messages use a channel"),
     ],
 )
 async def test_what_cannot_be_meant(shell, orders, arguments, code, text):
@@ -141,6 +141,23 @@ async def test_removing_asks_on_a_terminal(shell, bus, orders):
         assert (process.returncode, out) == (code, b"")
         assert "Remove the stream 'orders' with 3 messages" in notes.decode()
         assert ("orders" in {one.name for one in await bus.streams()}) == left
+
+
+async def test_pub_waits_for_the_broker_no_longer_than_its_timeout(shell):
+    refused = await shell.run("pub", "a", "1", "--timeout", "1s")
+    assert (refused.code, "--durable" in refused.notes) == (2, True)
+    async with busway.serve("tcp://127.0.0.1:0") as server:
+        publisher = await shell.start(
+            *("pub", "a", "--lines", "--durable", "--timeout", "300ms", "--url", server.addresses[0])
+        )
+        publisher.process.stdin.write(b"1\n")
+        assert await publisher.line()
+    publisher.process.stdin.write(b"2\n")
+    await publisher.process.stdin.drain()
+    ended = await publisher.end()
+    assert ended.code == 3
+    assert "not acknowledged within 0.3 s" in ended.notes
+    assert "--timeout" in ended.notes
 
 
 async def test_pub_stores_and_prints_positions(shell, bus, server):
@@ -363,5 +380,5 @@ async def test_streams_of_a_cluster_are_shown_and_replayed_whole(shell, spread, 
     for verb in (("stream", "list"), ("stream", "info", "jobs"), ("replay", "jobs")):
         done = await shell.run(*verb, "--url", west.addresses[0])
         assert done.code == 0
-        assert "not reached" in done.notes
+        assert "can't be reached now" in done.notes
         assert "east" in done.notes

@@ -118,6 +118,6 @@ async def test_a_kept_message_is_for_everybody(net: Net) -> None:
             await verb("t", b"x", scope="local")  # type: ignore[call-arg]
     # Also to clients of other makes.
     number = bus._core.session.send(0x10, "t", b"x", flags=0x08 | 0x02, each=1)
-    with pytest.raises(busway.Rejected, match="a kept message is for everybody"):
+    with pytest.raises(busway.Rejected, match="a retained message is for all nodes"):
         await bus._core.result(number)
     assert await bus.kept() == []

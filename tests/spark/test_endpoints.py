@@ -6,7 +6,7 @@ import pytest
 
 from busway import sync
 from busway.spark.endpoints import Endpoints
-from busway.spark.options import Options, reading
+from busway.spark.options import Options, read_options
 from busway.spark.ranges import Range
 from busway.spark.source import history
 from tests.support.spark.bus import served
@@ -27,7 +27,7 @@ def test_a_broker_that_is_started_again_is_waited_for(tmp_path: Path) -> None:
     with sync.serve(address, data=tmp_path / "data"):
         for batch in found:
             rows += batch.column("sequence").to_pylist()
-        assert [one.next for one in places.held(["orders"])] == [5000]
+        assert [one.next for one in places.available(["orders"])] == [5000]
     assert rows == list(range(1, 5001)), "each once and in order, over the restart"
     places.close()
 
@@ -39,7 +39,7 @@ def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         ConnectionError, match=r"the connection was lost and did not come back within 0.5 s \(option timeout\)"
     ):
-        places.held()
+        places.available()
     places.close()
     with pytest.raises(ConnectionError, match=f"{url} can't be reached"):
         Endpoints(Options(urls=(url,), timeout=0.5))
@@ -51,7 +51,7 @@ def test_live_messages_of_a_lake_of_some_topics(tmp_path: Path, kind: str) -> No
         bus.stream("orders")
         for topic in ("eu/a", "us/a", "eu/b"):
             bus.bus.publish(f"orders/{topic}", topic, durable=True)
-        options = reading(bus.options(kind) | {"topics": "orders/*/a", "columns": "payload"})
+        options = read_options(bus.options(kind) | {"topics": "orders/*/a", "columns": "payload"})
         part = Range(bus.guid, "orders", 0, 3)
         with Endpoints(options) as places:
             found = history._messages(options, places, part, ["orders/eu/*"], fail=True)

@@ -98,7 +98,7 @@ MISSING = (
 )
 def test_one_line_of_many(given, text, condition, line):
     failure = explain(Exception(given))
-    assert (failure.told, failure.condition, failure.line) == (text, condition, line)
+    assert (failure.message, failure.condition, failure.line) == (text, condition, line)
 
 
 def test_an_error_of_the_bus_is_itself_again():

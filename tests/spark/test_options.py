@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from busway.spark.options import COLUMNS, OptionError, Options, reading
+from busway.spark.options import COLUMNS, OptionError, Options, read_options
 
 WHERE = {"path": "data"}
 
@@ -27,7 +27,7 @@ WHERE = {"path": "data"}
     ],
 )
 def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> None:
-    assert reading(WHERE | given) == Options(paths=("data",), **wanted)
+    assert read_options(WHERE | given) == Options(paths=("data",), **wanted)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> N
 )
 def test_what_is_wrong_is_said(given: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError) as caught:
-        reading(WHERE | given)
+        read_options(WHERE | given)
     assert text in str(caught.value)
 
 
 def test_somewhere_must_be_read() -> None:
     with pytest.raises(OptionError, match="either the option url"):
-        reading({})
+        read_options({})
 
 
 def test_all_columns_are_there_by_default() -> None:
-    assert reading(WHERE).columns == COLUMNS
+    assert read_options(WHERE).columns == COLUMNS

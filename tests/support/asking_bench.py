@@ -29,10 +29,10 @@ class Bench:
         self.asking.providers.join(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks, scope=scope)
 
     def join_far(self, conn: int, *, asks: bool = False, service: int = 0) -> None:
-        self.asking.providers.join_far(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks)
+        self.asking.providers.join_remote(conn, service or conn * 10, TOPIC, f"p{conn}", asks=asks)
 
     def offs(self) -> list[CancelCall]:
-        return self.asking.take_offs()
+        return self.asking.cancelled_calls()
 
     def act(self, actions: list[Action]) -> list[Action]:
         self.done += actions

@@ -49,7 +49,7 @@ class Cluster:
 
 
 def links(server):
-    return set(server._hub.nodes.members.linked)
+    return set(server._hub.peers.members.members.linked)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def has(client, topic, *payloads):
 
 def why(server, address):
     """What a node has to say of a server of its list: its state, and why."""
-    found = (one for one in server._hub.nodes.members.missing if one.addresses == (address,))
+    found = (one for one in server._hub.peers.members.members.missing if one.addresses == (address,))
     return next((("refused" if one.refused else "unreached", one.why) for one in found), None)
 
 

@@ -55,7 +55,7 @@ async def nodes(tmp_path):
 
 
 def mirroring(server):
-    return server._hub.nodes.mirroring
+    return server._hub.peers.members.mirroring
 
 
 def streams(server):
@@ -83,7 +83,7 @@ async def follows(a, b):
         return mirroring(a).mirrored and all(
             (copy := copies.get((a.guid, name))) is not None
             and copy.log.written == stream.log.written
-            and mirroring(a)._origins[next(iter(mirroring(a)._origins))].streams[name].have == stream.log.written
+            and mirroring(a)._primaries[next(iter(mirroring(a)._primaries))].streams[name].have == stream.log.written
             for name, stream in streams(a).items()
         )
 
@@ -92,7 +92,7 @@ async def follows(a, b):
 
 async def copied(a, b, count):
     async def has():
-        copies = b._hub.nodes.mirroring.copies
+        copies = b._hub.peers.members.mirroring.copies
         return (a.guid, "default") in copies and copies[a.guid, "default"].safe >= count
 
     await eventually(has)

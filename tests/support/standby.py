@@ -14,7 +14,7 @@ def crash(server):
     for session in list(server._hub.everyone):
         session.abort()
     server._kill()
-    copies = server._hub.nodes.mirroring.copies.values()
+    copies = server._hub.peers.members.mirroring.copies.values()
     for stream in [*server._hub.streams.by_name.values(), *copies]:  # a process that ends lets go of them
         stream._stop_listening()
         stream.log.close()
@@ -23,14 +23,14 @@ def crash(server):
 def alone(*servers):
     """None of these looks for others any more."""
     for server in servers:
-        mesh = server._hub.nodes
-        mesh._stopped = True
-        if mesh._timer is not None:
-            mesh._timer.cancel()
+        mesh = server._hub.peers.members
+        mesh.links._stopped = True
+        if mesh.links._timer is not None:
+            mesh.links._timer.cancel()
 
 
 def turns(server):
-    return server._hub.nodes.turns
+    return server._hub.peers.members.turns
 
 
 async def ready(mirror, *guids):

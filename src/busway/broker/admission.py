@@ -80,11 +80,11 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return
     if said.node is not None:
-        if hub.nodes is None:
+        if not hub.peers.members.clustered:
             hub.refused += 1
             session.close(Code.CLUSTER, "this broker is in no cluster")
         else:
-            hub.nodes.greeted(session, version, said.node)
+            hub.peers.members.greeted(session, version, said.node)
         return
     seen: bool | None = None
     if said.generation is not None:

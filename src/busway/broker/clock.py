@@ -14,6 +14,7 @@ from busway.errors import Code
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import Members
 
 log = logging.getLogger("busway.broker")
 
@@ -35,8 +36,9 @@ class Timed(Protocol):
 class Clock:
     """Timers of one hub. Between the beats nothing runs unless somebody is blocked."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", members: "Members") -> None:
         self._hub = hub
+        self._members = members
         self._beat: asyncio.TimerHandle | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -49,10 +51,10 @@ class Clock:
 
     def start(self) -> None:
         heartbeat = self._hub.settings.heartbeat
-        seconds = heartbeat / BEATS if self._hub.nodes is None else min(heartbeat / BEATS, LINKS)
+        seconds = heartbeat / BEATS if not self._members.clustered else min(heartbeat / BEATS, LINKS)
         self._beats = max(round(heartbeat / seconds), 1)
         self._beat = self._hub.loop.call_later(seconds, self._on_beat)
-        if self._hub.nodes is not None:  # else they come back here, where it is known what they have sent
+        if self._members.clustered:  # else they come back here, where it is known what they have sent
             self._awake = environment.boottime()
             self.waited_for = self._awake + ASLEEP * heartbeat
 
@@ -67,9 +69,7 @@ class Clock:
     def arm(self) -> None:
         """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
         hub = self._hub
-        parts: list[Timed] = [hub.retained, hub.services, hub.streams, hub.channels]
-        if hub.nodes is not None:
-            parts.append(hub.nodes)
+        parts: list[Timed] = [hub.retained, hub.services, hub.streams, hub.channels, self._members]
         due = [when for part in parts if (when := part.deadline()) is not None]
         if not due or self._stopped:
             return
@@ -116,8 +116,7 @@ class Clock:
             self._hub.services.expire(now)
             self._hub.streams.expire(now)
             self._hub.channels.expire(now)
-            if self._hub.nodes is not None:
-                self._hub.nodes.expire(now)
+            self._members.expire(now)
             self._hub.flush()
         finally:
             self.arm()
@@ -138,8 +137,7 @@ class Clock:
             session = hub.sessions.get(conn)
             if session is not None and session.accepted and not session.closing:
                 hub.engine.ping(conn, 0)
-        if hub.nodes is not None:
-            hub.nodes.beat()
+        self._members.beat()
         hub.handle(self._pass_time())
         hub.flush()
 

@@ -7,9 +7,9 @@ through it: an unexpected error ends that client's connection, is logged with it
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
 from busway._core import Engine
@@ -17,21 +17,15 @@ from busway.broker import admission
 from busway.broker.admin import services
 from busway.broker.admin.events import ClusterEvents as Happenings
 from busway.broker.admin.services import AdminServices
-from busway.broker.admin.survey import NodeAnswer
 from busway.broker.admission import Generations
 from busway.broker.channels import manager as channels_manager
-from busway.broker.channels.dead_letters.redrive import Letter
-from busway.broker.channels.driver import ChannelDriver
-from busway.broker.channels.frames import Join, Take
 from busway.broker.channels.manager import Channels
-from busway.broker.channels.state.consumers import Who
 from busway.broker.clock import Clock
-from busway.broker.peers import Placements, Portion
+from busway.broker.peers import ALONE, Peers
 from busway.broker.retained import driver as retained_driver
 from busway.broker.retained.driver import RetainedDriver
 from busway.broker.retained.pin_entries import Pin
 from busway.broker.retained.pin_file import PinFile
-from busway.broker.retained.store import Key, RetainedMessage, Version
 from busway.broker.server_list import ServerList
 from busway.broker.services import driver as services_driver
 from busway.broker.services.driver import ServicesDriver
@@ -40,7 +34,6 @@ from busway.broker.storage.disk_watch import DiskWatch
 from busway.broker.streams import manager as streams_manager, replay
 from busway.broker.streams.manager import Streams
 from busway.broker.streams.replay import Replays
-from busway.broker.streams.stream import Stream
 from busway.common import environment
 from busway.errors import Code
 from busway.settings import MiB, Settings
@@ -58,169 +51,6 @@ _POOL: Final = 2 * MiB
 connection costs no more than it says."""
 
 
-class Nodes(Protocol):
-    """What the hub tells of other brokers; the cluster stands on the broker, and not the other way round."""
-
-    @property
-    def name(self) -> str:
-        """The cluster's."""
-
-    async def prepare(self) -> None:
-        """Nobody is here yet: make what the others have."""
-
-    def start(self, addresses: tuple[str, ...]) -> None:
-        """The broker listens there."""
-
-    async def stop(self) -> None:
-        """It is about to stop: no new links."""
-
-    def part(self) -> None:
-        """The clients have gone, and the links are about to end."""
-
-    async def end(self) -> None:
-        """All connections have ended."""
-
-    def kill(self) -> None:
-        """It lets go of everything, as a process does that is killed."""
-
-    def servers(self) -> list[list[str]]:
-        """Name and addresses of this broker, then of the others of its cluster."""
-
-    async def figures(self) -> dict[str, Any]:
-        """What is known of the cluster."""
-
-    def inherit(self, node: str) -> dict[str, Any]:
-        """Hand out for a node that never comes again; which one that is. Raises Rejected."""
-
-    def stats(self) -> dict[str, int]:
-        """Counters."""
-
-    def greeted(self, session: "Session", version: int, node: Any) -> None:
-        """HELLO of a node."""
-
-    def welcomed(self, conn: int, version: int, packed: bytes) -> None:
-        """WELCOME of a node that this broker has dialled."""
-
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        """A NODE frame."""
-
-    def beat(self) -> None:
-        """It is time to see whether links live."""
-
-    def synced(self, conn: int) -> None:
-        """A link has told all that its clients want."""
-
-    def conflict(self, conn: int, topic: str) -> None:
-        """A topic is served here and behind a link, and not to be shared."""
-
-    def kept(self, message: RetainedMessage) -> None:
-        """A client has posted or pinned something; or has come here with what it had posted elsewhere."""
-
-    def taken_back(self, key: Key) -> Version | None:
-        """Since when the pin with this key is taken back, at any node; None: it is not."""
-
-    def elsewhere(self, key: Key) -> bool:
-        """A client is gone; whether it is at another node now, so that this post of it stays."""
-
-    def unkept(self, gone: list[RetainedMessage], by: RetainedMessage | None) -> None:
-        """Some are kept no longer: taken back by this message, or their client has gone."""
-
-    def stream(self, stream: Stream, *, there: bool) -> None:
-        """A stream has come or was changed, or it is gone."""
-
-    def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
-        """A channel was made or changed, or it is gone; and where one begins that has to be made elsewhere, if that is new."""
-
-    def check_room(self, key: str) -> None:
-        """Refuse a stream, or `stream/channel`, that is to be made, if the cluster has as many as it may."""
-
-    async def settled(self, key: str) -> None:
-        """Return when a stream, or `stream/channel`, is on the other nodes as it is here."""
-
-    async def placed(
-        self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float
-    ) -> Placements:
-        """Where these nodes have stored messages of a client, of these numbers (each run is the first, and how many), as far as that is known in so many seconds."""
-
-    def knows(self, guid: str) -> bool:
-        """Whether a broker is a node of this cluster, there or not."""
-
-    async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
-        """How one channel, or all of a stream, stand at each other node."""
-
-    async def streams(self, name: str | None) -> list[NodeAnswer]:
-        """How the parts of one stream, or of all, stand at each other node."""
-
-    async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
-        """What lies from an offset on in the part of another node, and matches; some that doesn't may be among it."""
-
-    async def locate(self, guid: str, name: str, time: int) -> int:
-        """The offset there of the first message that was stored at this time (ns) or later."""
-
-    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[NodeAnswer]:
-        """Put a channel to another place at each other node, or at one alone; what each says."""
-
-    async def letters(
-        self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
-    ) -> list[NodeAnswer]:
-        """Ask one other node what became of dead letters of its part of a channel, or have it send them back."""
-
-    def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
-        """A client consumes a channel: it gets the messages of other nodes, too."""
-
-    def left(self, who: Who, *, lost: bool = False) -> None:
-        """A consumer left its channel, or its connection was lost."""
-
-    def take(self, who: Who, call: int, take: Take | int) -> bool:
-        """It takes some, or calls a take off; whether that is done here."""
-
-    def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
-        """It says what became of messages of another node, by an ACK or a NACK."""
-
-    def renew(self, who: Who) -> int:
-        """It is alive: its messages of other nodes are renewed, too; how many it has."""
-
-    def settled_here(self, who: Who) -> None:
-        """It has said what became of messages of this one."""
-
-    def more_here(self, who: Who) -> None:
-        """There is more for one that takes."""
-
-    def room(self, conn: int) -> None:
-        """Little waits for a connection; of clients, too."""
-
-    def expire(self, now: float) -> None:
-        """Time has passed."""
-
-    def deadline(self) -> float | None:
-        """When expire() has something to do."""
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether another broker copies the streams of this one now."""
-
-    def mirrored_elsewhere(self) -> list[str]:
-        """The names of other nodes of which there is a mirror."""
-
-    def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
-        """There is a copy of another node's stream here, or no longer."""
-
-    def stored(self, number: int) -> None:
-        """More of a stream is safe, of those that are watched."""
-
-    def known(self, done: Callable[[], None]) -> None:
-        """Call this when every linked node knows what clients want now."""
-
-    def pong(self, conn: int, token: int) -> None:
-        """The answer to a PING on a link."""
-
-    def closed(self, conn: int, code: int, text: str) -> None:
-        """CLOSE; of clients, too."""
-
-    def forget(self, conn: int) -> None:
-        """A connection has ended; of clients, too."""
-
-
 class Hub:
     """The engine and the sessions around it."""
 
@@ -235,7 +65,7 @@ class Hub:
         found: Iterable[Pin] = (),
         folder: Path | None = None,
         stores: Mapping[str, str] | None = None,
-        links: int = 0,
+        nodes: "Callable[[Hub], Peers] | None" = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -254,7 +84,7 @@ class Hub:
             pending=settings.pending,
             patience_ms=int(settings.patience * 1000),
             stall_ms=int(settings.stall * 1000),
-            links=links,
+            links=0 if nodes is None else settings.interest,
             defaults=fields or None,
         )
         self.started = self.loop.time()
@@ -280,20 +110,21 @@ class Hub:
         """Messages that clients sent again here, and of which nobody could tell whether another broker has stored them."""
         self.empty = asyncio.Event()
         self.empty.set()
-        self.clock = Clock(self)
-        self.disk = DiskWatch(self, folder)
-        self.retained = RetainedDriver(self, pins, found, fields)
-        self.services = ServicesDriver(self)
-        self.replays = Replays(self)
-        self.streams = Streams(self, folder, stores or {})
-        self.channels = Channels(self)
-        self.admin = AdminServices(self)
-        self.server_list = ServerList(self)
-        self.events = Happenings(self)
-        self.nodes: Nodes | None = None
-        """The other brokers of its cluster, if it is in one."""
         self.watched: set[int] = set()
-        """Streams of which it is to hear when more is safe, whether or not there are channels."""
+        """Numbers of the streams whose new records the cluster wants to hear of, with or without channels."""
+        self.peers = ALONE if nodes is None else nodes(self)
+        """The other brokers of its cluster. Each driver below gets the interface that it needs."""
+        members = self.peers.members
+        self.clock = Clock(self, members)
+        self.disk = DiskWatch(self, folder)
+        self.retained = RetainedDriver(self, pins, found, fields, self.peers.retained, clustered=members.clustered)
+        self.services = ServicesDriver(self, self.peers.services)
+        self.replays = Replays(self)
+        self.streams = Streams(self, folder, stores or {}, self.peers.streams)
+        self.channels = Channels(self, self.peers.channels, members)
+        self.admin = AdminServices(self)
+        self.server_list = ServerList(self, members)
+        self.events = Happenings(self)
         self._ending: list[Session] = []
         self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
             _core.EVENT_HELLO: admission.hello,
@@ -378,8 +209,7 @@ class Hub:
         self.replays.forget(conn)
         self.channels.forget(conn)
         self.events.forget(conn)
-        if self.nodes is not None:
-            self.nodes.forget(conn)
+        self.peers.members.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
             self.retained.lost(session.session, self.loop.time())
@@ -400,10 +230,7 @@ class Hub:
             if session is not None and self.sessions.get(conn) is session:
                 self.engine.result(conn, number, Code.OK, value, "")
 
-        if self.nodes is None:
-            known()
-        else:
-            self.nodes.known(known)
+        self.peers.members.when_known(known)
 
     def left(self, session: "Session") -> None:
         self.everyone.pop(session, None)
@@ -434,8 +261,7 @@ def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.retained.room(event[1])
     hub.replays.plan(event[1])
     hub.channels.room(event[1])
-    if hub.nodes is not None:
-        hub.nodes.room(event[1])
+    hub.peers.members.room(event[1])
     return None
 
 
@@ -446,8 +272,7 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
         if hub.present.get(session.session) is session:
             hub.retained.left(session.session)
         hub.channels.left(conn)
-        if hub.nodes is not None:
-            hub.nodes.closed(conn, code, text)
+        hub.peers.members.closed(conn, code, text)
         session.why = "client"
         session.end()
     return None
@@ -455,38 +280,33 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
 
 def _stored(hub: Hub, event: tuple[Any, ...]) -> Events:
     channels_manager.stored(hub, event)
-    if hub.nodes is not None and event[1] in hub.watched:
-        hub.nodes.stored(event[1])
+    if event[1] in hub.watched:
+        hub.peers.streams.stored()
     return None
 
 
 def _welcomed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    if hub.nodes is not None:
-        hub.nodes.welcomed(*event[1:])
+    hub.peers.members.welcomed(*event[1:])
     return None
 
 
 def _node(hub: Hub, event: tuple[Any, ...]) -> Events:
-    if hub.nodes is not None:
-        hub.nodes.heard(*event[1:])
+    hub.peers.members.received(*event[1:])
     return None
 
 
 def _pong(hub: Hub, event: tuple[Any, ...]) -> Events:
-    if hub.nodes is not None:
-        hub.nodes.pong(*event[1:])
+    hub.peers.members.pong(*event[1:])
     return None
 
 
 def _synced(hub: Hub, event: tuple[Any, ...]) -> Events:
-    if hub.nodes is not None:
-        hub.nodes.synced(event[1])
+    hub.peers.members.synced(event[1])
     return None
 
 
 def _conflict(hub: Hub, event: tuple[Any, ...]) -> Events:
-    if hub.nodes is not None:
-        hub.nodes.conflict(*event[1:])
+    hub.peers.members.conflict(*event[1:])
     return None
 
 

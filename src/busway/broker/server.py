@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
-from busway.broker.hub import Hub, Nodes
+from busway.broker.hub import Hub
+from busway.broker.peers import Peers
 from busway.broker.retained.pin_entries import Pin
 from busway.broker.retained.pin_file import PinFile
 from busway.broker.session import Session
@@ -72,7 +73,7 @@ class Server:
         fields: Fields | None = None,
         data: str | PathLike[str] | None = None,
         stores: Mapping[str, str] | None = None,
-        nodes: Callable[[Hub], Nodes] | None = None,
+        nodes: Callable[[Hub], Peers] | None = None,
         doors: Sequence[Callable[["Server"], Door]] = (),
         exposure: Exposure = CLOSED,
     ) -> None:
@@ -126,14 +127,13 @@ class Server:
                 found=found,
                 folder=None if self._data is None else self._data.path,
                 stores=self._stores,
-                links=0 if self._nodes is None else self.settings.interest,
+                nodes=self._nodes,
             )
             self._hub = hub
             await hub.streams.open(clustered=self._nodes is not None)
             hub.disk.start()
             if self._nodes is not None:
-                hub.nodes = self._nodes(hub)
-                await hub.nodes.prepare()
+                await hub.peers.members.prepare()
             else:
                 hub.streams.without_mirror()
             for address in [Address("memory", path=self.guid), *self._asked]:
@@ -145,16 +145,14 @@ class Server:
             if self._hub is not None:
                 self._hub.clock.stop()
                 self._hub.disk.stop()
-                if self._hub.nodes is not None:
-                    await self._hub.nodes.stop()
-                    await self._hub.nodes.end()
+                await self._hub.peers.members.stop()
+                await self._hub.peers.members.end()
             await self._close_data()
             raise
         hub.addresses = self.addresses
         hub.clock.start()
         hub.clock.arm()
-        if hub.nodes is not None:
-            hub.nodes.start(self.bound)
+        hub.peers.members.start(self.bound)
         try:
             for door in self._doors:
                 self._open.append(door)
@@ -278,8 +276,8 @@ class Server:
 
     async def figures(self) -> dict[str, Any]:
         """The overview, and as `nodes` what `busway cluster` shows: round trips are measured. None without a cluster."""
-        nodes = self._running().nodes
-        return {"nodes": None if nodes is None else await nodes.figures()} | self.overview()
+        members = self._running().peers.members
+        return {"nodes": await members.figures() if members.clustered else None} | self.overview()
 
     async def serve_forever(self) -> None:
         """Return when the server has been stopped; stop it when this is cancelled."""
@@ -310,8 +308,7 @@ class Server:
             self._hub.disk.stop()
             self._hub.server_list.stop()
             self._hub.channels.kill()
-            if self._hub.nodes is not None:
-                self._hub.nodes.kill()
+            self._hub.peers.members.kill()
             for conn in self._hub.sessions:  # the engine holds what it writes to
                 self._hub.engine.disconnect(conn)
         if self._pins is not None:
@@ -323,11 +320,10 @@ class Server:
         try:
             self._close_listeners()
             await self._close_doors(hub)
-            if hub.nodes is not None:
-                await hub.nodes.stop()
+            await hub.peers.members.stop()
             hub.server_list.leave()
             hub.engine.away()
-            hub.channels.hand_no_more()
+            hub.channels.stop_delivering()
             hub.flush()
             await self._flow_out(hub)
             # Clients first: what they have sent still has to cross the links.
@@ -335,9 +331,8 @@ class Server:
             await self._wait_for_clients(hub)
             if any(session.node for session in hub.everyone):
                 await self._flow_out(hub, links=True)
-            if hub.nodes is not None:
-                hub.nodes.part()
-                hub.flush()
+            hub.peers.members.clients_gone()
+            hub.flush()
             _part(hub, links=True)
             await self._wait_until_empty(hub, min(_GOODBYE, max(self._deadline - hub.loop.time(), 0.1)))
         finally:
@@ -348,8 +343,7 @@ class Server:
             for session in list(hub.everyone):
                 session.abort()
             await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
-            if hub.nodes is not None:
-                await hub.nodes.end()
+            await hub.peers.members.end()
             await self._close_data()
             self._stopped.set()
 
@@ -396,7 +390,7 @@ class Server:
             quiet, before = arrived == before, arrived
             still = stats["pending"] or stats["aside_bytes"] or hub.services.asking.pending
             if not still and hub.loop.time() < patience:
-                still = hub.streams.storing or hub.channels.settling.noting
+                still = hub.streams.storing or hub.channels.acks.pending
             if quiet and not still and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:

@@ -7,6 +7,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import Members
 
 MOST: Final = 64
 """Servers that a client is told of: it needs some that are there, not all."""
@@ -17,8 +18,9 @@ _CALM: Final = 0.05
 class ServerList:
     """Tells the clients of one hub."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", members: "Members") -> None:
         self._hub = hub
+        self._members = members
         self._timer: asyncio.TimerHandle | None = None
         self._told: list[list[str]] = []
         self._mixed = False
@@ -35,7 +37,7 @@ class ServerList:
     def listing(self) -> list[list[str]]:
         """Name and addresses of each server, this one first; none, if there is no other."""
         hub = self._hub
-        nodes = hub.nodes.servers() if hub.nodes is not None else [[hub.name, *hub.addresses]]
+        nodes = self._members.servers() or [[hub.name, *hub.addresses]]
         others = [*nodes[1:], *(["", address] for address in hub.settings.servers)]
         own = [] if self._leaving else nodes[:1]
         return [*own, *others][:MOST] if others else []

@@ -1,19 +1,16 @@
-"""A broker as a node of its cluster: all matters that are spoken of over its links, and what its hub tells and asks.
+"""Wires a broker as a node of its cluster: makes the parts by constructor arguments, and reports links that come and go.
 
-A driver, which hands everything on to who deals with it; `linking` has the links themselves.
+The broker's hub makes the mesh and gets its five interfaces, `peers`. A part that needs another one which is made later gets
+a method of the mesh.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.admin.survey import NodeAnswer
-from busway.broker.channels.dead_letters.redrive import Letter
-from busway.broker.channels.driver import ChannelDriver
-from busway.broker.channels.frames import Join, Take
-from busway.broker.channels.state.consumers import Who
-from busway.broker.peers import Placements, Portion
-from busway.broker.retained.store import Key, RetainedMessage, Version
+from busway.broker.peers import Members, Peers
+from busway.broker.session import Session
 from busway.broker.streams.stream import Stream
 from busway.cluster.channels.host import ConsumerHost
 from busway.cluster.channels.remote_consumer import RemoteConsumers
@@ -23,12 +20,18 @@ from busway.cluster.failover.ownership import ChannelOwnership
 from busway.cluster.links.barrier import Barrier
 from busway.cluster.links.links import Links
 from busway.cluster.members.actions import Notice
-from busway.cluster.replication.primary_driver import PrimaryDriver
+from busway.cluster.members.membership import Membership
+from busway.cluster.node import Node
+from busway.cluster.peers import ClusterChannels, ClusterStreams
+from busway.cluster.replication.channel_progress import ChannelProgress
+from busway.cluster.replication.channel_recovery import ChannelRecovery
+from busway.cluster.replication.known_mirrors import KnownMirrors
+from busway.cluster.replication.primary_driver import PrimaryDriver, send_to_mirror
+from busway.cluster.replication.replica_driver import ReplicaDriver
 from busway.cluster.retained.driver import RetainedDriver
-from busway.cluster.retained.replica import version
 from busway.cluster.services import Services
 from busway.cluster.status import TRIP, ClusterStatus
-from busway.cluster.streams.messages import Place
+from busway.cluster.streams.messages import Fetch, Locate
 from busway.cluster.streams.provider import StreamProvider
 from busway.cluster.streams.publish_lookup import PublishLookup
 from busway.cluster.streams.reader import RemoteReader
@@ -49,100 +52,178 @@ _LOUD: Final = {"linked": logging.INFO, "forgotten": logging.INFO}
 """How loudly the log tells what is no warning."""
 
 
-class Mesh(Links):
-    """The cluster for one hub."""
+class Mesh(Members):
+    """The cluster for one hub: makes the parts, and answers for the nodes as members."""
+
+    clustered = True
 
     def __init__(self, hub: "Hub", cluster: Cluster) -> None:
-        super().__init__(hub, cluster)
+        self._hub = hub
+        self._cluster = cluster
+        self.seeing = ClusterStatus(hub, self, cluster.name)
         self._keeping = RetainedDriver(hub)
         self._rounds = Barrier(hub.engine.ping)
-        self.agreeing = Agreement(hub)
-        self.mirroring = PrimaryDriver(hub, cluster)
-        self.mirroring.recalling.removed = self.agreeing.removed
-        parts = RemoteStreams(hub)
-        self._borrowing = RemoteReader(hub, parts)
-        self._lending = StreamProvider(hub, lambda: self.mirroring.copies, parts.heard_here)
-        parts.ask_here = self._lending.ask_here
-        self._seats = RemoteConsumers(hub, parts)
-        self._placing = PublishLookup(hub, lambda: self.mirroring.copies)
-        hosting = ConsumerHost(hub, self._seats.heard)
-        self._seats.host = hosting.heard_here
-        self.turns = ChannelOwnership(hub, cluster, self.mirroring, self.mirroring.send)
-        self.turns.turned = parts.turned
-        self.turns.name_of = self._name_of
-        parts.hander = self.turns.hander
-        self.mirroring.leaving = self._leaving
-        if self.mirroring.copying is not None:
-            self.mirroring.copying.known = lambda: [] if self._members is None else self._members.known
-        self._surveying = Survey(hub, lambda: self.mirroring.copies)
-        self._surveying.elsewhere = parts.guids
-        self._surveying.why = self.turns.waiting.why
-        self.say(
+        self.agreeing = Agreement(hub, self.seeing.definition)
+
+        # Streams and channels of other nodes. This node's own copies answer like a node: see SELF.
+        self._parts = RemoteStreams(hub, self._deliverer, self._ask_here)
+        self._lending = StreamProvider(hub, self._copies, self._parts.heard_here)
+        self._seats = RemoteConsumers(hub, self._parts, self._host_here)
+        self._hosting = ConsumerHost(hub, self._seats.heard)
+        self._placing = PublishLookup(hub, self._copies)
+        self._surveying = Survey(hub, self._copies, self._parts.guids, self._why_stalled)
+
+        # Mirrors.
+        known = KnownMirrors(hub.folder)
+        send = partial(send_to_mirror, hub.engine)
+        progress = ChannelProgress(hub, send, cluster.patience)
+        replica = None
+        if hub.folder is not None:
+            replica = ReplicaDriver(
+                hub, cluster.mirror_of, hub.folder, send, missing=self._mirror_missing, known=self._known_nodes
+            )
+        self.turns = ChannelOwnership(
+            hub,
+            cluster,
+            known,
+            progress,
+            replica,
+            send,
+            turned=self._parts.turned,
+            notice=self._ownership_notice,
+            name_of=self._name_of,
+        )
+        recovery = ChannelRecovery(hub, send, self.agreeing.removed)
+        self.mirroring = PrimaryDriver(
+            hub,
+            cluster,
+            known,
+            progress,
+            recovery,
+            replica,
+            send,
+            self.turns,
+            notice=self.seeing.mirror,
+            stopping=self._is_stopping,
+        )
+
+        services = Services(hub)
+        self._handlers = (
             self._keeping,
             self.agreeing,
             self._seats,
-            parts,
+            self._parts,
             self._lending,
             self._placing,
-            hosting,
+            self._hosting,
             self.mirroring,
-            self.turns,  # behind the mirroring, which gives back what it has before somebody says who hands out
-            Services(hub),
+            self.turns,  # after the mirroring, which hands back progress before a node claims its channels
+            services,
             self._surveying,
             self._rounds,
         )
-        self.seeing = ClusterStatus(hub, self, cluster.name)
-        self.mirroring.notice = self.seeing.mirror
-        self.agreeing.notice = self.seeing.definition
-        self.turns.notice = lambda kind, guid, text: self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
+        self.links = Links(hub, cluster, self._handlers, notice=self._notice, stopping=self._node_stops)
+        self.peers = Peers(
+            self,
+            ClusterStreams(
+                self.links,
+                self.agreeing,
+                self.mirroring,
+                self.turns,
+                self._lending,
+                RemoteReader(hub, self._parts),
+                self._placing,
+                self._surveying,
+            ),
+            ClusterChannels(self.links, self.agreeing, self.turns, self._seats, self._surveying),
+            self._keeping,
+            services,
+        )
+        self._prepared = False
         self.refused = 0
         self.conflicts = 0
         self._apart: set[str] = set()
-        """Nodes whose links were lost without a word."""
+        """Nodes whose links were lost without a CLOSE."""
         self._down: set[str] = set()
-        """Nodes of which people were told that their links were lost."""
+        """Nodes of which the log has reported that their links were lost."""
         self._shared: set[str] = set()
-        """Names of which it was told that two nodes have them."""
+        """Names that two nodes have, as the log has reported."""
+
+    # What the parts ask of each other, once all of them are made.
+
+    def _copies(self) -> Mapping[tuple[str, str], Stream]:
+        return self.mirroring.copies
+
+    def _deliverer(self, guid: str) -> int | None:
+        return self.turns.hander(guid)
+
+    def _ask_here(self, number: int, question: Fetch | Locate) -> None:
+        self._lending.ask_here(number, question)
+
+    def _host_here(self, number: int, body: bytes) -> None:
+        self._hosting.heard_here(number, body)
+
+    def _why_stalled(self, guid: str, stream: str) -> str | None:
+        return self.turns.waiting.why(guid, stream)
+
+    def _known_nodes(self) -> Iterable[Node]:
+        return self.links.members.known if self.links.started else ()
+
+    def _is_stopping(self, guid: str) -> bool:
+        return self.links.started and guid in self.links.members.stopped
+
+    def _name_of(self, guid: str) -> str:
+        nodes = (self.members.me, *self.members.known)
+        return next((node.name for node in nodes if node.guid == guid), "")
+
+    def _mirror_missing(self, target: str) -> None:
+        self.seeing.mirror("mirror_missing", {"text": target})
+
+    def _ownership_notice(self, kind: str, guid: str, text: str) -> None:
+        self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
 
     @property
-    def name(self) -> str:
+    def members(self) -> Membership:
+        return self.links.members
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
         return self._cluster.name
 
     # From start to stop.
 
     async def prepare(self) -> None:
+        self._keeping.prepare()
+        self.mirroring.prepare()
+        self._hosting.prepare()
+        self.turns.prepare()
+        self.agreeing.load()
+        self._prepared = True
         await self.agreeing.prepare()
 
     def start(self, addresses: tuple[str, ...]) -> None:
         self._lending.start()
-        super().start(addresses)
+        self.links.start(addresses)
 
     async def stop(self) -> None:
         self._seats.stop()
-        await super().stop()
+        await self.links.stop()
 
-    def part(self) -> None:
-        """The clients have gone, and the links are about to end."""
+    def clients_gone(self) -> None:
         self.turns.stop()
 
     async def end(self) -> None:
-        """The links have ended."""
         self.turns.stop()
         await self.agreeing.stop()
         await self._surveying.stop()
         await self.mirroring.stop()
 
     def kill(self) -> None:
-        """Let go of files, without writing."""
         self.agreeing.kill()
         self.mirroring.kill()
 
-    def _name_of(self, guid: str) -> str:
-        nodes = (self.members.me, *self.members.known)
-        return next((node.name for node in nodes if node.guid == guid), "")
-
-    def inherit(self, node: str) -> dict[str, Any]:
-        """Hand out for a node that never comes again; it is given by its name or guid, or how that begins."""
+    def take_over(self, node: str) -> dict[str, Any]:
+        """Deliver from the channels of a node that will never come back, given by its name or guid, or how that begins."""
         named = {one.guid for one in self.members.known if one.name == node}
         found = [
             guid for guid in self.turns.copied if guid in named or (len(node) >= _SHORTEST and guid.startswith(node))
@@ -151,23 +232,24 @@ class Mesh(Links):
         if len(found) != 1:
             which = ", ".join(guid[:8] for guid in found or self.turns.copied) or "none"
             raise Rejected(
-                f"{'no' if not found else 'more than one'} node {node!r} has copies here; there are those of: {which}"
+                f"{'no' if not found else 'more than one'} node {node!r} has copies here; there are copies of: {which}"
             )
         if found[0] in self.members.linked:
-            raise Rejected(f"node {node!r} is here, and hands out itself")
+            raise Rejected(f"node {node!r} is linked and delivers from its channels itself")
         self.turns.declare(found[0])
         return {"guid": found[0]}
 
     async def figures(self) -> dict[str, Any]:
-        return {"cluster": None} if self._members is None else await self.seeing.figures()
+        return await self.seeing.figures() if self.links.started else {"cluster": None}
 
     def stats(self) -> dict[str, int]:
-        return {} if self._members is None else self.seeing.stats()
+        return self.seeing.stats() if self.links.started else {}
 
     def servers(self) -> list[list[str]]:
-        """Where clients may go: this node, those that are linked, and those that were lost without a word."""
-        if (members := self._members) is None:  # it does not listen everywhere yet
+        """Where clients may connect: this node, the linked nodes, and the nodes that were lost without a CLOSE."""
+        if not self.links.started:  # it does not listen everywhere yet
             return [[self._hub.name]]
+        members = self.members
         linked = members.linked
         stopped = members.stopped
         known = sorted(members.known, key=lambda node: node.guid not in linked)
@@ -175,128 +257,55 @@ class Mesh(Links):
         return [[node.name, *node.addresses] for node in (members.me, *there)]
 
     def knows(self, guid: str) -> bool:
-        return self._members is not None and any(node.guid == guid for node in self._members.known)
+        return any(node.guid == guid for node in self._known_nodes())
+
+    def when_known(self, done: Callable[[], None]) -> None:
+        self._rounds.wait(done)
 
     # Events of the hub.
 
+    def greeted(self, session: Session, version: int, node: Any) -> None:
+        self.links.greeted(session, version, node)
+
+    def welcomed(self, conn: int, version: int, packed: bytes) -> None:
+        self.links.welcomed(conn, version, packed)
+
+    def received(self, conn: int, kind: int, number: int, body: bytes) -> None:
+        self.links.received(conn, kind, number, body)
+
+    def synced(self, conn: int) -> None:
+        self.links.synced(conn)
+
+    def closed(self, conn: int, code: int, text: str) -> None:
+        self.links.closed(conn, code, text)
+
+    def forget(self, conn: int) -> None:
+        self.links.forget(conn)
+
     def beat(self) -> None:
-        super().beat()
+        self.links.beat()
         self.turns.beat()
 
     def pong(self, conn: int, token: int) -> None:
-        super().pong(conn, token)
+        self.links.pong(conn, token)
         if token == TRIP:
             self.seeing.pong(conn)
 
-    def kept(self, message: RetainedMessage) -> None:
-        self._keeping.kept(message)
-
-    def taken_back(self, key: Key) -> Version | None:
-        return self._keeping.taken_back(key)
-
-    def elsewhere(self, key: Key) -> bool:
-        return self._keeping.elsewhere(key)
-
-    def unkept(self, gone: list[RetainedMessage], by: RetainedMessage | None) -> None:
-        self._keeping.unkept(gone, None if by is None else version(by))
-
-    def stream(self, stream: Stream, *, there: bool) -> None:
-        self._lending.changed(stream, there=there)
-        self.agreeing.stream(stream, there=there)
-        self.mirroring.stream(stream, there=there)
-
-    def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
-        self.agreeing.channel(stream, name, settings, start)
-
-    def check_room(self, key: str) -> None:
-        self.agreeing.check_room(key)
-
-    async def settled(self, key: str) -> None:
-        await self.agreeing.settled(key)
-
-    async def placed(
-        self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float
-    ) -> Placements:
-        return await self._placing.find(Place(session, tuple(guids), tuple(runs)), within)
-
-    async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
-        return [] if self._members is None else await self._surveying.listed(stream, channel, self._members)
-
-    async def streams(self, name: str | None) -> list[NodeAnswer]:
-        return [] if self._members is None else await self._surveying.streams(name, self._members)
-
-    async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
-        return await self._borrowing.read(guid, name, offset, most, pattern, rules)
-
-    async def locate(self, guid: str, name: str, time: int) -> int:
-        return await self._borrowing.locate(guid, name, time)
-
-    async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[NodeAnswer]:
-        members = self._members
-        return [] if members is None else await self._surveying.sought(stream, channel, start, members, guid)
-
-    async def letters(
-        self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
-    ) -> list[NodeAnswer]:
-        members = self._members
-        return [] if members is None else await self._surveying.letters(what, stream, channel, letters, members, guid)
-
-    def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
-        self._seats.joined(who, join, driver)
-
-    def left(self, who: Who, *, lost: bool = False) -> None:
-        self._seats.left(who, lost=lost)
-
-    def take(self, who: Who, call: int, take: Take | int) -> bool:
-        return self._seats.take(who, call, take)
-
-    def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
-        self._seats.settle(who, guid, call, kind, rest)
-
-    def renew(self, who: Who) -> int:
-        return self._seats.renew(who)
-
-    def settled_here(self, who: Who) -> None:
-        self._seats.settled_here(who)
-
-    def more_here(self, who: Who) -> None:
-        self._seats.more_here(who)
-
-    def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
-        self._lending.copied(guid, stream, there=there)
-
-    def mirrored_elsewhere(self) -> list[str]:
-        members = self.members
-        nodes = [*members.known, *(node for conn in members.linked.values() if (node := members.node_of(conn)))]
-        names = {node.guid: node.name or node.guid for node in nodes}
-        return sorted(names.get(guid, guid) for guid in self.turns.mirrored)
-
-    @property
-    def mirrored(self) -> bool:
-        return self.mirroring.mirrored
-
-    def stored(self, number: int) -> None:  # noqa: ARG002, it looks at all of them
-        self.mirroring.stored()
-
     def room(self, conn: int) -> None:
-        for talk in self.talks:
-            talk.room(conn)
+        for handler in self._handlers:
+            handler.room(conn)
 
     def expire(self, now: float) -> None:
-        for talk in self.talks:
-            talk.expire(now)
+        for handler in self._handlers:
+            handler.expire(now)
 
     def deadline(self) -> float | None:
-        return min((due for talk in self.talks if (due := talk.deadline()) is not None), default=None)
-
-    def known(self, done: Callable[[], None]) -> None:
-        self._rounds.wait(done)
+        return min((due for handler in self._handlers if (due := handler.deadline()) is not None), default=None)
 
     def conflict(self, conn: int, topic: str) -> None:
-        """Two began to serve a topic at the same time; each is asked by the clients of its own node."""
+        """Two nodes began to serve a topic at the same time; each service gets the requests of its own node's clients."""
         self.conflicts += 1
-        peer = self._peers.get(conn)
-        node = peer.node if peer is not None else None
+        node = self.links.node_of(conn)
         log.warning("cluster %s: %r is served here and at %s", self._cluster.name, topic, node)
         text = f"{topic!r} is served here and at {node}"
         self.seeing.tell("conflict", text, node=node.name if node else "", guid=node.guid if node else "", topic=topic)
@@ -305,17 +314,14 @@ class Mesh(Links):
 
     def _count_apart(self, notice: Notice) -> None:
         """Who stops has nobody left who could publish; one that is lost and comes back may have had."""
-        if notice.kind == "down" and not self._leaving(notice.guid):
+        if notice.kind == "down" and not self._is_stopping(notice.guid):
             self._apart.add(notice.guid)
         elif notice.guid in self._apart:
             self._apart.discard(notice.guid)
             if notice.kind == "up":
                 self._hub.server_list.apart()
 
-    def _leaving(self, guid: str) -> bool:
-        return self._members is not None and guid in self._members.stopped
-
-    def _leaves(self, guid: str) -> None:
+    def _node_stops(self, guid: str) -> None:
         self.turns.left(guid)
         self._hub.server_list.changed()
 
@@ -329,7 +335,7 @@ class Mesh(Links):
         self.conflicts += notice.times * (notice.kind == "conflict")
         self.seeing.notice(notice)
         state = self._state(notice)
-        level = logging.DEBUG if self._stopped else _LOUD.get(state, logging.WARNING)
+        level = logging.DEBUG if self.links.stopped else _LOUD.get(state, logging.WARNING)
         if not (notice.guid or notice.address):
             log.log(level, "cluster %s: %s", self._cluster.name, notice.text)
             return
@@ -345,7 +351,7 @@ class Mesh(Links):
             state,
             f": {notice.text}" * bool(notice.text),
         )
-        if notice.kind == "up" and not self._stopped:
+        if notice.kind == "up" and not self.links.stopped:
             self._compare_names(notice)
 
     def _state(self, notice: Notice) -> str:

@@ -9,6 +9,8 @@ from types import NoneType
 from typing import Any
 
 from busway.broker.exposure import Exposure
+from busway.broker.hub import Hub
+from busway.broker.peers import Peers
 from busway.broker.server import Door, Server
 from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.members.servers_file import Listed, listed
@@ -48,13 +50,17 @@ def serve(
         raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
     if place is not None and place.tls is None and tls is not None:
         place = replace(place, tls=tls)  # who shows and asks for certificates does so at links, too
-    nodes = None if place is None else partial(Mesh, cluster=place)
+    nodes = None if place is None else partial(_peers, cluster=place)
     if place is not None and (added := _own_fields(place, name or socket.gethostname())):
         fields = {**added, **(fields or {})}
     check_type("insecure", insecure, bool, "True or False")
     exposure = Exposure(insecure=insecure, keyless=place is not None and place.key is None)
     more: dict[str, Any] = {"data": data, "stores": stores, "nodes": nodes, "doors": doors, "exposure": exposure}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, **more)
+
+
+def _peers(hub: Hub, cluster: Cluster) -> Peers:
+    return Mesh(hub, cluster).peers
 
 
 def _own_fields(place: Cluster, name: str) -> Fields:

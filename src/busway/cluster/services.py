@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from busway.broker.peers import ServicePeers
 from busway.cluster.node import Stranger
 from busway.cluster.protocol import MOVED, TERMS, NodeProtocolHandler
 
@@ -16,14 +17,13 @@ _DRIVEN: Final = 1 << 63
 _seconds: Final = msgspec.msgpack.Decoder(float)
 
 
-class Services(NodeProtocolHandler):
+class Services(NodeProtocolHandler, ServicePeers):
     """The words of one hub's shared services."""
 
     kinds = frozenset({TERMS, MOVED})
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        hub.services.nodes = self
 
     def terms(self, conn: int, call: int, each: float) -> None:
         self._hub.engine.node(conn, TERMS, call | _DRIVEN, msgspec.msgpack.encode(each))

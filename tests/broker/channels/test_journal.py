@@ -464,7 +464,7 @@ class TestDisk:
         assert caplog.text.count("No space left") == 1, "once, not for each"
         monkeypatch.undo()
         await journal.stop()
-        assert "with the 10 entries that waited" in caplog.text
+        assert "with 10 queued entries" in caplog.text
         assert (await content(tmp_path))["c"][2] == 9
 
     async def test_an_error_of_our_own_is_told_too(self, tmp_path: Path, monkeypatch, caplog) -> None:

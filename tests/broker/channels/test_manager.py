@@ -29,7 +29,7 @@ def slow(net: Net) -> SlowNotes:
     """Put one under the channel c."""
     assert net.server is not None
     hub: Any = net.server._hub
-    notes = hub.channels.get(STREAM, "c").notes = SlowNotes()
+    notes = hub.channels.get(STREAM, "c").journal = SlowNotes()
     return notes
 
 

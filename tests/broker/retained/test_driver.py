@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import busway
-from busway.broker.retained import pin_file as pins_module
+from busway.broker.retained import pin_entries, pin_file as pins_module
 from busway.errors import Code
 from busway.fields import compile_where
 from tests.support import wire
@@ -100,7 +100,7 @@ async def test_a_message_without_confirm_is_answered_only_if_it_is_refused(house
     await alice.say("b", b"", POST, number=77)
     result = await alice.result()
     assert (result.code, result.number) == (Code.TOO_MANY_KEPT, 77)
-    assert "1 kept messages" in result.text
+    assert "1 retained messages" in result.text
     await alice.nothing_more()
 
 
@@ -386,7 +386,7 @@ class TestData:
         alice = await house.peer(ALICE)
         for number in range(20):
             await alice.keep(f"t/{number}", b"", PIN)
-            assert (tmp_path / "pins.log").read_bytes().count(pins_module.pinlog.MAGIC) == number + 1
+            assert (tmp_path / "pins.log").read_bytes().count(pin_entries.MAGIC) == number + 1
 
     async def test_what_follows_a_pin_stays_behind_it(self, house: House, tmp_path: Path) -> None:
         await house.serve(tmp_path)

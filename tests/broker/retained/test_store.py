@@ -123,7 +123,7 @@ def test_ten_thousand_posts_from_one_client_against_the_limit() -> None:
         one = message(POST, f"t/{number}", b"x", number=number + 1)
         if reason := box.refusal(one):
             refused += 1
-            assert "4096 kept messages for one client" in reason
+            assert "4096 retained messages for one client" in reason
         else:
             box.put(one)
     assert (len(box), refused) == (4096, 10_000 - 4096)
@@ -335,7 +335,7 @@ def test_a_post_that_was_under_way_for_long_is_late() -> None:
     """Its client is at another node meanwhile, and has posted something else there."""
     box = retained()
     far = message(POST, "t", b"new", number=7)
-    far.far = True
+    far.remote = True
     box.put(far)
     assert box.is_late(message(POST, "t", b"old", number=3))
     assert not box.is_late(message(POST, "t", b"newer", number=8))

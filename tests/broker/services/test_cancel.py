@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+from busway.broker.peers import ALONE
 from busway.broker.services.driver import ServicesDriver
 from busway.settings import Settings
 
@@ -25,10 +26,10 @@ async def test_a_requester_that_goes_calls_off_what_another_node_was_asked() -> 
     engine = Engine()
     loop = asyncio.get_running_loop()
     hub = SimpleNamespace(
-        settings=Settings(), engine=engine, loop=loop, pulse=SimpleNamespace(arm=lambda: None), sessions={}
+        settings=Settings(), engine=engine, loop=loop, clock=SimpleNamespace(arm=lambda: None), sessions={}
     )
-    sharing = ServicesDriver(hub)
-    sharing.asking.providers.join_far(LINK, 7, "sum", "another node", asks=False)
+    sharing = ServicesDriver(hub, ALONE.services)
+    sharing.asking.providers.join_remote(LINK, 7, "sum", "another node", asks=False)
     sharing.do(sharing.asking.request(REQUESTER, 15, "sum", b"", loop.time()))
     assert engine.done == [("call", LINK)]
     sharing.forget(REQUESTER)

@@ -206,7 +206,7 @@ class TestGathering:
 
 class TestOfAnotherNode:
     def request(self, one, number=1, **more):
-        return one.act(one.asking.request(LINK, number, TOPIC, b"frame", one.now, far=True, **more))
+        return one.act(one.asking.request(LINK, number, TOPIC, b"frame", one.now, remote=True, **more))
 
     def ask(self, one, number=1):
         return one.act(one.asking.ask(LINK, number, TOPIC, b"frame", one.now))

@@ -33,11 +33,11 @@ class World:
                 node.providers.join(conn, conn, TOPIC, f"{number}.{conn}", asks=asks)
                 for other, far in enumerate(self.nodes):
                     if other != number:
-                        far.providers.join_far(1000 + number, conn, TOPIC, f"node {number}", asks=asks)
+                        far.providers.join_remote(1000 + number, conn, TOPIC, f"node {number}", asks=asks)
 
     def do(self, number, actions):
         node = self.nodes[number]
-        for action in [*actions, *node.take_offs()]:
+        for action in [*actions, *node.cancelled_calls()]:
             if isinstance(action, Answer) and action.conn < 1000:
                 self.answers[number, action.number].append(action)
             else:
@@ -62,7 +62,7 @@ class World:
                 self.do(other, node.ask(link, call, topic, frame, now))
             case Call(_, _, call, _, topic, frame):
                 gather = frame == b"all"
-                self.do(other, node.request(link, call, topic, frame, now, gather=gather, far=True))
+                self.do(other, node.request(link, call, topic, frame, now, gather=gather, remote=True))
             case Terms(_, call, each):
                 node.terms(link, call, each, now)
             case Moved(_, call):

@@ -111,7 +111,7 @@ async def test_a_full_disk_and_messages_that_were_promised_from_memory(
                 await eventually(resumes)
                 assert (await stream.info()).stuck is None
     told = capfd.readouterr().err
-    assert told.count("acknowledged messages can't be written, and no others are taken") == 2
+    assert told.count("acknowledged messages can't be written, and new ones are refused") == 2
     assert f"{unwritten} acknowledged messages are lost" in told
     async with busway.serve(data=tmp_path / "data") as server, server.connect() as bus:
         again = await bus.stream("fast")

@@ -87,12 +87,13 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a duration"),
         (("channel", "create", "orders", "billing", "--backoff", "1s,,2s"), 2, "a delay is empty"),
         (("channel", "update", "orders", "billing", "--backoff", "first=1s,x=2"), 2, "can't be read"),
-        (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is no place"),
+        (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is not a position"),
         (("channel", "create", "orders", "billing", "--start", "99"), 5, "offset 99"),
-        (("channel", "create", "orders", "a/b"), 2, "no name of a channel"),
+        (("channel", "create", "orders", "a/b"), 2, "not a valid name of a channel"),
         (("channel", "seek", "orders", "nobody", "0"), 5, "no channel"),
         (("channel", "remove", "orders", "nobody"), 5, "no channel"),
         (("take", "orders", "nobody"), 5, "no channel 'nobody'"),
+        (("take", "orders", "nobody"), 5, "'busway take --create'"),
         (("take", "orders", "billing", "--raw", "--json"), 2, "exclude each other"),
         (("take", "orders", "billing", "--exec", "true", "--no-ack"), 2, "--no-ack"),
     ],
@@ -113,10 +114,13 @@ async def test_take_prints_and_acknowledges(shell, bus, orders):
         ("2", 2, 1),
     ]
     assert (await figures(bus)).floor == 3
-    looked = await shell.run("take", "orders", "billing", "-n", "100", "--no-ack", "--format", "{payload}")
-    assert looked.out == b"3\n4\n"
+    for flags in ((), ("--follow",)):  # a message that was only looked at has used up no delivery
+        looked = await shell.run(
+            *("take", "orders", "billing", "-n", "2", "--no-ack", "--format", "{payload} {deliveries}", *flags)
+        )
+        assert (looked.code, looked.out) == (0, b"3 1\n4 1\n")
     again = await shell.run("take", "orders", "billing", "-n", "100", "--format", "{payload} {deliveries}")
-    assert again.out == b"3 2\n4 2\n"
+    assert again.out == b"3 1\n4 1\n"
     empty = await shell.run("take", "orders", "billing", "--timeout", "50ms")
     assert (empty.code, empty.out) == (3, b"")
     assert "nothing to take" in empty.notes
@@ -154,19 +158,21 @@ async def test_take_runs_a_command_for_each(shell, bus, orders):
     )
     assert done.code == 3  # nothing more came
     assert done.lines == ["orders/eu 0", "orders/us 1", "orders/eu 2", "orders/eu 4"]
-    assert "offset 3: exit status 7" in done.notes
+    assert "offset 3: the command failed (exit status 7)" in done.notes
     after = await figures(bus)
     assert (after.floor, after.dead) == (5, 1)
+    (letter,) = await bus.dead_letters("orders", "billing")
+    assert (letter.offset, letter.reason) == (3, "the command failed: exit status 7")
 
 
 async def test_a_command_that_fails_is_seen_by_the_exit_code(shell, bus, orders):
     await bus.create_channel("orders", "billing", max_deliveries=0)
     failed = await shell.run("take", "orders", "billing", "--exec", "false")
     assert failed.code == 1
-    assert "1 of 1 messages were given back" in failed.notes
+    assert "failed for 1 of 1 messages" in failed.notes
     some = await shell.run("take", "orders", "billing", "-n", "3", "--exec", 'read n; test "$n" != 1')
     assert some.code == 1
-    assert "1 of 3 messages were given back" in some.notes
+    assert "failed for 1 of 3 messages" in some.notes
     good = await shell.run("take", "orders", "billing", "--exec", "true")
     assert (good.code, good.notes) == (0, "")
 

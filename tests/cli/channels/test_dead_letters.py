@@ -34,7 +34,13 @@ async def test_they_are_listed_and_shown_in_full(shell, bus, letters):
     none = await shell.run("channel", "dead", "s", "c", "--topic", "x/**")
     assert (none.code, none.out) == (0, b"")
     assert "no such dead letter" in none.notes
-    assert (await shell.run("channel", "dead", "s", "c", "ffff" * 8)).code == 1
+    unknown = await shell.run("channel", "dead", "s", "c", "ffff" * 8)
+    assert (unknown.code, unknown.out) == (1, b"")
+    assert "no dead letter has the id ffff" in unknown.notes
+    for verb in ("dead", "redrive"):
+        empty = await shell.run("channel", verb, "s", "c", "")
+        assert (empty.code, empty.out) == (2, b"")
+        assert "an id is empty" in " ".join(empty.notes.replace("│", " ").split())
 
 
 async def test_they_are_sent_back(shell, bus, letters):
@@ -46,7 +52,10 @@ async def test_they_are_sent_back(shell, bus, letters):
     assert (some.code, some.out) == (0, b"")
     assert "2 dead letters were sent back to s/c" in some.notes
     assert json.loads((await shell.run("channel", "redrive", "s", "c", "--all", "--json")).out)["redriven"] == 1
-    assert (await shell.run("channel", "dead", "s", "c")).out == b""
+    none = await shell.run("channel", "dead", "s", "c")
+    assert (none.out, none.notes) == (b"", "the channel s/c has no dead letters\n")
+    before = await shell.run("channel", "redrive", "s", "c", "--all")
+    assert "0 dead letters were sent back to s/c; 4 had been sent back before" in before.notes
     again = await shell.run("channel", "dead", "s", "c", "--redriven", "--json")
     assert [json.loads(line)["redriven"] for line in again.lines] == [True] * 4
     await shown(bus, lag=4)

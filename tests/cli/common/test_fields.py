@@ -78,8 +78,8 @@ def test_rules():
         (["expr:true", "a=1"], "not both"),
         (["a=expr:value >"], "line 1, column 8"),
         (["expr:value >"], "line 1, column 8"),
-        (["a=re:("], "no regular expression"),
-        (["a=re:(?=x)"], "looks around"),
+        (["a=re:("], "not a regular expression"),
+        (["a=re:(?=x)"], "lookaround"),
         (["=1"], "no name"),
     ],
 )

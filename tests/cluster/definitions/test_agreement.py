@@ -116,7 +116,7 @@ async def test_two_streams_that_overlap_are_told_and_harm_nobody(cluster: Cluste
     c = await cluster.start(a, b)
 
     async def linked():
-        return len(c._hub.nodes.members.linked) == 2
+        return len(c._hub.peers.members.members.linked) == 2
 
     await eventually(linked)
     await cluster.whole()

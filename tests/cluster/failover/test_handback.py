@@ -44,7 +44,7 @@ class Node:
 
     @property
     def journal(self):
-        return self.hub.channels.noted[self.stream.number]
+        return self.hub.channels.journals[self.stream.number]
 
     def tell(self, conn, *entries, **more):
         self.returning.heard(conn, MIRROR, Back("jobs", entries, last=True, turn=self.turn, **more))

@@ -34,7 +34,7 @@ async def test_who_hands_out_is_told_by_name_and_also_when_that_ends(nodes: Mirr
     await nodes.whole(a, b, c)
     bus = await nodes.client(a, learn=False)
     await bus.create_stream("jobs", ["jobs/**"])
-    await until(lambda: b._hub.nodes.turns._heir.ready(a.guid))
+    await until(lambda: b._hub.peers.members.turns._heir.ready(a.guid))
     crash(a)
     await stands_in(b, a.guid)
     who = f"a ({a.guid[:8]})"
@@ -63,9 +63,12 @@ async def test_whose_part_of_a_stream_has_no_mirror(nodes: Mirrored, caplog):
     for name in ("jobs", "logs"):
         await bus.create_stream(name, [name], safety="mirrored")
     await until(lambda: all("logs" in one._hub.streams.by_name for one in (b, c)))
-    told = [one for one in warnings(caplog) if "nobody mirrors" in one]
+    told = [one for one in warnings(caplog) if "with one copy" in one]
     assert sorted(told) == [
-        "b mirrors 'a', and nobody mirrors b: what is published here, as in stream 'jobs', is acknowledged without",
-        "stream 'jobs' is to be mirrored, and nobody mirrors c: what is published here is acknowledged without",
-        "stream 'logs' is to be mirrored, and nobody mirrors c: what is published here is acknowledged without",
+        (
+            "node b mirrors 'a' but has no mirror itself: publishes here, as in stream 'jobs' with safety=mirrored,"
+            " are acknowledged with one copy"
+        ),
+        "stream 'jobs' has safety=mirrored but node c has no mirror: publishes are acknowledged with one copy",
+        "stream 'logs' has safety=mirrored but node c has no mirror: publishes are acknowledged with one copy",
     ]

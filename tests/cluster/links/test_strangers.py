@@ -112,7 +112,7 @@ async def test_why_a_server_closes_is_told_on_one_line(cluster, caplog):
         server = busway.serve("tcp://127.0.0.1:0", cluster="test")
         await cluster.stack.enter_async_context(server)
         async with server.connect() as bus, bus.subscribe("$bus/cluster/refused") as events:
-            server._hub.nodes._found(f"tcp://127.0.0.1:{port}")
+            server._hub.peers.members.links._found(f"tcp://127.0.0.1:{port}")
             message = await events.recv(timeout=60)
     assert "x\\nbusway: error: forged line\\x1b[2J" in message.text
     assert message.text.isprintable()
@@ -208,13 +208,13 @@ async def test_a_link_outlives_the_time_of_the_handshake(cluster):
     server = await cluster.start(settings=settings)
     other = await cluster.start(server, settings=settings)
     await cluster.whole()
-    linked = dict(server._hub.nodes.members.linked)
+    linked = dict(server._hub.peers.members.members.linked)
     host, _, port = server.addresses[0].removeprefix("tcp://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))  # who says nothing, and came later
     async with asyncio.timeout(60):
         assert b"no HELLO within 0.5 s" in await reader.read()
     writer.close()
-    assert server._hub.nodes.members.linked == linked == {other.guid: linked[other.guid]}
+    assert server._hub.peers.members.members.linked == linked == {other.guid: linked[other.guid]}
 
 
 @pytest.mark.parametrize("holds", [0.0, 5.0])

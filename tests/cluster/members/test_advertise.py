@@ -86,5 +86,5 @@ async def test_a_broker_that_listens_everywhere(monkeypatch, advertise, expected
     place = busway.Cluster(name="test", advertise=advertise)
     async with busway.serve("tcp://0.0.0.0:0", cluster=place, insecure=True) as server:
         port = server.addresses[0].rpartition(":")[2]
-        assert server._hub.nodes.members.me.addresses == (expected.format(port),)
+        assert server._hub.peers.members.members.me.addresses == (expected.format(port),)
         assert server.addresses == (f"tcp://127.0.0.1:{port}",), "clients of this host go the short way"

@@ -445,8 +445,8 @@ async def test_a_node_lets_go_of_copies_when_its_links_have_ended(nodes, monkeyp
     left, end = [], Mesh.end
 
     async def watched(self):
-        if self is a._hub.nodes:
-            left.append((len(a._hub.everyone), self._stopped))
+        if self is a._hub.peers.members:
+            left.append((len(a._hub.everyone), self.links.stopped))
         await end(self)
 
     monkeypatch.setattr(Mesh, "end", watched)

@@ -45,7 +45,7 @@ async def test_a_subscriber_that_lost_the_node_goes_on_with_the_mirror(nodes: Mi
         await some(publisher, "log/a", 0, 10)
         assert numbers(await take(history, 10)) == list(range(10))
         for server in (a, c):  # neither dials the other again
-            server._hub.nodes._stopped = True
+            server._hub.peers.members.links._stopped = True
         for session in list(c._hub.sessions.values()):
             if session.node and session.name == "a":
                 session.abort()

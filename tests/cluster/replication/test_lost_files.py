@@ -62,7 +62,7 @@ class Three(Nodes):
         await follows(self.a, self.b)
 
         async def told():  # the mirror hears of the channels when the node knows what it knows
-            (origin,) = mirroring(self.a)._origins.values()
+            (origin,) = mirroring(self.a)._primaries.values()
             return all(one.noting for one in origin.streams.values())
 
         await eventually(told)
@@ -92,8 +92,8 @@ async def test_channels_are_where_they_were(nodes: Mirrored, caplog, what, safet
     told = "\n".join(one for one in caplog.messages if "'jobs'" in one)
     gone = {"folder": "", "log": "/log", "channels": "/channels.log"}[what]
     assert f"{three.folder}{gone} is missing" in told
-    assert ("10 messages from offset 0 on are back from b" in told) is (what != "channels")
-    assert ("are where b (" in told) is (what != "log")
+    assert ("restored 10 messages from offset 0 on from b" in told) is (what != "channels")
+    assert ("channels from b (" in told) is (what != "log")
     assert streams(three.a)["jobs"].figures()["damage"] == 0, "all of it is back"
     assert await three.left(await nodes.client(three.a)) == ([7, 8, 9, 10], [10])
 
@@ -155,7 +155,7 @@ async def test_one_that_lost_only_the_last_that_it_noted_gets_that_back(nodes: M
     caplog.clear()
     await three.back()
     assert three.lags() == {"work": 1, "news": 0, "more": 6}
-    assert any("was behind what its mirror knows: 2 of them" in one for one in caplog.messages)
+    assert any("was older than its mirror's: restored 2 channels" in one for one in caplog.messages)
 
 
 async def test_what_was_done_with_channels_without_the_mirror_counts(nodes: Mirrored):
@@ -270,12 +270,12 @@ async def test_what_is_missing_is_told_and_counted(nodes: Mirrored, caplog):
     caplog.clear()
     a = await nodes.node("a")
     for file, text in {
-        "one": "it is made again, empty: its messages are lost, and it begins with the offset 0, and its channels begin anew",
+        "one": "it is created again, empty: its messages are lost, and it begins with the offset 0, and its channels begin anew",
         "two/log": "its messages are lost, and it begins with the offset 0",
         "three/channels.log": "its channels begin anew",
-        "default": "it is made again, empty",
+        "default": "it is created again, empty",
     }.items():
-        (told,) = [one for one in caplog.messages if f"{folder / file} is missing, which was here before" in one]
+        (told,) = [one for one in caplog.messages if f"{folder / file} existed before and is missing" in one]
         assert text in told
     bus = await nodes.client(a)
     for name in ("one", "two", "three", "default"):

@@ -80,7 +80,7 @@ async def test_a_copy_of_something_else_is_put_aside_and_made_anew(nodes, caplog
     b = await nodes.node("b", mirror_of=a.addresses[0])
     await follows(a, b)
     assert content(mirroring(b).copies[a.guid, "default"].log) == content(streams(a)["default"].log)
-    assert any("the old copy" in one for one in caplog.messages)
+    assert any("the old replica" in one for one in caplog.messages)
     aside = Log.view(place.with_name(".default.aside") / "log")
     assert aside.next == 20
 

@@ -207,7 +207,7 @@ async def test_a_broker_gets_back_what_a_power_cut_has_left_out(nodes, tmp_path,
     await follows(a, b)
     assert holes(log) == []
     assert payloads(log) == whole
-    assert "4 messages that were lost are back from its mirror" in caplog.text
+    assert "restored 4 lost messages from its mirror" in caplog.text
     assert (await (await bus.stream("orders")).info()).damage == 0
 
 

@@ -93,7 +93,7 @@ async def test_an_acknowledgement_waits_for_the_mirror(nodes):
 async def test_without_its_mirror_a_stream_waits_and_goes_on(nodes, caplog):
     a, b = await nodes.pair(wait=0.3)
     told = []
-    mirroring(a).notice = lambda kind, about: told.append((kind, about.get("stream") or about["name"]))
+    mirroring(a)._notice = lambda kind, about: told.append((kind, about.get("stream") or about["name"]))
     bus = await nodes.client(a)
     made = await bus.create_stream("orders", ["orders/**"], safety="mirrored")
     await follows(a, b)
@@ -128,8 +128,8 @@ async def test_a_full_disk_of_the_mirror_stops_it_and_is_told(nodes, monkeypatch
     bus = await nodes.client(a)
     made = await bus.create_stream("orders", ["orders/**"], safety="mirrored")
     await follows(a, b)
-    notices, notice = [], mirroring(a).notice
-    mirroring(a).notice = lambda kind, about: (notices.append((kind, about)), notice(kind, about))
+    notices, notice = [], mirroring(a)._notice
+    mirroring(a)._notice = lambda kind, about: (notices.append((kind, about)), notice(kind, about))
     monkeypatch.setattr(copies_, "free", lambda folder: 1000)
     await bus.publish("orders/1", b"0", durable=True)
     assert (await made.info()).mirrored is False

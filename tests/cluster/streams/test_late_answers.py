@@ -42,10 +42,14 @@ def engine():
 @pytest.fixture
 def parts(engine):
     """Two links, and a stream of the first."""
-    pulse = SimpleNamespace(arm=lambda: None)
-    replaying = SimpleNamespace(found_far=lambda part: None)
+    clock = SimpleNamespace(arm=lambda: None)
+    replays = SimpleNamespace(found_far=lambda part: None)
     loop = SimpleNamespace(time=lambda: 0.0)
-    parts = RemoteStreams(SimpleNamespace(guid="f" * 32, engine=engine, pulse=pulse, replaying=replaying, loop=loop))
+    parts = RemoteStreams(
+        SimpleNamespace(guid="f" * 32, engine=engine, clock=clock, replays=replays, loop=loop),
+        lambda _guid: None,
+        lambda _number, _question: None,
+    )
     parts.opened(7, Node(OTHER, 1, "test"))
     parts.opened(8, Node(THIRD, 1, "test"))
     tell(parts, 7)
@@ -104,7 +108,7 @@ def test_an_answer_that_was_never_asked_for_is_refused(parts):
 
 def test_a_survey_that_nobody_has_made_has_no_answer():
     with pytest.raises(Stranger, match="nobody has asked for"):
-        Survey(SimpleNamespace(), dict).heard(7, SURVEYED, 1, b"")
+        Survey(SimpleNamespace(), dict, lambda _stream: (), lambda _guid, _stream: None).heard(7, SURVEYED, 1, b"")
 
 
 async def test_nodes_stay_linked_when_a_stream_is_removed_that_somebody_reads(nodes: Mirrored):
@@ -120,7 +124,7 @@ async def test_nodes_stay_linked_when_a_stream_is_removed_that_somebody_reads(no
             await take(jobs, 5)
             await maker.remove_stream("jobs")
             async with asyncio.timeout(60):
-                while any((a.guid, "jobs") == key[:2] for key in b._hub.nodes.mirroring.copies):
+                while any((a.guid, "jobs") == key[:2] for key in b._hub.peers.members.mirroring.copies):
                     await asyncio.sleep(0.01)
             # All that was under way before this has come then, on each link.
             for node in (a, b):

@@ -148,7 +148,7 @@ async def test_what_is_too_long_for_a_node_is_told_and_the_rest_comes(cluster: C
     async with reader.subscribe("log/**", since="all") as history:
         assert numbers(await take(history, 10)) == list(range(10))
         assert history.lost == 2
-    assert b._hub.nodes.members.linked
+    assert b._hub.peers.members.members.linked
 
 
 async def test_plain_messages_pass_a_backlog(cluster: Cluster):

@@ -130,7 +130,7 @@ async def test_what_was_in_flight_leaves_the_windows_of_other_nodes(three):
     await some(clients[2], "jobs/2", 0, 8)
     async with clients[0].channel("jobs", "work", window=4) as jobs:
         first = [await jobs.recv(60) for _ in range(4)]
-        (consumer,) = servers[0]._hub.nodes._seats._consumers.values()
+        (consumer,) = servers[0]._hub.peers.members._seats._consumers.values()
 
         async def full():
             return consumer.seats[servers[2].guid].ready
@@ -152,7 +152,7 @@ async def test_nodes_that_are_gone_are_told(three):
     await servers[2].stop()
 
     async def lost():
-        return servers[2].guid not in servers[0]._hub.nodes.members.linked
+        return servers[2].guid not in servers[0]._hub.peers.members.members.linked
 
     await eventually(lost)
     info = await clients[0].channel_info("jobs", "work")
@@ -174,7 +174,7 @@ async def test_a_node_that_does_not_answer_is_told(three, monkeypatch):
     servers, clients = three
     await clients[0].create_channel("jobs", "work")
     monkeypatch.setattr(survey, "_PATIENCE", 0.1)
-    monkeypatch.setattr(servers[1]._hub.nodes._surveying, "_begin", lambda conn, number, work: work.close())
+    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_begin", lambda conn, number, work: work.close())
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "no answer within 0.1 s"
@@ -189,7 +189,7 @@ async def test_a_link_that_ends_meanwhile_is_told(three, monkeypatch):
         servers[1]._hub.sessions[conn].abort()
 
     monkeypatch.setattr(survey, "_PATIENCE", 600.0)
-    monkeypatch.setattr(servers[1]._hub.nodes._surveying, "_begin", begin)
+    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_begin", begin)
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "its link has ended"
@@ -211,7 +211,7 @@ async def test_garbage_ends_the_link(three, body):
     servers, _ = three
     hub = servers[0]._hub
     before = servers[1].stats()["faults"]
-    hub.engine.node(hub.nodes.members.linked[servers[1].guid], survey.SURVEY, 1, body)
+    hub.engine.node(hub.peers.members.members.linked[servers[1].guid], survey.SURVEY, 1, body)
     hub.flush()
 
     async def seen():

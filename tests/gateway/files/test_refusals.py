@@ -255,5 +255,5 @@ def test_a_log_that_can_not_be_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "busway", "mount", str(tmp_path), "--log", str(tmp_path / "no" / "log")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=plain(), timeout=PATIENCE)
     assert done.returncode == 2
-    assert "can't be written: No such file" in re.sub(r"[\s│]+", " ", done.stderr)
+    assert "can't be written (No such file" in re.sub(r"[\s│]+", " ", done.stderr)
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from busway.gateway.http.recent import Recent
-from busway.gateway.queues.consumers import Beat
+from busway.gateway.queues.consumers import Pacer
 
 
 def test_what_is_old_goes_by_count_and_by_size():
@@ -28,8 +28,8 @@ def test_another_broker_has_other_messages_at_the_same_place():
 
 
 async def test_channels_are_taken_from_one_in_each_turn():
-    beat, done = Beat(), []
-    futures = [beat.next() for _ in range(4)]
+    pacer, done = Pacer(), []
+    futures = [pacer.next() for _ in range(4)]
     futures[1].cancel()
     for _ in range(12):
         done.append(sum(future.done() and not future.cancelled() for future in futures))

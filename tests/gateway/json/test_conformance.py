@@ -39,7 +39,7 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
             (
                 {"cmd": "create", "mq": "MyMQ", "mqType": "memory"},
                 400,
-                "MQ(MyMQ) is of the type disk, which can't be changed",
+                "MQ(MyMQ) has the type disk; the type of a queue can't change",
             ),
             ({"cmd": "create", "mq": "MyMQ"}, 200, "OK, CREATE (mq=MyMQ)"),
         ],
@@ -157,7 +157,7 @@ STORY: list[tuple[str, list[tuple[dict[str, Any], int, Any]]]] = [
                 400,
                 "checksum unmatched: offset 1 has no message with the id m2",
             ),
-            (CREATE | {"offset": 99}, 400, "offset 99 is behind the end of MQ, which is 4"),
+            (CREATE | {"offset": 99}, 400, "offset 99 is after the end of MQ, which is 4"),
             ({"cmd": "take", "mq": "MyMQ", "channel": "MyChannel", "window": 9}, 604, []),
         ],
     ),

@@ -129,19 +129,19 @@ async def test_streams_and_channels():
             await jobs.recv()
             await eventually(lambda: server.overview()["streams"][1]["channels"][0]["redelivered"])
             found = await scraped(server)
-    log, cursor = {"log": "orders"}, {"log": "orders", "cursor": "billing"}
-    assert value(found, "busway_logs") == 2
-    assert value(found, "busway_log_messages", **log) == 5
-    assert value(found, "busway_log_first_sequence", **log) == 0
-    assert value(found, "busway_log_last_sequence", **log) == 4
-    assert value(found, "busway_log_bytes", **log) > 0
-    assert value(found, "busway_log_stuck", **log) == 0
-    assert value(found, "busway_cursor_lag_messages", **cursor) == 4
-    assert value(found, "busway_cursor_in_flight_messages", **cursor) == 2
-    assert value(found, "busway_cursor_consumers", **cursor) == 1
-    assert value(found, "busway_messages_redelivered_total", **cursor) >= 1
-    assert value(found, "busway_dead_letters_total", **cursor) == 0
-    assert value(found, "busway_log_last_sequence", log="default") == -1
+    stream, channel = {"stream": "orders"}, {"stream": "orders", "channel": "billing"}
+    assert value(found, "busway_streams") == 2
+    assert value(found, "busway_stream_messages", **stream) == 5
+    assert value(found, "busway_stream_first_offset", **stream) == 0
+    assert value(found, "busway_stream_last_offset", **stream) == 4
+    assert value(found, "busway_stream_bytes", **stream) > 0
+    assert value(found, "busway_stream_stuck", **stream) == 0
+    assert value(found, "busway_channel_lag_messages", **channel) == 4
+    assert value(found, "busway_channel_in_flight_messages", **channel) == 2
+    assert value(found, "busway_channel_consumers", **channel) == 1
+    assert value(found, "busway_messages_redelivered_total", **channel) >= 1
+    assert value(found, "busway_dead_letters_total", **channel) == 0
+    assert value(found, "busway_stream_last_offset", stream="default") == -1
 
 
 async def test_the_disk(tmp_path):
@@ -161,10 +161,10 @@ async def test_names_of_many_streams_are_left_out(monkeypatch):
             async with bus.channel(f"s{number}", "c"):
                 pass
         found = await scraped(server)
-    assert value(found, "busway_logs") == 5
-    assert value(found, "busway_cursors") == 4
-    assert sum(name == "busway_log_messages" for name, _ in found) == 2
-    assert sum(name == "busway_cursor_lag_messages" for name, _ in found) == 2
+    assert value(found, "busway_streams") == 5
+    assert value(found, "busway_channels") == 4
+    assert sum(name == "busway_stream_messages" for name, _ in found) == 2
+    assert sum(name == "busway_channel_lag_messages" for name, _ in found) == 2
 
 
 async def test_kept_messages():
@@ -173,9 +173,9 @@ async def test_kept_messages():
         await bus.pin("b", b"2")
         await bus.pin("c", b"3")
         found = await scraped(server)
-    assert value(found, "busway_kept_messages", kind="post") == 1
-    assert value(found, "busway_kept_messages", kind="pin") == 2
-    assert value(found, "busway_kept_bytes") > 0
+    assert value(found, "busway_retained_messages", kind="post") == 1
+    assert value(found, "busway_retained_messages", kind="pin") == 2
+    assert value(found, "busway_retained_bytes") > 0
 
 
 async def test_links_of_a_cluster():
@@ -238,7 +238,7 @@ async def test_dashboard_alerts_and_documentation_name_what_is_scraped(tmp_path)
     page = (folder / "docs" / "howto" / "monitoring.md").read_text()
     told = set(re.findall(r"`(busway_\w+)`", page))
     for row in page.splitlines():
-        first = re.search(r"`(busway_(?:log|cursor))_\w+`", row)
+        first = re.search(r"`(busway_(?:stream|channel))_\w+`", row)
         if first:
             told |= {f"{first[1]}{name}" for name in re.findall(r"`…(_\w+)`", row)}
     assert given - told == set()

@@ -17,7 +17,7 @@ from busway.spark.lake.table import table
 from busway.spark.lake.table_log import commits
 from busway.spark.lake.table_log.commits import LakeError
 from busway.spark.lake.table_log.folder import Lake
-from busway.spark.options import reading
+from busway.spark.options import read_options
 from busway.spark.source import history
 from tests.support.spark import lakes
 from tests.support.spark.bus import Served, served
@@ -436,5 +436,5 @@ def test_an_end_that_is_lost_is_told(
     with pytest.raises(LakeError, match=text):
         once(spark, bus, name, tmp_path, kind)
     with pytest.raises(LakeError, match=text):
-        history.partitions(reading(bus.options(kind) | {"history": str(tmp_path), "streams": name}))
+        history.partitions(read_options(bus.options(kind) | {"history": str(tmp_path), "streams": name}))
     assert json.loads((tmp_path / "lock.json").read_bytes())["pid"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from busway.spark.endpoints import gone
+from busway.spark.endpoints import lost_text
 from busway.spark.lake import continuity
 from busway.spark.lake.plan import advised, judged, plan
 from busway.spark.lake.table_log.commits import Commit, Covered, File, Snapshot, decode, encode
@@ -41,7 +41,7 @@ def test_only_streams_that_lack_something_are_damaged() -> None:
 
 
 def test_the_source_has_other_advice() -> None:
-    text = advised(gone(Range("b", "s", 0, 9), 0, 9))
+    text = advised(lost_text(Range("b", "s", 0, 9), 0, 9))
     assert text.startswith("9 messages of the stream 's' of the broker b are gone: the offsets 0 to 8.")
     assert "--skip-lost" in text
     assert "failOnDataLoss" not in text

@@ -16,7 +16,7 @@ from busway.spark.lake.archive import Progress, archive
 from busway.spark.lake.compact import compact
 from busway.spark.lake.table import table
 from busway.spark.lake.table_log.commits import LakeError
-from busway.spark.options import reading
+from busway.spark.options import read_options
 from busway.spark.source import history
 from tests.support.spark import lakes
 from tests.support.spark.bus import Served, served
@@ -119,7 +119,7 @@ def test_a_lake_of_some_topics_has_no_live_ones_of_others(
     given = bus.options("url") | {"history": str(tmp_path), "streams": name}
     wanted = [*range(10), *range(20, 30)]
     for options in (given, given | {"topics": f"{name}/**", "columns": "offset"}, given | {"topics": f"{name}/*,x"}):
-        read = reading(options)
+        read = read_options(options)
         planned = history.partitions(read)
         found = [at for task in planned for batch in history.read(read, task) for at in batch["offset"].to_pylist()]
         assert sorted(found) == wanted
@@ -134,7 +134,7 @@ def test_what_leaves_while_it_is_read_comes_from_the_archive(
     once(spark, bus, name, tmp_path)
     publish(bus, name, 1000)
     given = bus.options(kind) | {"history": str(tmp_path), "streams": name, "columns": "offset", "minPartitions": "2"}
-    options = reading(given | {"topics": f"{name}/a,{name}/none"})
+    options = read_options(given | {"topics": f"{name}/a,{name}/none"})
     planned = history.partitions(options)
     once(spark, bus, name, tmp_path)
     assert bus.forget(name, 256) > 1000

@@ -385,10 +385,10 @@ def test_what_the_broker_has_taken_is_waited_for() -> None:
     """It may still be stored after its connection has ended, and could not be read yet."""
     taken = StreamInfo(name="t", topics=("t",), broker="", next=0, end=10)
     bus: Any = Slow(10)
-    ledger.settled(bus, taken, 5)
+    ledger.wait_until_stored(bus, taken, 5)
     assert bus.next == 10
     refused: Any = Slow(3, end=3)
-    ledger.settled(refused, taken, 5)
+    ledger.wait_until_stored(refused, taken, 5)
     assert refused.next == 3
     with pytest.raises(busway.Timeout, match="has not stored what it took"):
-        ledger.settled(Slow(9), taken, 0.05)  # type: ignore[arg-type]
+        ledger.wait_until_stored(Slow(9), taken, 0.05)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from busway.message import Message
 from busway.spark.columns import arrow_schema
 from busway.spark.endpoints import DataLoss, Endpoints
-from busway.spark.options import COLUMNS, reading
+from busway.spark.options import COLUMNS, read_options
 from busway.spark.source import plan
 from busway.topic import matches
 from tests.support.spark.bus import Served, served
@@ -66,7 +66,7 @@ def expected(message: Message, stream: str) -> dict[str, Any]:
 
 def read_all(given: dict[str, str]) -> list[dict[str, Any]]:
     """As Spark would, without it."""
-    options = reading(given)
+    options = read_options(given)
     with Endpoints(options) as places:
         parts = plan.batch(options, places)
         names = places.names
@@ -243,7 +243,7 @@ def test_what_is_gone_is_an_error_or_is_skipped(bus: Served, kind: str, caplog: 
     assert [row["offset"] for row in rows] == list(range(first, 200))
     assert "are gone" in caplog.text
     # Between the planning and the reading.
-    given = reading(options)
+    given = read_options(options)
     with Endpoints(given) as places:
         parts = plan.batch(given, places)
         now = bus.forget(name, 20)
@@ -252,7 +252,7 @@ def test_what_is_gone_is_an_error_or_is_skipped(bus: Served, kind: str, caplog: 
         task = plan.Task(parts[0], next(iter(places.names.values())))
     with pytest.raises(DataLoss, match=f"{now - first} messages"):
         list(plan.read(given, task))
-    left = list(plan.read(reading(options | {"failOnDataLoss": "false"}), task))
+    left = list(plan.read(read_options(options | {"failOnDataLoss": "false"}), task))
     assert sum(batch.num_rows for batch in left) == 200 - now
     assert stream.info().next == 200
 

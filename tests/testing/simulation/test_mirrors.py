@@ -178,7 +178,7 @@ def test_a_publisher_keeps_its_order_when_its_node_loses_what_its_mirror_never_h
     world.run(main())
     assert got == [str(number) for number in range(rounds * many)]
     told = [record.getMessage() for _, record in world.logged.records]
-    assert not any("does not have either" in one for one in told), "nothing is lost that anybody was promised"
+    assert not any("does not have them either" in one for one in told), "nothing is lost that anybody was promised"
     assert world.loop.failures == []
 
 

@@ -68,7 +68,7 @@ async def seek(hub: "Hub", message: Message) -> dict[str, Any]:
         moved[hub.guid] = await hub.channels.seek(driver, question.start)
     if guid == hub.guid:
         return {"offset": moved[guid], "parts": moved}
-    others = [] if hub.nodes is None else await hub.nodes.seek(question.stream, driver.name, question.start, guid)
+    others = await hub.peers.channels.seek(question.stream, driver.name, question.start, guid)
     moved |= {one.guid: one.offset for one in others if not one.error}
     if guid is not None and guid not in moved:
         _raise_for(question.start, guid, others)
@@ -122,7 +122,7 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
         letters = list(question.letters)
         states = await (look(driver, letters) if what == "dead" else send_back(hub, driver, letters))
         return {"states": states}
-    answers = [] if hub.nodes is None else await hub.nodes.letters(what, question.stream, name, question.letters, guid)
+    answers = await hub.peers.channels.dead_letters(what, question.stream, name, question.letters, guid)
     if not answers:
         raise OutOfRange(f"letters: the broker {guid}, whose channel that is, is not known here")
     answer = answers[0]
@@ -144,8 +144,7 @@ async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
 
 async def _everywhere(hub: "Hub", driver: ChannelDriver) -> None:
     """Wait for the other nodes, so that their consumers find it as it is."""
-    if hub.nodes is not None:
-        await hub.nodes.settled(f"{driver.stream.name}/{driver.name}")
+    await hub.peers.channels.agreed(f"{driver.stream.name}/{driver.name}")
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -174,9 +173,9 @@ async def _wholes(hub: "Hub", stream: str, channel: str | None) -> list[dict[str
     """The same of all channels of a stream, without what each node has."""
     found = hub.channels.found(stream, channel)
     here = [own_figures(hub, one) for one in found]
-    if hub.nodes is None:
+    if not hub.peers.members.clustered:
         return here
-    return summed(hub, here, await hub.nodes.survey(stream, channel), parts=channel is not None)
+    return summed(hub, here, await hub.peers.channels.survey(stream, channel), parts=channel is not None)
 
 
 def _settings(question: Question) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
 from busway.broker.retained.store import RetainedMessage
 from busway.common import environment
-from busway.errors import BusError, Code, Rejected
+from busway.errors import BusError, Code
 from busway.settings import KiB
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def overview(hub: "Hub") -> dict[str, Any]:
         "time": environment.time_ns() / 1e9,
         "uptime": hub.loop.time() - hub.started,
         "addresses": hub.addresses,
-        "cluster": "" if hub.nodes is None else hub.nodes.name,
+        "cluster": hub.peers.members.name,
         "servers": hub.settings.servers,
         "limits": limits(hub.settings),
         "stats": stats(hub),
@@ -203,7 +203,7 @@ def stats(hub: "Hub") -> dict[str, Any]:
         "faults": hub.faults,
         "errors": hub.errors,
         "doubtful": hub.doubtful,
-        **(hub.nodes.stats() if hub.nodes is not None else {}),
+        **hub.peers.members.stats(),
     }
 
 
@@ -228,14 +228,12 @@ _SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO:
 
 async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - there is nothing to ask for
     """What `busway cluster` shows."""
-    return {"cluster": None} if hub.nodes is None else await hub.nodes.figures()
+    return await hub.peers.members.figures()
 
 
 async def take_over(hub: "Hub", message: Message) -> dict[str, Any]:
     """What `busway cluster --take` wants: the payload is a node that never comes again."""
-    if hub.nodes is None:
-        raise Rejected("this broker is in no cluster")
-    return hub.nodes.inherit(bytes(message.payload).decode(errors="replace").strip())
+    return hub.peers.members.take_over(bytes(message.payload).decode(errors="replace").strip())
 
 
 _LATER: Final = streams.SERVICES | channels.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/take": take_over}

@@ -20,7 +20,8 @@ from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub, Nodes
+    from busway.broker.hub import Hub
+    from busway.broker.peers import StreamPeers
 
 Service: TypeAlias = Callable[["Hub", Message], Awaitable[bytes | dict[str, Any]]]
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -128,8 +129,7 @@ async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
 
 async def _everywhere(hub: "Hub", key: str) -> None:
     """Wait for the other nodes: who publishes at one of them next means this stream."""
-    if hub.nodes is not None:
-        await hub.nodes.settled(key)
+    await hub.peers.streams.agreed(key)
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
     here = [shown(hub, stream) for stream in chosen]
     if not question.parts:
         return {"streams": here}
-    return {"streams": with_parts(hub, here, [] if hub.nodes is None else await hub.nodes.streams(name))}
+    return {"streams": with_parts(hub, here, await hub.peers.streams.survey(name))}
 
 
 async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -185,13 +185,13 @@ async def find(hub: "Hub", message: Message) -> dict[str, Any]:
     return {"offset": await stream.find_time(moment)}
 
 
-def _elsewhere(hub: "Hub", broker: str | None) -> "Nodes | None":
+def _elsewhere(hub: "Hub", broker: str | None) -> "StreamPeers | None":
     """Whom to ask for the part of another node; None: this broker's own is meant."""
     if broker in {None, hub.guid}:
         return None
-    if hub.nodes is None:
+    if not hub.peers.members.clustered:
         raise Rejected(f"there is no node {broker}: this broker is in no cluster", code=Code.NO_STREAM)
-    return hub.nodes
+    return hub.peers.streams
 
 
 async def read(hub: "Hub", message: Message) -> bytes:
@@ -227,7 +227,7 @@ async def read(hub: "Hub", message: Message) -> bytes:
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
 
 
-async def _read_far(hub: "Hub", far: "Nodes", question: ReadQuestion, selection: Selection) -> bytes:
+async def _read_far(hub: "Hub", far: "StreamPeers", question: ReadQuestion, selection: Selection) -> bytes:
     """The same of the part of another node."""
     if question.expired:
         raise Rejected("expired messages are read from the broker's own part only", code=Code.INVALID_SETTING)
@@ -250,8 +250,8 @@ async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
         raise Rejected(f"{count} numbers, the limit is {_NUMBERS}", code=Code.INVALID_SETTING)
     brokers = [guid for guid in question.brokers if guid != hub.guid]
     known, sure, runs = set[str](), set[str](), list[Any]()
-    if hub.nodes is not None and brokers:
-        known, sure, runs = await hub.nodes.placed(session, brokers, question.numbers, question.within)
+    if hub.peers.members.clustered and brokers:
+        known, sure, runs = await hub.peers.streams.positions(session, brokers, question.numbers, question.within)
     unknown = [guid for guid in brokers if guid not in known]
     unsure = [guid for guid in brokers if guid in known - sure]
     if unknown or unsure:

@@ -1,4 +1,4 @@
-"""What consumers say of their messages: done, not done, still at work. Told to the channel, and answered when it is noted."""
+"""Acknowledgements: passes ACK and NACK frames to their channel, and answers them when the journal has recorded them."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -15,6 +15,7 @@ from busway.errors import BusError, Code, StoreFailed
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import ChannelPeers
     from busway.broker.session import Session
 
 _LONGEST: Final = (1 << 31) - 1
@@ -24,23 +25,24 @@ _LONGEST: Final = (1 << 31) - 1
 class Acks:
     """The acknowledgements of one hub."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", peers: "ChannelPeers") -> None:
         self._hub = hub
-        self.noting = 0
-        """Acknowledgements that are answered when they are noted."""
+        self._peers = peers
+        self.pending = 0
+        """Acknowledgements that wait for the journal."""
 
     def settle(self, who: Who, driver: ChannelDriver, call: int, entries: list[Entry]) -> None:
-        """An ACK: answered when it is noted as safely as the stream promises."""
+        """Handle an ACK. It is answered when the journal has recorded it as safely as the stream promises."""
         if entries[0].what is What.RENEW:
             self._renew(who, driver, call)
             return
         given = [(one.start, one.many) for one in entries if one.what not in {What.EXTEND, What.LAPSE}]
-        self._check_turn(who, driver, given)
-        self._do(who, driver, call, self._settled(who, driver, entries))
+        self._check_ownership(who, driver, given)
+        self._do(who, driver, call, self._apply(who, driver, entries))
 
     def fail(self, who: Who, driver: ChannelDriver, call: int, nack: Nack) -> None:
-        """A NACK, likewise."""
-        self._check_turn(who, driver, nack.spans)
+        """Handle a NACK. It is answered when the journal has recorded it as safely as the stream promises."""
+        self._check_ownership(who, driver, nack.spans)
         machine, now = driver.machine, driver.now
         if nack.reject:
             actions = machine.acks.reject(who, nack.spans, now, failure=nack.failure)
@@ -49,29 +51,29 @@ class Acks:
             actions = machine.acks.nack(who, nack.spans, delay, now, failure=nack.failure)
         self._do(who, driver, call, [actions])
 
-    def _check_turn(self, who: Who, driver: ChannelDriver, given: Iterable[Span]) -> None:
-        if driver.machine.suspended or not self._hub.channels.ownership.is_sure(driver.stream.copied):
+    def _check_ownership(self, who: Who, driver: ChannelDriver, given: Iterable[Span]) -> None:
+        if driver.machine.suspended or not self._peers.owns(driver.stream.copied):
             driver.machine.revoke(who, given)
-            text = "the mirror of this broker may hand it out now; it may be handed out again"
+            text = "the mirror of this broker may deliver from it now; the message may be redelivered"
             raise StoreFailed(f"channel {driver.name!r}: {text}")
 
-    def _do(self, who: Who, driver: ChannelDriver, call: int, settled: Iterable[list[Action]]) -> None:
+    def _do(self, who: Who, driver: ChannelDriver, call: int, steps: Iterable[list[Action]]) -> None:
         good, left = 0, list[Span]()
-        told: asyncio.Future[None] | None = None
-        for actions in settled:
+        written: asyncio.Future[None] | None = None
+        for actions in steps:
             for action in actions:
                 if isinstance(action, AckResult):
                     good += action.good
                     left += action.left
-            told = driver.do(actions) or told
-        if told is None or (told.done() and told.exception() is None):
+            written = driver.do(actions) or written
+        if written is None or (written.done() and written.exception() is None):
             self._answer(who, call, good, left)
         else:
             session = self._hub.sessions.get(who[0])
-            self.noting += 1
-            told.add_done_callback(lambda told: self._answer_later(session, who, call, good, left, told))
+            self.pending += 1
+            written.add_done_callback(lambda written: self._answer_later(session, who, call, good, left, written))
 
-    def _settled(self, who: Who, driver: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
+    def _apply(self, who: Who, driver: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
         machine, now = driver.machine, driver.now
         at = 0
         while at < len(entries):
@@ -90,16 +92,16 @@ class Acks:
                 yield machine.acks.lapse(who, spans)
             else:
                 if what is What.RELEASE:
-                    machine.stop(who)  # it is about to leave, and must not be given the same again
+                    machine.stop(who)  # it is about to leave, and must not get the same messages again
                 yield machine.acks.nack(who, spans, delay, now, counted=what is What.NACK)
 
     def _renew(self, who: Who, driver: ChannelDriver, call: int) -> None:
-        """The consumer is alive. The answer has the lease, so that it knows when to renew next, and how many messages it holds."""
+        """Renew the leases of a consumer. The answer has the lease time and how many messages the consumer has in flight."""
         (answer,) = driver.machine.acks.renew(who, driver.now)
         assert isinstance(answer, AckResult)
         held = answer.good
-        if self._hub.nodes is not None and who[0] not in self._hub.channels.outlets:
-            held += self._hub.nodes.renew(who)
+        if who[0] not in self._hub.channels.outlets:
+            held += self._peers.renew(who)
         lease = min(int(driver.machine.config.lease * 1000 + 0.999), _LONGEST)
         self._hub.channels.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
 
@@ -116,12 +118,12 @@ class Acks:
         call: int,
         good: int,
         left: list[Span],
-        told: "asyncio.Future[None]",
+        written: "asyncio.Future[None]",
     ) -> None:
-        self.noting -= 1
+        self.pending -= 1
         if session is not None and session.conn < 0:
-            return  # it is gone, and somebody else may have its number
-        error = None if told.cancelled() else told.exception()
+            return  # the connection has ended, and another one may have its number
+        error = None if written.cancelled() else written.exception()
         if isinstance(error, BusError):
             self._hub.channels.outlet(who).result(who, call, error.code, 0, error.reason)
         else:

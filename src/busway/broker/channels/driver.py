@@ -1,6 +1,7 @@
-"""One channel at work: does what its machine wants done. Reads the stream, hands records out, buries the dead, keeps notes.
+"""The driver of one channel: carries out the actions of its machine.
 
-What it has to do waits in one queue and is done in order. A block that has to be fetched first holds the queue up, nothing else.
+It reads the stream, delivers records, moves messages to the dead-letter topic and writes the journal. Actions wait in one
+queue and are done in order; only a block that has to be fetched first delays the queue. `manager` opens and ends drivers.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import msgspec
 
 from busway._core import Block, Selection
 from busway.broker.channels.frames import dead_topic
-from busway.broker.channels.journal import heard
+from busway.broker.channels.journal import ignore_failure
 from busway.broker.channels.order_keys import keys_of
 from busway.broker.channels.state.actions import (
     AckResult,
@@ -40,21 +41,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _BLOCKS: Final = 4
-"""Blocks that a channel keeps, for what is handed out a few at a time or comes again."""
+"""The number of blocks that a channel caches for small deliveries and redeliveries."""
 _NO_TOPIC: Final = "*"
-"""What no message has as its topic. The empty topic is one."""
+"""A topic that no message has. The empty topic is valid."""
 _LEAST: Final = 16 << 10
 _MOST: Final = 256 << 10
+"""The least and the most bytes of one read."""
 _EACH: Final = 4096
-"""Bytes that are read for each message that is wanted, within these bounds: what is not handed out now is soon."""
+"""Bytes to read for each wanted message, within the bounds above. Messages not delivered now are delivered soon."""
 _TURN: Final = 8
-"""Blocks that are looked through before everybody else has a turn."""
+"""Blocks that a channel searches before it yields to the event loop."""
 _RETRY: Final = 1.0
+"""Seconds until a failed read is retried."""
 _USUAL: Final = USUAL_SETTINGS | {"where": ""}
+"""The settings that a ChannelInfo has even if they are the defaults."""
 
 
 class ProgressLog(Protocol):
-    """Where a stream's channels are noted: a `journal.Journal`, or a table."""
+    """Stores the progress of a stream's channels: a `journal.Journal`, or tables of a database."""
 
     async def start(self) -> States: ...
     def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]": ...
@@ -63,13 +67,13 @@ class ProgressLog(Protocol):
 
 
 class ChannelDriver:
-    """A channel, its stream and its notes."""
+    """Connects the machine of a channel with its stream, its journal and its consumers."""
 
     def __init__(
         self,
         hub: "Hub",
         stream: Stream,
-        notes: ProgressLog,
+        journal: ProgressLog,
         state: ChannelState,
         *,
         bury: Callable[["ChannelDriver", Block, Bury], None],
@@ -79,18 +83,18 @@ class ChannelDriver:
         self._hub = hub
         self.stream = stream
         self.name = state.channel
-        self.notes = notes
+        self.journal = journal
         self.machine = Channel(state)
         self.consumers: set[Who] = set()
-        self.far: set[Who] = set()
-        """Those of another node that have taken all there was, and want to hear when there is more."""
+        self.drained: set[Who] = set()
+        """Consumers of other nodes that have taken all messages and wait for a report of more."""
         self._bury = bury
         self._deleted = deleted
         self._alarm = alarm
         self._todo: deque[Action] = deque()
         self._blocks: list[tuple[int, int, Block]] = []
         self._short: dict[Who, int] = {}
-        """What was not handed out of what a take was to get, since it had expired."""
+        """By consumer: messages of its take that were not delivered because they had expired."""
         self._running = False
         self._held_up = False
         self._turns = 0
@@ -99,7 +103,7 @@ class ChannelDriver:
         self.configured()
 
     def configured(self) -> None:
-        """The settings have changed."""
+        """Apply changed settings."""
         config = self.machine.config
         self._selection = Selection(config.topic, config.where)
         self.dead_topic = dead_topic(config, self.stream.config.name, self.name)
@@ -109,42 +113,42 @@ class ChannelDriver:
         return self._hub.loop.time()
 
     def do(self, actions: Iterable[Action]) -> "asyncio.Future[None] | None":
-        """Do these; tells when what has to be noted of them is safe, if anything has."""
-        noted: list[Entry] = []
+        """Carry out actions. If they have journal entries, the returned future is done when those are safe."""
+        entries: list[Entry] = []
         for action in actions:
             if isinstance(action, Write):
-                noted.append(action.entry)
+                entries.append(action.entry)
             elif not isinstance(action, AckResult):
                 self._todo.append(action)
-        told = None
-        if noted:
-            told = self.notes.write(noted)
-            if told.done():
-                heard(told)
+        written = None
+        if entries:
+            written = self.journal.write(entries)
+            if written.done():
+                ignore_failure(written)
             else:
-                told.add_done_callback(heard)
+                written.add_done_callback(ignore_failure)
         if not self._running:
             self._run()
         self._alarm(self)
-        if self.far and self.machine.more:
-            self._tell_more()
-        return told
+        if self.drained and self.machine.more:
+            self._report_more()
+        return written
 
-    def _tell_more(self) -> None:
-        """Those who take for the clients of another node hear when it is worth to ask; once, until they have asked."""
-        far, self.far = self.far, set()
-        for who in far & self.consumers:
+    def _report_more(self) -> None:
+        """Report to drained consumers that there are messages; once, until they take again."""
+        drained, self.drained = self.drained, set()
+        for who in drained & self.consumers:
             self._hub.channels.outlet(who).more(who)
 
     def catch_up(self) -> None:
-        """The stream may have more, and less: one in memory keeps its bounds by itself."""
+        """Pass the current bounds of the stream to the machine. A stream in memory drops old messages without notice."""
         machine = self.machine
         if (first := self.stream.first) > machine.first:
             self.do(machine.trimmed(first, self.now))
         self.do(machine.appended(self.stream.safe, self.now))
 
     def suspend(self) -> None:
-        """Somebody else may hand out from now on: nothing goes out here, also not what was about to."""
+        """Stop delivering, because another broker may do so from now on. Queued deliveries are revoked."""
         for action in self._todo:
             if isinstance(action, Deliver):
                 self.machine.revoke(action.consumer, action.spans)
@@ -152,30 +156,30 @@ class ChannelDriver:
         self.machine.suspend()
 
     def unsuspend(self) -> None:
-        """Hand out again."""
+        """Deliver again."""
         self.catch_up()
         self.do(self.machine.unsuspend(self.now))
 
     def left(self, who: Who) -> None:
-        """A consumer is gone, and somebody else may come to have its number."""
+        """Forget a consumer that has left. Another consumer may get its number."""
         self.consumers.discard(who)
-        self.far.discard(who)
+        self.drained.discard(who)
         self._short.pop(who, None)
 
     def figures(self) -> dict[str, Any]:
-        """Settings, where it stands and what is on its way, as a ChannelInfo has them."""
+        """The settings, position and messages in flight of the channel, with the keys of a ChannelInfo."""
         self.catch_up()
         settings: dict[str, Any] = msgspec.to_builtins(self.machine.config)
         names = {"name": self.name, "stream": self.stream.config.name}
         return _USUAL | settings | self.machine.figures() | names
 
     def end(self) -> None:
-        """Nothing is handed out any more."""
+        """Deliver nothing any more."""
         self.over = True
         self._todo.clear()
         self._blocks.clear()
 
-    # What the machine wants done.
+    # The actions of the machine.
 
     def _run(self) -> None:
         self._running = True
@@ -185,7 +189,10 @@ class ChannelDriver:
                     done = self._perform(self._todo[0])
                 except BusError as error:
                     name = self.stream.config.name
-                    log.warning("channel %r of stream %r can't read it: %s", self.name, name, error)
+                    log.warning(
+                        "channel %r of stream %r can't read the stream, and retries in %g s: %s",
+                        *(self.name, name, _RETRY, error),
+                    )
                     self._wait(self._hub.loop.call_later, _RETRY)
                     return
                 if not done:
@@ -193,12 +200,12 @@ class ChannelDriver:
         finally:
             self._running = False
 
-    def _wait(self, how: Callable[..., object], *when: float) -> None:
+    def _wait(self, schedule: Callable[..., object], *when: float) -> None:
         self._held_up = True
-        how(*when, self.again)
+        schedule(*when, self.again)
 
     def again(self) -> None:
-        """What it waited for is here."""
+        """Continue with the queue: the block has been fetched, or the delay is over."""
         self._held_up = False
         self._turns = 0
         if not self._running:
@@ -207,31 +214,32 @@ class ChannelDriver:
             self._hub.flush()
 
     def _perform(self, action: Action) -> bool:
-        """Whether it is done; else it stays first in the queue."""
+        """Carry out one action. False: it is not done yet, and stays first in the queue."""
         if isinstance(action, Read):
-            return self._look(action)
+            return self._read(action)
         if isinstance(action, Deliver):
-            return self._hand(action)
+            return self._deliver(action)
         if isinstance(action, Bury):
-            return self._let_die(action)
+            return self._move_to_dead_letters(action)
         self._todo.popleft()
         if isinstance(action, TakeDone):
             if action.consumer in self.consumers:
                 got = action.got - min(self._short.pop(action.consumer, 0), action.got)
                 self._hub.channels.taken(action.consumer, action.number, got)
         elif isinstance(action, ReportLost):
-            self._tell_gone(action)
+            self._report_lost(action)
         elif isinstance(action, Rewound):
             name = self.stream.config.name
             log.warning(
-                "stream %r lost its end: channel %r goes from %d to %d", name, self.name, action.was, action.offset
+                "stream %r lost its end: channel %r moves from offset %d back to %d",
+                *(name, self.name, action.was, action.offset),
             )
         elif isinstance(action, Delete):
             self._deleted(self)
         return True
 
-    def _look(self, read: Read) -> bool:
-        """Look for what the channel chooses."""
+    def _read(self, read: Read) -> bool:
+        """Search one block for messages that the channel selects."""
         self._turns += 1
         if self._turns > _TURN:
             self._wait(self._hub.loop.call_soon)
@@ -251,8 +259,8 @@ class ChannelDriver:
         self._add(self.machine.found(read.ticket, spans, following, self.now, keys))
         return True
 
-    def _hand(self, action: Deliver) -> bool:
-        """Hand records out, block by block."""
+    def _deliver(self, action: Deliver) -> bool:
+        """Deliver records, block by block."""
         who, spans, deliveries = action
         outlet = self._hub.channels.outlet(who)
         lost: list[Span] = []
@@ -261,7 +269,7 @@ class ChannelDriver:
             found = self._fetch(rest[0][0], _MOST)
             if found is None:
                 self._todo[0] = Deliver(who, list(rest), deliveries)
-                self._lose(who, lost)
+                self._skip(who, lost)
                 return False
             first, following, block = found
             parts: list[Span] = []
@@ -271,30 +279,30 @@ class ChannelDriver:
                 if end < start + count:
                     rest.appendleft((end, start + count - end))
                 parts.append((start, end - start))
-            if not parts:  # nothing is there, and never will be
+            if not parts:  # the stream has none of the remaining messages any more
                 lost += rest
                 break
             lost += outlet.hand(who, self.stream.number, block, parts, deliveries)
         self._todo.popleft()
-        self._lose(who, lost)
+        self._skip(who, lost)
         if not outlet.has_room(who):
             self.machine.stop(who)
             outlet.want_room(who)
         return True
 
-    def _lose(self, who: Who, spans: list[Span]) -> None:
+    def _skip(self, who: Who, spans: list[Span]) -> None:
         if spans:
             self._short[who] = self._short.get(who, 0) + sum(count for _, count in spans)
             self._add(self.machine.skip(spans, self.now))
 
-    def _let_die(self, action: Bury) -> bool:
+    def _move_to_dead_letters(self, action: Bury) -> bool:
         (start, count), deliveries = action
         found = self._fetch(start, _MOST)
         if found is None:
             return False
         self._todo.popleft()
         first, following, block = found
-        if first > start or following <= start:  # gone meanwhile
+        if first > start or following <= start:  # retention has dropped it
             self._add(self.machine.skip([(start, min(count, max(first - start, 1)))], self.now))
             return True
         part = min(count, following - start)
@@ -304,20 +312,19 @@ class ChannelDriver:
         return True
 
     def _add(self, actions: Iterable[Action]) -> None:
-        """More to do; whoever calls is doing it already."""
+        """Queue more actions. The caller is working on the queue already."""
         running, self._running = self._running, True
         try:
             self.do(actions)
         finally:
             self._running = running
 
-    def _tell_gone(self, action: ReportLost) -> None:
+    def _report_lost(self, action: ReportLost) -> None:
         count = sum(many for _, many in action.spans)
         name = self.stream.config.name
         if not action.before:
-            log.warning("stream %r dropped %d messages that channel %r had not done", name, count, self.name)
-        told = self.consumers if action.consumer is None else self.consumers & {action.consumer}
-        for who in told:
+            log.warning("stream %r dropped %d messages that channel %r had not finished", name, count, self.name)
+        for who in self.consumers if action.consumer is None else self.consumers & {action.consumer}:
             outlet = self._hub.channels.outlet(who)
             for start, many in action.spans:
                 outlet.gap(who, self.stream.number, start, start + many)
@@ -325,7 +332,7 @@ class ChannelDriver:
     # Blocks.
 
     def _fetch(self, offset: int, size: int) -> tuple[int, int, Block] | None:
-        """The block with this offset; None: the queue goes on when it is here."""
+        """The block with this offset. None: it is being fetched, and the queue continues when it has arrived."""
         for at, (first, following, block) in enumerate(self._blocks):
             if first <= offset < following:
                 if at:

@@ -1,9 +1,9 @@
-"""The journal of a stream's channels on disk: a file that is only appended to, and written anew when most of it is history.
+"""The journal of a stream's channels on disk: an append-only file, which is rewritten when most of its entries are obsolete.
 
-One thread writes; many entries that wait share one write and, if the stream promises that, one fdatasync. With "written" an entry is
-only copied to the system's memory, which takes less than waking a thread, so it is written at once as long as that goes quickly.
-What is damaged is skipped, told and counted, and the rest is kept. What could not be written stays known here, and the next write begins with all
-of it in a new file: so an answer that waited for the journal is never given for something that is missing in it.
+One thread writes. Waiting entries share one write and, with the safety "synced", one fdatasync. With "written" an entry is
+only copied to the page cache, which is cheaper than waking a thread; so the event loop writes it, as long as that is quick.
+Damaged records are skipped, logged and counted. Entries that could not be written stay in memory, and the next write puts
+all entries into a new file. So no answer that waits for the journal is sent for an entry that the file lacks.
 """
 
 import asyncio
@@ -31,14 +31,15 @@ Safety: TypeAlias = Literal["memory", "written", "synced"]
 
 FILE: Final = "channels.log"
 _WORTH: Final = MiB
-"""A smaller file is not written anew for its size."""
+"""A smaller file is not rewritten for its size."""
 _TIMES: Final = 4
-"""So many times its content the file may be."""
+"""The file may be so many times larger than its live content."""
 _BEHIND: Final = 65_536
-"""So many entries may wait for the disk before those who need not wait do."""
+"""So many entries may be queued before writers with the safety "memory" have to wait, too."""
 _QUICK: Final = 0.002
-"""Seconds. After a write at once that took longer, the thread writes for a while: the loop waits for no disk twice."""
+"""Seconds. After a slower write on the event loop the thread writes for a while, so that the loop is not blocked again."""
 _RESTING: Final = 5.0
+"""Seconds for which the thread writes after a slow write on the event loop."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Entry | Stamp] = msgspec.msgpack.Decoder(Entry | Stamp)
@@ -57,23 +58,23 @@ def decode(body: bytes) -> Entry | Stamp:
 
 
 class Journal(RecordFile):
-    """The file of one stream. open() and the methods below it run on its thread, the others on the loop.
+    """The journal of one stream. open() and the methods below it run on its thread, the others on the loop.
 
-    append() runs on either: on the loop only while the thread has nothing to do.
-    `new`: it is that of a stream which is made just now. `copy`: it follows that of another broker, and has the stamps of that one.
+    append() runs on either: on the loop only while the thread is idle. `new`: the stream is being created. `copy`: the
+    journal is a replica of another broker's journal, and has the stamps of that one.
     """
 
     def __init__(self, folder: Path, safety: Safety = "written", *, new: bool = False, copy: bool = False) -> None:
         super().__init__(folder / FILE)
         self.safety = safety
         self.lineage = None if copy else JournalIdentity(new=new)
-        """How far it goes with what was given to be written."""
+        """The identity and length of the journal, with the queued entries. None for a replica."""
         self._stamp: Stamp | None = None
-        """The last one in the file,"""
+        """The last stamp in the file."""
         self._since = 0
-        """and how many entries stand behind it."""
+        """The number of entries in the file behind its last stamp."""
         self.stamp: Stamp | None = None
-        """The last one that was given to be written, of one that follows another."""
+        """The last stamp that was queued or read; only for a replica."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway journal")
         self._queue: list[Entry | Stamp] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -81,46 +82,47 @@ class Journal(RecordFile):
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._states: States = {}
-        self._next_look = _WORTH
+        self._next_check = _WORTH
+        """The size of the file at which the next check for a rewrite is due."""
         self._stale = False
         self._slow_until = 0.0
         self._failing = 0
-        self._looking: list[Callable[[list[Entry]], object]] = []
+        self._readers: list[Callable[[list[Entry]], object]] = []
         self.watcher: Callable[[list[Entry]], asyncio.Future[None] | None] | None = None
-        """Hears of all entries when they are given to be written; may say when they are safe elsewhere, too."""
+        """Gets all entries when they are queued. May return a future that is done when a mirror has them, too."""
         self.failed = 0
         self.batches = 0
 
     # On the loop.
 
     async def start(self) -> States:
-        """Read the file; where each channel stands."""
+        """Read the file. Returns the state of each channel."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.open)
 
     def write(self, entries: Iterable[Entry | Stamp]) -> "asyncio.Future[None]":
-        """Write these; done when they and all before them are as safe as promised, StoreFailed if they aren't yet.
+        """Write entries. The future is done when these and all earlier ones are as safe as promised; else StoreFailed.
 
-        Without entries it tells the same of those before. With safety "memory" nobody waits unless the disk is far behind,
-        and a failure is only logged.
+        Without entries it reports the same of the earlier ones. With the safety "memory" the future is done at once
+        unless the disk is far behind, and a failure is only logged.
         """
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         given = list(entries)
         self._queue += given
         plain = self._count(given)
-        elsewhere = self.watcher(plain) if self.watcher is not None and plain else None
+        mirrored = self.watcher(plain) if self.watcher is not None and plain else None
         if self.safety == "memory" and len(self._queue) <= _BEHIND:
-            told.set_result(None)
+            written.set_result(None)
         else:
-            self._waiting.append(told)
+            self._waiting.append(written)
         if self._writing is None and self._may_write_here():
             self._write_here()
         else:
             self._quiet.clear()
             self._write_next()
-        return told if elsewhere is None else _both(told, elsewhere)
+        return written if mirrored is None else _both(written, mirrored)
 
     def _count(self, given: list[Entry | Stamp]) -> list[Entry]:
-        """Those that are entries."""
+        """Count the queued entries. Returns them without the stamps."""
         plain = [one for one in given if not isinstance(one, Stamp)]
         if self.lineage is not None:
             self.lineage.add(len(plain))
@@ -129,27 +131,27 @@ class Journal(RecordFile):
         return plain
 
     def mended(self, known: Stamp) -> None:
-        """What somebody else knew of it up to there is in it now."""
+        """Record that the journal has been restored up to this stamp from a mirror."""
         if self.lineage is not None:
             self.lineage.mended(known)
-            self.write([self.lineage.stamp()]).add_done_callback(heard)
+            self.write([self.lineage.stamp()]).add_done_callback(ignore_failure)
 
     def look(self, then: Callable[[list[Entry]], object]) -> None:
-        """Give `then` the entries that make what was given to be written so far, now or soon; the watcher hears of what comes behind."""
-        self._looking.append(then)
+        """Call `then`, now or soon, with entries that make up the current state. The watcher gets all later entries."""
+        self._readers.append(then)
         if self._writing is None:
-            self._show()
+            self._answer_readers()
 
-    def _show(self) -> None:
-        looking, self._looking = self._looking, []
-        if looking:
+    def _answer_readers(self) -> None:
+        readers, self._readers = self._readers, []
+        if readers:
             entries = [entry for state in self._states.values() for entry in state.entries()]
-            entries += [one for one in self._queue if not isinstance(one, Stamp)]
-            for then in looking:
+            entries += [entry for entry in self._queue if not isinstance(entry, Stamp)]
+            for then in readers:
                 then(entries)
 
     async def stop(self) -> None:
-        """Wait until everything is written, or was tried once more, and let go of the file."""
+        """Wait until all entries are written, or one retry has failed, and close the file."""
         await self._quiet.wait()
         if self._stale:
             await asyncio.wait([self.write([])])
@@ -169,8 +171,8 @@ class Journal(RecordFile):
         }
 
     def _may_write_here(self) -> bool:
-        """Whether a write needs nothing but a copy, and the last ones were quick."""
-        plain = self.safety == "written" and not self._stale and self._fd >= 0 and self._end < self._next_look
+        """Whether the event loop may write: the write is only a copy to the page cache, and the last ones were quick."""
+        plain = self.safety == "written" and not self._stale and self._fd >= 0 and self._end < self._next_check
         return plain and environment.monotonic() >= self._slow_until
 
     def _write_here(self) -> None:
@@ -180,11 +182,11 @@ class Journal(RecordFile):
         error: Exception | None
         try:
             error = self.append(batch)
-        except Exception as unexpected:  # noqa: BLE001, told and logged as one of the thread is
+        except Exception as unexpected:  # noqa: BLE001, logged, and set on the waiting futures
             self._log_unexpected(error := unexpected)
         if (end := environment.monotonic()) - begin > _QUICK:
             self._slow_until = end + _RESTING
-        self._tell(waiting, error)
+        self._finish(waiting, error)
 
     def _write_next(self) -> None:
         if self._writing is not None:
@@ -201,27 +203,28 @@ class Journal(RecordFile):
         self._writing = None
         if (unexpected := future.exception()) is not None:
             self._log_unexpected(unexpected)
-        self._tell(waiting, unexpected or future.result())
-        self._show()
+        self._finish(waiting, unexpected or future.result())
+        self._answer_readers()
         self._write_next()
 
     def _log_unexpected(self, error: BaseException) -> None:
-        # No error of the disk: that is a result. It is ours, so it is told with its traceback.
+        # An error of the disk is a result of append(). This is a bug, so the log has its traceback.
         log.error("unexpected error in the journal %s", self.file, exc_info=error)
 
-    def _tell(self, waiting: list["asyncio.Future[None]"], error: BaseException | None) -> None:
-        for told in waiting:
-            if told.done():
-                continue  # whoever waited was cancelled
+    def _finish(self, waiting: list["asyncio.Future[None]"], error: BaseException | None) -> None:
+        for written in waiting:
+            if written.done():
+                continue  # it was cancelled
             if error is None:
-                told.set_result(None)
+                written.set_result(None)
             else:
-                told.set_exception(StoreFailed(f"the channels' journal {self.file} can't be written: {_reason(error)}"))
+                text = f"the channels' journal {self.file} can't be written: {_reason(error)}"
+                written.set_exception(StoreFailed(text))
 
     # On the thread.
 
     def open(self) -> States:
-        """Read what is there, cut a torn end off, and write anew what is damaged or mostly history."""
+        """Read the file, cut off a torn end, and rewrite a file that is damaged or mostly obsolete."""
         content = self._content()
         torn, damage = 0, False
         for found in record_format.scan(content, decode):
@@ -254,14 +257,14 @@ class Journal(RecordFile):
     def _work(self, entries: list[Entry | Stamp]) -> OSError | None:
         error = self.append(entries)
         if error is None:
-            self._look()
+            self._compact()
         return error
 
     def append(self, entries: list[Entry | Stamp]) -> OSError | None:
-        """Write a batch. If that fails they are known nevertheless, and the file is behind until it was written anew."""
+        """Write a batch. If that fails, the entries stay in memory, and the file is stale until it is rewritten."""
         for entry in entries:
             self._put(entry)
-        behind, self._stale = self._stale, True  # whatever happens now, until it went well
+        behind, self._stale = self._stale, True  # until the write has succeeded
         try:
             if behind:
                 self._rewrite(self._snapshot())
@@ -269,12 +272,15 @@ class Journal(RecordFile):
                 self._add(b"".join(map(encode, entries)), _sync if self.safety == "synced" else None)
         except OSError as error:
             self.failed += 1
-            if not self._failing:  # once: they all fail until the disk is well again
-                log.warning("what channels did can't be written to %s: %s", self.file, _reason(error))
+            if not self._failing:  # logged once: all writes fail until the disk works again
+                log.warning(
+                    "the channels' journal %s can't be written, and each later write retries it: %s",
+                    *(self.file, _reason(error)),
+                )
             self._failing += len(entries)
             return error
         if self._failing:
-            log.warning("%s is written again, with the %d entries that waited", self.file, self._failing)
+            log.warning("the channels' journal %s is written again, with %d queued entries", self.file, self._failing)
             self._failing = 0
         self._stale = False
         self.batches += 1
@@ -287,24 +293,24 @@ class Journal(RecordFile):
             return
         if begun is not None:
             self._add(encode(begun), None)
-        self._look()
+        self._compact()
 
-    def _look(self) -> None:
-        """Write the file anew if it is worth it. That is no condition for anything, so a failure is only told."""
-        if self._end < self._next_look:
+    def _compact(self) -> None:
+        """Rewrite the file if most of it is obsolete. A failure is only logged, because no entry depends on it."""
+        if self._end < self._next_check:
             return
         snapshot = self._snapshot()
         if len(snapshot) * _TIMES < self._end:
             try:
                 self._rewrite(snapshot)
             except OSError as error:
-                log.warning("%s could not be written anew: %s", self.file, _reason(error))
-                self._next_look = self._end * 2
+                log.warning("%s could not be rewritten, and stays as it is: %s", self.file, _reason(error))
+                self._next_check = self._end * 2
                 return
-        self._next_look = max(_WORTH, len(snapshot) * _TIMES)
+        self._next_check = max(_WORTH, len(snapshot) * _TIMES)
 
     def _snapshot(self) -> bytes:
-        """The stamp is the last record: what stands in a new file is not counted, but what follows is."""
+        """The content of a new file. The stamp is its last record, because only entries behind a stamp are counted."""
         parts = [encode(entry) for state in self._states.values() for entry in state.entries()]
         if (stamp := self._stamp) is not None:
             if self.lineage is not None:
@@ -314,17 +320,17 @@ class Journal(RecordFile):
         return b"".join(parts)
 
     def _rewrite(self, content: bytes) -> None:
-        """Put a new file with this content in the place of the old one."""
+        """Replace the file by one with this content."""
         self._replace([content])
         data_folder.sync(self.file.parent)
 
 
 def _both(one: "asyncio.Future[None]", two: "asyncio.Future[None]") -> "asyncio.Future[None]":
-    """Done when both are; the first failure is its own."""
+    """A future that is done when both are, with the exception of the first one that fails."""
     both: asyncio.Future[None] = one.get_loop().create_future()
 
-    def look(told: "asyncio.Future[None]") -> None:
-        error = None if told.cancelled() else told.exception()  # asked for, so that it counts as heard
+    def check(future: "asyncio.Future[None]") -> None:
+        error = None if future.cancelled() else future.exception()  # retrieved, so that asyncio does not log it
         if both.done():
             return
         if error is not None:
@@ -332,15 +338,15 @@ def _both(one: "asyncio.Future[None]", two: "asyncio.Future[None]") -> "asyncio.
         elif one.done() and two.done():
             both.set_result(None)
 
-    for told in (one, two):
-        told.add_done_callback(look)
+    for future in (one, two):
+        future.add_done_callback(check)
     return both
 
 
-def heard(told: "asyncio.Future[None]") -> None:
-    """For a write that nobody waits for: a failure is logged by the journal, which knows it all the same and tries again with the next one."""
-    if not told.cancelled():
-        told.exception()
+def ignore_failure(written: "asyncio.Future[None]") -> None:
+    """Ignore the result of a write. The journal logs a failure itself, and retries with the next write."""
+    if not written.cancelled():
+        written.exception()
 
 
 def _reason(error: BaseException) -> str:

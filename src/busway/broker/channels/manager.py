@@ -1,4 +1,7 @@
-"""All channels of a broker: who consumes which, what their frames ask for, and when something is due."""
+"""All channels of a broker: opens, declares, moves and removes them, and gives them the time.
+
+The hub passes the frames of consumers and the events of streams to this module.
+"""
 
 import asyncio
 import heapq
@@ -27,6 +30,7 @@ from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected, S
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import ChannelPeers, Members
     from busway.broker.session import Session
 
 log = logging.getLogger("busway.broker")
@@ -34,10 +38,11 @@ log = logging.getLogger("busway.broker")
 CHANNELS: Final = 10_000
 """The most channels a stream may have."""
 _LATEST: Final = (1 << 63) - 1
+"""The latest time (ns) that a stream can be searched for."""
 
 
 class _NoJournal:
-    """For streams in memory, which end with the broker as their channels do."""
+    """A journal that stores nothing. Streams in memory end with the broker, and so do their channels."""
 
     async def start(self) -> States:
         return {}
@@ -46,7 +51,7 @@ class _NoJournal:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._done.set_result(None)
 
-    def write(self, entries: object) -> "asyncio.Future[None]":  # noqa: ARG002, nothing is kept
+    def write(self, entries: object) -> "asyncio.Future[None]":  # noqa: ARG002, nothing is stored
         return self._done
 
     async def stop(self) -> None:
@@ -59,85 +64,90 @@ class _NoJournal:
 class Channels:
     """The channels of one hub, by stream and name."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", peers: "ChannelPeers", members: "Members") -> None:
         self._hub = hub
+        self._peers = peers
+        self._members = members
         self.channels: dict[int, dict[str, ChannelDriver]] = {}
-        """By the number of their stream, and their name."""
-        self.noted: dict[int, ProgressLog] = {}
-        """Where the channels of a stream are noted."""
+        """The channels of each stream: by the number of the stream and the name of the channel."""
+        self.journals: dict[int, ProgressLog] = {}
+        """The channel journal of each stream, by the number of the stream."""
         self._consumed: dict[int, dict[int, ChannelDriver]] = {}
-        """By connection and the number that the connection has given the channel."""
+        """The consumed channels: by connection and the number that the connection has given the channel."""
         self._joining: dict[Who, int] = {}
-        """Who is about to consume a channel, and the number of the frame that said so."""
-        self._burying = DeadLetters(hub)
-        self._clients = ClientSink(hub)
+        """Consumers whose join is in progress, with the call number of their CHANNEL frame."""
+        self._dead_letters = DeadLetters(hub)
+        self._clients = ClientSink(hub, peers)
         self.outlets: dict[int, Sink] = {}
-        """Of connections that are no clients: links to other nodes."""
-        self._taking: dict[tuple[Who, int], Callable[[int], None]] = {}
-        """What is taken here for somebody who takes elsewhere too."""
+        """The sinks of links to other nodes, by connection. All other connections are clients."""
+        self._shared_takes: dict[tuple[Who, int], Callable[[int], None]] = {}
+        """Takes from this broker that are part of a take from several nodes, with the function that gets their count."""
         self._alarms: list[tuple[float, int, ChannelDriver]] = []
         self._serial = count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.settling = Acks(hub)
+        self.acks = Acks(hub, peers)
         self.ownership = Ownership(self)
 
     # Streams.
 
     async def added(self, stream: Stream) -> None:
-        """A stream is there: its channels are where they were."""
-        notes = stream.notes() or _NoJournal()
-        states = await notes.start()
-        self.noted[stream.number] = notes
+        """Open the channels of a new or reopened stream at their recorded progress."""
+        journal = stream.notes() or _NoJournal()
+        states = await journal.start()
+        self.journals[stream.number] = journal
         self.channels[stream.number] = {}
         for state in states.values():
             if state.config is None:
-                log.warning("channel %r of stream %r has lost its settings", state.channel, stream.config.name)
+                log.warning(
+                    "channel %r of stream %r: its settings are missing in the journal, so it uses the defaults",
+                    *(state.channel, stream.config.name),
+                )
                 state.config = ChannelConfig()
-            self.wait_for_somebody(self.open(stream, state))
+            self.await_consumer(self.open(stream, state))
 
     async def removed(self, stream: Stream) -> None:
-        """A stream is gone, and its channels with it."""
+        """End all channels of a removed stream."""
         for driver in list(self.channels.pop(stream.number, {}).values()):
             self.end(driver, Code.NO_STREAM, f"the stream {stream.config.name!r} was removed")
-        if (notes := self.noted.pop(stream.number, None)) is not None:
-            await notes.stop()
+        if (journal := self.journals.pop(stream.number, None)) is not None:
+            await journal.stop()
 
     async def close(self) -> None:
-        self._burying.stop()
+        self._dead_letters.stop()
         for task in list(self._tasks):
             task.cancel()
-        for notes in self.noted.values():
-            await notes.stop()
+        for journal in self.journals.values():
+            await journal.stop()
 
     def kill(self) -> None:
-        """Let go of the files, without writing."""
-        for notes in self.noted.values():
-            if isinstance(notes, Journal):
-                notes.close()
+        """Close the files without writing, as if the process was killed."""
+        for journal in self.journals.values():
+            if isinstance(journal, Journal):
+                journal.close()
 
     def changed(self, stream: Stream) -> None:
-        """A stream has other settings: what its channels note is as safe as it promises."""
-        if isinstance(notes := self.noted.get(stream.number), Journal):
-            notes.safety = native(stream.config.safety)
+        """Apply the new safety of a stream to its channel journal."""
+        if isinstance(journal := self.journals.get(stream.number), Journal):
+            journal.safety = native(stream.config.safety)
 
     def notes(self, stream: Stream) -> ProgressLog | None:
-        """Where the channels of a stream are noted."""
-        return self.noted.get(stream.number)
+        """The channel journal of a stream; None: the stream has been removed."""
+        return self.journals.get(stream.number)
 
     def stored(self, number: int) -> None:
-        """More of a stream is safe."""
+        """Deliver messages of a stream that have become safe."""
         for driver in self.channels.get(number, {}).values():
             if driver.consumers:
                 driver.catch_up()
 
     def trimmed(self, stream: Stream) -> None:
-        """Old messages of a stream are gone."""
+        """Skip messages that retention has dropped from a stream."""
         for driver in self.channels.get(stream.number, {}).values():
             driver.catch_up()
 
     def floor(self, stream: Stream, channel: str) -> int | None:
-        """Everything below this offset is done by a channel; None: there is no such channel."""
+        """A channel has finished all offsets below this one; None: there is no such channel."""
         driver = self.channels.get(stream.number, {}).get(channel)
         return None if driver is None else driver.machine.floor
 
@@ -158,7 +168,7 @@ class Channels:
     async def declare(
         self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]
     ) -> ChannelDriver:
-        """The channel with these settings; made if it is not there."""
+        """Find or create a channel, and apply these settings."""
         return await self._declare(self._hub.streams.get(stream), channel, settings, start)
 
     async def _declare(
@@ -166,27 +176,27 @@ class Channels:
     ) -> ChannelDriver:
         stream = found.name
         if (channels := self.channels.get(found.number)) is None:
-            raise Rejected(f"the stream {stream!r} is being made or removed", code=Code.NO_STREAM)
+            raise Rejected(f"the stream {stream!r} is being created or removed; retry later", code=Code.NO_STREAM)
         if (driver := channels.get(channel)) is not None:
             await self.configure(driver, settings)
             return driver
         if len(channels) >= CHANNELS:
-            reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit"
+            reason = f"the stream {stream!r} has {CHANNELS} channels, which is the limit; remove one first"
             raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
         config = frames.configured(ChannelConfig(), settings, stream, channel)
-        if self._hub.nodes is not None and not config.delete_on_leave and not found.copied:
-            self._hub.nodes.check_room(f"{stream}/{channel}")
-        floor = await self.place(found, start)
+        if not config.delete_on_leave and not found.copied:
+            self._peers.check_limit(f"{stream}/{channel}")
+        floor = await self.position(found, start)
         if self.channels.get(found.number) is not channels:
             raise Rejected(f"the stream {stream!r} was removed", code=Code.NO_STREAM)
-        if (driver := channels.get(channel)) is not None:  # somebody else has made it meanwhile
+        if (driver := channels.get(channel)) is not None:  # another request has created it during the await
             await self.configure(driver, settings)
             return driver
         state = ChannelState(channel, config, environment.time_ns() // 1000, floor)
-        told = self.noted[found.number].write([Created(channel, state.epoch, floor, config)])
+        written = self.journals[found.number].write([Created(channel, state.epoch, floor, config)])
         driver = self.open(found, state)
-        self._tell_nodes(driver, start)
-        await told
+        self._define_on_nodes(driver, start)
+        await written
         return driver
 
     async def configure(self, driver: ChannelDriver, settings: dict[str, Any]) -> None:
@@ -195,42 +205,44 @@ class Channels:
         if config != machine.config:
             actions = machine.configure(config, driver.now)
             driver.configured()
-            self._tell_nodes(driver, None)
-            if (told := driver.do(actions)) is not None:
-                await told
+            self._define_on_nodes(driver, None)
+            if (written := driver.do(actions)) is not None:
+                await written
 
     async def seek(self, driver: ChannelDriver, start: tuple[str, Any]) -> int:
-        """Put a channel to another place; its offset."""
-        offset = await self.place(driver.stream, start)
+        """Move a channel to another position. Returns its offset."""
+        offset = await self.position(driver.stream, start)
         driver.catch_up()
         with self._windows(driver):
-            told = driver.do(driver.machine.seek(offset, driver.now))
+            written = driver.do(driver.machine.seek(offset, driver.now))
         self._hub.flush()
-        if told is not None:
-            await told
+        if written is not None:
+            await written
         return offset
 
     async def remove(self, driver: ChannelDriver) -> None:
-        told = self.forget_channel(driver)
-        if self._hub.nodes is not None and not driver.machine.config.delete_on_leave:
-            self._hub.nodes.channel(driver.stream.name, driver.name, None, None)
-        await told
+        written = self.forget_channel(driver)
+        if not driver.machine.config.delete_on_leave:
+            self._peers.changed(driver.stream.name, driver.name, None, None)
+        await written
 
     def forget_channel(self, driver: ChannelDriver) -> "asyncio.Future[None]":
+        """Remove a channel from this broker only. The future is done when the journal has recorded that."""
         self.end(driver, Code.NO_CHANNEL, f"the channel {driver.name!r} was removed")
-        return driver.notes.write([Deleted(driver.name)])
+        return driver.journal.write([Deleted(driver.name)])
 
-    def _tell_nodes(self, driver: ChannelDriver, start: tuple[str, Any] | None) -> None:
-        """The other nodes have it, too, unless it goes with its consumers, who bring it there themselves."""
+    def _define_on_nodes(self, driver: ChannelDriver, start: tuple[str, Any] | None) -> None:
+        """Define a channel on the other nodes. Consumers create a channel with `delete_on_leave` there themselves."""
         config = driver.machine.config
-        if self._hub.nodes is not None and not config.delete_on_leave and not driver.stream.copied:
+        if not config.delete_on_leave and not driver.stream.copied:
             settings = msgspec.to_builtins(config, builtin_types=(bytes,))
-            self._hub.nodes.channel(driver.stream.name, driver.name, settings, start and elsewhere(start))
+            self._peers.changed(driver.stream.name, driver.name, settings, start and elsewhere(start))
 
-    async def place(self, stream: Stream, start: tuple[str, Any]) -> int:
-        """The offset that is meant: first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)), or (message, (offset, id)).
+    async def position(self, stream: Stream, start: tuple[str, Any]) -> int:
+        """The offset of a start position.
 
-        A place in the part of another node is none here: there the channel begins at the first.
+        A start is first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)) or (message, (offset, id)).
+        If the position is in the part of another node, the channel begins here at the first offset.
         """
         kind, value = start
         try:
@@ -244,28 +256,29 @@ class Channels:
                 offset, id_, guid = msgspec.structs.astuple(msgspec.convert(value, frames.OneMessage))
                 if guid in {"", self._hub.guid}:
                     return await self._message(stream, offset, id_)
-                return self._elsewhere(stream, kind, guid)
+                return self._position_on_node(stream, kind, guid)
             if kind in {"position", "near"}:
                 guid, offset = msgspec.convert(value, tuple[str, int])
                 if guid != self._hub.guid:
-                    return self._elsewhere(stream, kind, guid)
+                    return self._position_on_node(stream, kind, guid)
                 return _offset(stream, offset) if kind == "position" else min(max(offset, stream.first), stream.safe)
             moment = msgspec.convert(value, int)
         except msgspec.MsgspecError as error:
             raise Rejected(f"{kind}: {error}", code=Code.INVALID_SETTING) from error
         if kind not in {"time", "ago"}:
-            raise Rejected(f"{kind!r} is no place to begin", code=Code.INVALID_SETTING)
+            reason = f"{kind!r} is no start position; use first, new, time, ago, offset, position or message"
+            raise Rejected(reason, code=Code.INVALID_SETTING)
         when = moment if kind == "time" else environment.time_ns() - moment
         return await stream.find_time(min(max(when, 0), _LATEST))
 
-    def _elsewhere(self, stream: Stream, kind: str, guid: str) -> int:
-        """Where a channel begins here whose place is in the part of another node."""
-        if kind != "near" and (self._hub.nodes is None or not self._hub.nodes.knows(guid)):
-            raise OutOfRange(f"{kind}: the broker {guid}, whose place that is, is not known here")
+    def _position_on_node(self, stream: Stream, kind: str, guid: str) -> int:
+        """The offset at which a channel begins here if its start position is in the part of another node."""
+        if kind != "near" and not self._members.knows(guid):
+            raise OutOfRange(f"{kind}: the broker {guid}, which owns that position, is not known here")
         return stream.first
 
     async def _message(self, stream: Stream, offset: int, id_: str) -> int:
-        """An offset, if the message with this id is there."""
+        """Check that the message at this offset has this id. Returns the offset."""
         _offset(stream, offset)
         first, _, block = await stream.fetch(offset, 1)
         if first == offset and block:
@@ -275,17 +288,17 @@ class Channels:
         raise OutOfRange(f"the message at offset {offset} of stream {stream.config.name!r} is not {id_}")
 
     def figures(self, number: int) -> list[dict[str, Any]]:
-        """Of the channels of a stream."""
+        """The figures of all channels of a stream."""
         return [driver.figures() for driver in self.channels.get(number, {}).values()]
 
     def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> ChannelDriver:
-        """Let a channel begin where it stands. Not whole: the stream may lack its end, so nothing is concluded from where that is."""
+        """Open a channel at its recorded state. Not whole: the stream may lack its end, so the channel is not rewound to it."""
         driver = ChannelDriver(
             self._hub,
             stream,
-            self.noted[stream.number],
+            self.journals[stream.number],
             state,
-            bury=self._burying.bury,
+            bury=self._dead_letters.bury,
             deleted=lambda driver: self.end(driver, Code.NO_CHANNEL, "its last consumer has left"),
             alarm=self._set_alarm,
         )
@@ -296,46 +309,47 @@ class Channels:
         driver.do(driver.machine.open(stream.first, stream.safe, driver.now, copy=lacks))
         return driver
 
-    def wait_for_somebody(self, driver: ChannelDriver) -> None:
-        """Nobody consumes a channel; one that goes with its last consumer does so if that stays so."""
+    def await_consumer(self, driver: ChannelDriver) -> None:
+        """Start the grace period of a channel without consumers. One with `delete_on_leave` is deleted at its end."""
         driver.machine.alone(driver.now + self._hub.settings.grace)
         self._set_alarm(driver)
 
     def end(self, driver: ChannelDriver, code: Code, text: str) -> None:
-        """Nobody consumes it any more, and nobody can."""
+        """End a channel for all its consumers."""
         driver.end()
         self.channels.get(driver.stream.number, {}).pop(driver.name, None)
         for conn, number in list(driver.consumers):
             self._consumed.get(conn, {}).pop(number, None)
             self.outlet((conn, number)).ended((conn, number), code, text)
-            if self._hub.nodes is not None and conn not in self.outlets:
-                self._hub.nodes.left((conn, number))
+            if conn not in self.outlets:
+                self._peers.left((conn, number))
         driver.consumers.clear()
 
     def outlet(self, who: Who) -> Sink:
+        """The sink of a consumer."""
         return self.outlets.get(who[0], self._clients)
 
     def taken(self, who: Who, number: int, got: int) -> None:
-        """A take is over."""
-        if (told := self._taking.pop((who, number), None)) is not None:
-            told(got)
+        """Answer a take that has ended with so many messages."""
+        if (finish := self._shared_takes.pop((who, number), None)) is not None:
+            finish(got)
         else:
             self.outlet(who).result(who, number, Code.OK, got, "")
 
     # Frames.
 
     def frame(self, conn: int, kind: int, number: int, call: int, rest: bytes) -> None:
-        """A CHANNEL, UNCHANNEL, TAKE, ACK or NACK."""
+        """Handle a CHANNEL, UNCHANNEL, TAKE, ACK or NACK frame."""
         try:
             if kind == frames.CHANNEL:
                 self._begin((conn, number), call, frames.join_of(rest))
                 return
             if (driver := self._consumed.get(conn, {}).get(number)) is None:
-                if kind == frames.UNCHANNEL:  # it has ended meanwhile, or not begun yet
+                if kind == frames.UNCHANNEL:  # the channel has ended, or its join is not finished
                     self._joining.pop((conn, number), None)
                     self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
                     return
-                raise Rejected("this connection does not consume that channel", code=Code.NO_CHANNEL)
+                raise Rejected("this connection does not consume that channel; join it first", code=Code.NO_CHANNEL)
             if kind == frames.UNCHANNEL:
                 self._leave((conn, number), driver, lost=rest == frames.LOST)
                 self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
@@ -349,45 +363,46 @@ class Channels:
             self.outlet((conn, number)).result((conn, number), call, error.code, 0, error.reason)
 
     def _acked(self, who: Who, driver: ChannelDriver, call: int, rest: bytes) -> None:
-        """An ACK: of messages of this broker, or of another one of the cluster."""
+        """Handle an ACK: for messages of this broker, or of another node of the cluster."""
         guid, entries = frames.entries_of(rest)
         if self._is_here(who, guid):
-            self._settled(who, lambda: self.settling.settle(who, driver, call, entries))
-        elif self._hub.nodes is not None:
-            self._hub.nodes.settle(who, guid or "", call, frames.ACK, rest[frames.GUID :])
+            self._acknowledge(who, lambda: self.acks.settle(who, driver, call, entries))
+        elif self._members.clustered:
+            self._peers.acknowledge(who, guid or "", call, frames.ACK, rest[frames.GUID :])
 
     def _nacked(self, who: Who, driver: ChannelDriver, call: int, nack: "frames.Nack") -> None:
-        """A NACK, likewise."""
+        """Handle a NACK: for messages of this broker, or of another node of the cluster."""
         if self._is_here(who, nack.broker or None):
-            self._settled(who, lambda: self.settling.fail(who, driver, call, nack))
-        elif self._hub.nodes is not None:
+            self._acknowledge(who, lambda: self.acks.fail(who, driver, call, nack))
+        elif self._members.clustered:
             rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
-            self._hub.nodes.settle(who, nack.broker, call, frames.NACK, rest)
+            self._peers.acknowledge(who, nack.broker, call, frames.NACK, rest)
 
     def _is_here(self, who: Who, guid: str | None) -> bool:
-        """Whether this broker has stored the messages; StoreFailed if no known one has."""
+        """True if this broker has stored the messages. Raises StoreFailed if `guid` is not a known node."""
         if guid is None or guid == self._hub.guid:
             return True
-        if self._hub.nodes is None or who[0] in self.outlets:
-            raise StoreFailed(f"the broker {guid}, which has stored it, is not known here; it may be redelivered")
+        if not self._members.clustered or who[0] in self.outlets:
+            raise StoreFailed(f"the broker {guid} has stored the message and is not known here; it may be redelivered")
         return False
 
-    def _settled(self, who: Who, settle: Callable[[], None]) -> None:
-        settle()
-        if self._hub.nodes is not None and who[0] not in self.outlets:
-            self._hub.nodes.settled_here(who)
+    def _acknowledge(self, who: Who, work: Callable[[], None]) -> None:
+        work()
+        if who[0] not in self.outlets:
+            self._peers.acknowledged_here(who)
 
     def _begin(self, who: Who, call: int, join: Join) -> None:
         conn, number = who
         if number in self._consumed.get(conn, {}) or who in self._joining:
-            raise Rejected(f"the connection has a channel {number} already", code=Code.DUPLICATE)
+            raise Rejected(f"the connection consumes a channel with number {number} already", code=Code.DUPLICATE)
         self._check_room(conn)
         self._joining[who] = call
         self._spawn(self._join(self._hub.sessions.get(conn), who, call, join))
 
     def _check_room(self, conn: int) -> None:
         if conn not in self.outlets and len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
-            raise LimitExceeded(f"a connection has {most} channels at most", code=Code.TOO_MANY_SUBSCRIPTIONS)
+            reason = f"the connection consumes {most} channels, which is the limit; leave one first"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
 
     async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
         driver: ChannelDriver | None = None
@@ -404,14 +419,14 @@ class Channels:
             if self._joining.get(who) == call:
                 del self._joining[who]
             if driver is not None and not driver.consumers:
-                self.wait_for_somebody(driver)
+                self.await_consumer(driver)
             self._hub.flush()
 
     def _enter(self, driver: ChannelDriver, who: Who, call: int, join: Join) -> None:
         conn, number = who
         if self._joining.get(who) != call or driver.over:
-            raise Rejected(f"the channel {join.channel!r} was left or removed meanwhile", code=Code.NO_CHANNEL)
-        self._check_room(conn)  # of those that came at once all had room
+            raise Rejected(f"the channel {join.channel!r} was left or removed during the join", code=Code.NO_CHANNEL)
+        self._check_room(conn)  # again: several joins may have been in progress
         driver.catch_up()
         session = self._hub.sessions.get(conn)
         actions = driver.machine.join(who, join.window, driver.now, "" if session is None else session.name)
@@ -419,17 +434,17 @@ class Channels:
             driver.machine.stop(who)
         driver.consumers.add(who)
         if conn in self.outlets:
-            driver.far.add(who)
+            driver.drained.add(who)
         self._consumed.setdefault(conn, {})[number] = driver
         if not driver.stream.copied:
             self._hub.engine.follow_stream(driver.stream.number, yes=True)
         self.outlet(who).result(who, call, Code.OK, driver.machine.floor, "")
-        if self._hub.nodes is not None and conn not in self.outlets:
-            self._hub.nodes.joined(who, join, driver)
+        if conn not in self.outlets:
+            self._peers.joined(who, join, driver)
         driver.do(actions)
 
     async def _joined(self, join: Join) -> ChannelDriver:
-        """The channel that somebody wants to consume, with the settings that he gave, unless it has its only consumer."""
+        """Find or create the channel for this join request. Raises ChannelBusy if it is exclusive and has a consumer."""
         stream = self._stream(join)
         found = self.channels.get(stream.number, {}).get(join.channel)
         if found is not None and found.consumers:
@@ -444,17 +459,17 @@ class Channels:
         return found
 
     def _stream(self, join: Join) -> Stream:
-        """That of this broker, or the copy of another one's for which this one stands in."""
+        """The stream of this broker, or the replica that this broker has taken over from another one."""
         if not join.part or join.part == self._hub.guid:
             return self._hub.streams.get(join.stream)
         return self.ownership.get(join.part, join.stream)
 
     def _leave(self, who: Who, driver: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
         self._consumed.get(who[0], {}).pop(who[1], None)
-        for key in [key for key in self._taking if key[0] == who]:
-            del self._taking[key]
-        if self._hub.nodes is not None and who[0] not in self.outlets:
-            self._hub.nodes.left(who, lost=lost)
+        for key in [key for key in self._shared_takes if key[0] == who]:
+            del self._shared_takes[key]
+        if who[0] not in self.outlets:
+            self._peers.left(who, lost=lost)
         driver.left(who)
         driver.do(driver.machine.leave(who, driver.now, lost=lost, grace=grace))
         number = driver.stream.number
@@ -464,59 +479,63 @@ class Channels:
     def _take(self, who: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
         machine = driver.machine
         if who[0] in self.outlets:
-            driver.far.add(who)
-        elif self._hub.nodes is not None and self._hub.nodes.take(who, call, take):
+            driver.drained.add(who)
+        elif self._peers.take(who, call, take):
             return
         if isinstance(take, int):
             driver.do(machine.cancel_take(who, take, driver.now))
         elif machine.takes(who) >= (most := self._hub.settings.pending):
-            raise LimitExceeded(f"{most} takes wait already", code=Code.TOO_MANY_PENDING)
+            reason = f"the consumer has {most} takes pending, which is the limit; await one first"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_PENDING)
         else:
             driver.do(machine.take(who, call, take.most, take.timeout, driver.now, whole=take.whole))
 
-    def take_here(self, who: Who, number: int, most: int, told: Callable[[int], None]) -> None:
-        """Hand out at once up to so many of this broker's own messages, for a take that others have a part in; how many is told."""
+    def take_here(self, who: Who, number: int, most: int, finish: Callable[[int], None]) -> None:
+        """Deliver up to so many of this broker's messages at once, as part of a take from several nodes.
+
+        `finish` is called with the number of messages delivered.
+        """
         driver = self._consumed.get(who[0], {}).get(who[1])
         if driver is None:
-            told(0)
+            finish(0)
             return
-        self._taking[who, number] = told
-        driver.far.add(who)
+        self._shared_takes[who, number] = finish
+        driver.drained.add(who)
         driver.do(driver.machine.take(who, number, most, 0.0, driver.now))
 
     def in_flight(self, who: Who) -> int:
-        """How many a consumer has."""
+        """The number of messages that a consumer has in flight."""
         driver = self._consumed.get(who[0], {}).get(who[1])
         return 0 if driver is None else driver.machine.count_in_flight(who)
 
     def window(self, who: Who, window: int) -> None:
-        """So many of this broker's own messages a consumer may have."""
+        """Set how many of this broker's messages a consumer may have in flight."""
         if (driver := self._consumed.get(who[0], {}).get(who[1])) is not None:
             driver.do(driver.machine.join(who, window, driver.now))
 
     # Connections.
 
     def room(self, conn: int) -> None:
-        """There is room again in the outbox of a connection."""
+        """Resume delivery to a connection that has room in its outbox again."""
         if self._stopping:
             return
         for number, driver in list(self._consumed.get(conn, {}).items()):
             driver.do(driver.machine.unstop((conn, number), driver.now))
 
-    def hand_no_more(self) -> None:
-        """The broker is about to stop: who works on a message may acknowledge it, but gets no other one."""
+    def stop_delivering(self) -> None:
+        """Deliver no more messages, because the broker is about to stop. Consumers can still acknowledge."""
         self._stopping = True
         for conn, consumed in self._consumed.items():
             for number, driver in consumed.items():
                 driver.machine.stop((conn, number))
 
     def left(self, conn: int) -> None:
-        """A client says that it goes, and so it leaves all its channels."""
+        """A client closes its connection: it leaves all its channels."""
         for number, driver in list(self._consumed.get(conn, {}).items()):
             self._leave((conn, number), driver)
 
     def forget(self, conn: int) -> None:
-        """A connection is over: what it had is for the others. If it was lost, its client may come back."""
+        """A connection was lost: its messages are redelivered to other consumers. The client may come back."""
         for number, driver in list(self._consumed.get(conn, {}).items()):
             self._leave((conn, number), driver, lost=True, grace=self._hub.settings.grace)
         self._consumed.pop(conn, None)
@@ -526,7 +545,7 @@ class Channels:
     # Time.
 
     def deadline(self) -> float | None:
-        """When expire() is to be called next."""
+        """The time at which expire() has to be called next."""
         while self._alarms and self._alarms[0][0] != self._alarms[0][2].alarm_at:
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None
@@ -542,7 +561,10 @@ class Channels:
 
     @contextmanager
     def _windows(self, driver: ChannelDriver) -> Iterator[None]:
-        """Consumers of other nodes hear if they have less in flight: those nodes keep their windows, and don't see a lease end."""
+        """Report to other nodes which of their consumers have fewer messages in flight after the body has run.
+
+        Those nodes manage the windows of their consumers, and don't see a lease end.
+        """
         machine = driver.machine
         had = {who: machine.count_in_flight(who) for who in driver.consumers if who[0] in self.outlets}
         yield
@@ -565,12 +587,12 @@ class Channels:
     # What the hub's table calls.
 
     def own(self, ticket: int, code: int, text: str) -> None:
-        """What became of a dead letter."""
-        self._burying.told(ticket, code, text)
+        """A dead letter was stored or refused."""
+        self._dead_letters.stored(ticket, code, text)
 
 
 def elsewhere(start: tuple[str, Any]) -> tuple[str, Any]:
-    """The same place in the parts of a stream that other nodes have, whenever it is looked for."""
+    """The same start position for the parts of the stream on other nodes, independent of the time it is applied."""
     kind, value = start
     if kind == "new":
         return "time", environment.time_ns()

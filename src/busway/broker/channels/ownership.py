@@ -1,11 +1,14 @@
-"""Who hands out of channels: this broker of its own, unless a mirror may do so; and of those of a broker that is gone, if it is its mirror."""
+"""The ownership of channels: which channels this broker may deliver from.
+
+These are its own, unless its mirror may have taken over, and those of a failed broker that it mirrors. The cluster calls it.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.channels.driver import ChannelDriver, ProgressLog
-from busway.broker.channels.journal import heard
+from busway.broker.channels.journal import ignore_failure
 from busway.broker.channels.state.progress import ChannelConfig, States
 from busway.broker.streams.stream import Stream
 from busway.errors import Code, Rejected
@@ -13,7 +16,8 @@ from busway.errors import Code, Rejected
 if TYPE_CHECKING:
     from busway.broker.channels.manager import Channels
 
-_AWAY: Final = "its own broker hands it out again"
+_AWAY: Final = "its own broker delivers from it again"
+"""Why a channel ends here for its consumers."""
 
 
 class Ownership:
@@ -24,26 +28,24 @@ class Ownership:
         self._adopted: dict[tuple[str, str], Stream] = {}
         self.suspended = False
         """Another broker may hand out of the channels of this one."""
-        self.is_sure: Callable[[str], bool] = lambda _: True
-        """Whether nobody else can have begun meanwhile to hand out of what is this broker's own, or of what it has of the one with this guid."""
 
-    # Of its own.
+    # Channels of this broker.
 
     def suspend(self) -> None:
-        """Hand out nothing of this broker's own."""
+        """Suspend all channels of this broker."""
         self.suspended = True
         for driver in self._own():
             driver.suspend()
 
     def unsuspend(self) -> None:
-        """Hand out again."""
+        """Deliver from them again."""
         self.suspended = False
         for driver in self._own():
             if not driver.stream.held:
                 driver.unsuspend()
 
     def hold(self, stream: Stream, *, yes: bool) -> None:
-        """Whether nothing of one stream is handed out, for what its channels did may come back."""
+        """Suspend the channels of one stream while their progress may come back from a mirror, or end that."""
         if stream.held is yes:
             return
         stream.held = yes
@@ -54,19 +56,19 @@ class Ownership:
                 driver.unsuspend()
 
     def settle(self, stream: Stream) -> None:
-        """What the stream has is all that it gets back of its end: channels that were further go there."""
+        """The stream gets no more of its lost end back: rewind channels that were further."""
         if stream.unsettled:
             stream.unsettled = False
             for driver in list(self._channels.channels.get(stream.number, {}).values()):
                 driver.do(driver.machine.end_confirmed(stream.log.next, driver.now))
 
     def recall(self, stream: Stream, states: States, *, lost: bool) -> int:
-        """What another broker knows of the channels of a stream, and this one has lost: `lost`: all of it, or only the last. How many it knows better.
+        """Restore progress of a stream's channels that this broker has lost, from a mirror. Returns how many changed.
 
-        While nothing is handed out. What lies behind the end of the stream is lost with that.
+        `lost`: the whole journal was lost, and not only its end. The channels are suspended meanwhile. Progress behind
+        the end of the stream is dropped.
         """
-        delivering = self._channels
-        if (channels := delivering.channels.get(stream.number)) is None:
+        if (channels := self._channels.channels.get(stream.number)) is None:
             return 0
         count = 0
         for name, state in states.items():
@@ -78,69 +80,73 @@ class Ownership:
                 count += before != (machine.epoch, machine.cursor, machine.floor)
             else:
                 state.config = state.config or ChannelConfig()
-                delivering.noted[stream.number].write(list(state.entries())).add_done_callback(heard)
-                delivering.wait_for_somebody(delivering.open(stream, state, whole=False))
+                written = self._channels.journals[stream.number].write(list(state.entries()))
+                written.add_done_callback(ignore_failure)
+                self._channels.await_consumer(self._channels.open(stream, state, whole=False))
                 count += 1
         return count
 
     def absorb(
         self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str], since: int = 0
     ) -> "list[asyncio.Future[None]]":
-        """What became of the channels of a stream while another broker handed out; some were made there, some removed. What to wait for until that is noted.
+        """Merge the progress that another broker made while it delivered from a stream's channels.
 
-        `since`: when that broker began, as epochs are. What was made here later is none of those that it removed.
+        `made` and `gone`: the channels that were created and removed there. `since`: the epoch at which that broker began;
+        a channel created here later is not one of those that it removed. The returned futures are done when the journal
+        has recorded the changes.
         """
-        delivering = self._channels
-        channels = delivering.channels.get(stream.number)
+        channels = self._channels.channels.get(stream.number)
         if channels is None:
             return []
-        told: list[asyncio.Future[None] | None]
-        over = [channels[name] for name in gone if name in channels]
-        told = [delivering.forget_channel(one) for one in over if not since or one.machine.epoch < since]
+        written: list[asyncio.Future[None] | None]
+        removed = [channels[name] for name in gone if name in channels]
+        written = [
+            self._channels.forget_channel(driver) for driver in removed if not since or driver.machine.epoch < since
+        ]
         for name, state in states.items():
             if (driver := channels.get(name)) is not None:
                 machine = driver.machine
-                # If it was made there it was made here, too, by who did not know of that.
-                take_in = machine.unite if name in made else machine.absorb
-                told.append(driver.do(take_in(state, driver.now)))
+                # A channel created there was created here, too, independently.
+                merge = machine.unite if name in made else machine.absorb
+                written.append(driver.do(merge(state, driver.now)))
             elif name in made:
                 state.config = state.config or ChannelConfig()
-                told.append(delivering.noted[stream.number].write(list(state.entries())))
-                delivering.wait_for_somebody(delivering.open(stream, state))
-        return [one for one in told if one is not None]
+                written.append(self._channels.journals[stream.number].write(list(state.entries())))
+                self._channels.await_consumer(self._channels.open(stream, state))
+        return [future for future in written if future is not None]
 
-    # Of others.
+    # Channels of other brokers.
 
     def get(self, guid: str, name: str) -> Stream:
+        """The replica of a stream that this broker has taken over."""
         if (stream := self._adopted.get((guid, name))) is None:
-            raise Rejected(f"nobody here hands out of the stream {name!r} of {guid}", code=Code.NO_STREAM)
+            reason = f"this broker does not deliver from the stream {name!r} of {guid}; ask that broker"
+            raise Rejected(reason, code=Code.NO_STREAM)
         return stream
 
     def found(self, guid: str, stream: str, channel: str | None) -> list[ChannelDriver]:
-        """One channel of such a stream, or all."""
+        """One channel of a stream that this broker has taken over, or all."""
         channels = self._channels.channels.get(self.get(guid, stream).number, {})
         if channel is not None and channel not in channels:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return list(channels.values()) if channel is None else [channels[channel]]
 
-    def adopt(self, guid: str, stream: Stream, notes: ProgressLog, states: States) -> None:
-        """Hand out of the copy of a stream, whose channels stand there."""
-        delivering = self._channels
+    def adopt(self, guid: str, stream: Stream, journal: ProgressLog, states: States) -> None:
+        """Take over: deliver from this replica of a stream, with the progress that its channels have."""
         self._adopted[guid, stream.name] = stream
-        delivering.noted[stream.number] = notes
-        delivering.channels[stream.number] = {}
+        self._channels.journals[stream.number] = journal
+        self._channels.channels[stream.number] = {}
         for state in states.values():
             state.config = state.config or ChannelConfig()
-            delivering.wait_for_somebody(delivering.open(stream, state))
+            self._channels.await_consumer(self._channels.open(stream, state))
 
     def release(self, guid: str) -> None:
-        """Do so no longer, of all streams of that broker."""
-        delivering = self._channels
+        """Hand back all streams of a broker: deliver from its replicas no longer."""
         for key in [key for key in self._adopted if key[0] == guid]:
             stream = self._adopted.pop(key)
-            for driver in list(delivering.channels.pop(stream.number, {}).values()):
-                delivering.end(driver, Code.NO_STREAM, _AWAY)
-            delivering.noted.pop(stream.number, None)
+            for driver in list(self._channels.channels.pop(stream.number, {}).values()):
+                self._channels.end(driver, Code.NO_STREAM, _AWAY)
+            self._channels.journals.pop(stream.number, None)
 
     def _own(self) -> list[ChannelDriver]:
         every = (driver for channels in self._channels.channels.values() for driver in channels.values())

@@ -1,4 +1,4 @@
-"""The way to the consumers of a channel: clients of this broker, or another node that consumes for its own clients."""
+"""Sinks: how a channel reaches its consumers, which are clients of this broker or nodes that consume for their clients."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -8,38 +8,40 @@ from busway.broker.channels.state.progress import Span
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import ChannelPeers
 
 
 class Sink(Protocol):
-    """What a consumer is told."""
+    """Delivers to consumers. `ClientSink` reaches clients, and `cluster.channels.host` other nodes."""
 
     def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
-        """Give it these records of a block; those that have expired or are not there."""
+        """Deliver these records of a block. Returns those that have expired or are missing."""
 
     def has_room(self, who: Who) -> bool:
-        """Whether it may be given more now."""
+        """Whether the consumer can get more now."""
 
     def want_room(self, who: Who) -> None:
-        """Have `Delivering.room` called when it may."""
+        """Have `Channels.room` called when the consumer has room again."""
 
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
-        """The answer to a frame of it."""
+        """Answer a frame of the consumer."""
 
     def gap(self, who: Who, stream: int, begin: int, end: int) -> None:
-        """These offsets are gone."""
+        """Report that the stream has dropped these offsets."""
 
     def ended(self, who: Who, code: int, text: str) -> None:
-        """The channel is no more."""
+        """Report that the channel has ended."""
 
     def more(self, who: Who) -> None:
-        """The channel has something to hand out, and this one has taken all that it asked for."""
+        """Report that the channel has messages again, to a consumer whose takes have ended."""
 
 
 class ClientSink:
-    """Clients of this broker; the engine writes to them."""
+    """The sink of clients of this broker; the engine writes to them."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", peers: "ChannelPeers") -> None:
         self._hub = hub
+        self._peers = peers
 
     def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
         return self._hub.engine.hand_records(*who, stream, block, spans, deliveries)[1]
@@ -60,6 +62,5 @@ class ClientSink:
         self._hub.engine.tell_ended(*who, code, text)
 
     def more(self, who: Who) -> None:
-        """Its window says what it is given, unless it takes from several nodes."""
-        if self._hub.nodes is not None:
-            self._hub.nodes.more_here(who)
+        """Report only consumers that take from several nodes. All others get what their window allows."""
+        self._peers.more_here(who)

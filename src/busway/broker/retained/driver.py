@@ -1,7 +1,7 @@
-"""Kept messages on their way: from the frame into what is kept and onto the disk, to subscribers, and away again.
+"""The driver of retained messages: stores them, delivers them to subscribers, and withdraws them when they are removed.
 
-Drives `retained` and `pins` for one hub. A pin of a broker with a data folder is kept, delivered and answered once it is on
-disk, and nothing of that happens if it can't get there. Its connection waits meanwhile, so what it sends stays in order.
+It connects `store` and `pin_file` with one hub, which calls it. A broker with a data folder retains, delivers and answers a
+pin only once it is on disk. The engine holds the connection until then, so that its frames stay in order.
 """
 
 import logging
@@ -35,34 +35,35 @@ from busway.settings import KiB
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import RetainedPeers
     from busway.broker.session import Session
 
 log = logging.getLogger("busway.broker")
 
 _SCOPE: Final = 6
-"""Where its scope is."""
+"""The index of the scope byte in a PUBLISH frame."""
 _BODY: Final = 16
-"""Where the body of a PUBLISH begins."""
+"""The index at which the body of a PUBLISH frame begins."""
 _PORTION: Final = 256 * KiB
-"""Bytes of kept messages that are handed over at once."""
+"""The most bytes of retained messages that a new subscription gets at once."""
 
 
 @dataclass(slots=True, eq=False)
 class _Delivery:
-    """A subscription that is being handed more than one portion of what is kept."""
+    """A new subscription that gets its retained messages in several portions."""
 
     event: tuple[Any, ...]
     session: "Session | None"
     without: int
     after: int = 0
-    """What was put later in the order is still to come."""
+    """The order of the last delivered message."""
     selection: _core.Selection = field(init=False)
 
     def __post_init__(self) -> None:
         self.selection = _core.Selection(self.event[6], self.event[8])
 
     def saw(self, kept: RetainedMessage) -> bool:
-        """Whether it has this one and wants to know when it is gone."""
+        """Whether the subscription has got this message and watches removals."""
         if not self.event[4] & WATCH or kept.order > self.after or kept.session == self.without:
             return False
         return self.selection.covers(kept.topic) and self.selection.matches(
@@ -71,13 +72,25 @@ class _Delivery:
 
 
 class RetainedDriver:
-    """What is kept by one hub."""
+    """The retained messages of one hub."""
 
-    def __init__(self, hub: "Hub", pins: PinFile | None, found: Iterable[Pin], fields: bytes) -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        pins: PinFile | None,
+        found: Iterable[Pin],
+        fields: bytes,
+        peers: "RetainedPeers",
+        *,
+        clustered: bool,
+    ) -> None:
+        self._peers = peers
+        self._clustered = clustered
         settings = hub.settings
         self.fields: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
-        """Those that the broker adds to each message."""
-        self._handing: dict[int, _Delivery] = {}
+        """The fields that the broker adds to each message."""
+        self._deliveries: dict[int, _Delivery] = {}
+        """Subscriptions that still get portions, by connection."""
         self._hub = hub
         self._pins = pins
         self.box = RetainedStore(
@@ -87,7 +100,7 @@ class RetainedDriver:
         for pin in found:
             sender = pin.session, pin.name
             if sender not in clients:
-                # Receivers tell senders apart by these numbers, so those of before the restart need some too.
+                # Receivers distinguish senders by these numbers, so senders from before the restart need some too.
                 hub.clients += 1
                 clients[sender] = hub.clients
             kept = pin.kept(clients[sender])
@@ -97,41 +110,41 @@ class RetainedDriver:
     # Subscriptions.
 
     def subscribe(self, event: tuple[Any, ...]) -> None:
-        """Let a SUBSCRIBE through, with what is kept for it. Raises for a bad pattern or rule."""
+        """Enter a SUBSCRIBE into the engine, with its retained messages. Raises for a bad pattern or rule."""
         _, conn, _, _, flags, _, pattern, group, rules, since = event
         if flags & SINCE:
             self._hub.replays.check(since, group)
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
-        handed = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
-        if sum(kept.size for kept in handed) > _PORTION:
-            self._handing[conn] = _Delivery(event, session, without)
+        found = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
+        if sum(kept.size for kept in found) > _PORTION:
+            self._deliveries[conn] = _Delivery(event, session, without)
             self.room(conn)
         else:
-            self._enter(event, handed)
+            self._enter(event, found)
 
-    def _enter(self, event: tuple[Any, ...], handed: list[RetainedMessage]) -> None:
+    def _enter(self, event: tuple[Any, ...], found: list[RetainedMessage]) -> None:
         _, conn, sub, number, flags, policy, pattern, group, rules, since = event
-        kept = [_parts(one, KEPT) for one in handed] or None
+        kept = [_parts(message, KEPT) for message in found] or None
         code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
         if code == Code.OK and flags & WAIT:
-            self._hub.answer_when_known(conn, number, len(handed))
+            self._hub.answer_when_known(conn, number, len(found))
         if code == Code.OK and flags & SINCE:
             self._hub.replays.begin(conn, sub, pattern, rules, since)
 
     def room(self, conn: int) -> None:
-        """Little waits for a connection that is being handed what is kept: a portion more, and at the end the subscription.
+        """Deliver the next portion to a connection with room in its outbox, and enter the subscription after the last one.
 
-        Its SUBSCRIBE holds the connection up meanwhile, so nothing live of it can come before. What was put or changed since
-        the last portion stands behind it in the order, so it is handed over too.
+        The engine holds the connection until then, so no live message comes first. Messages that were put or replaced since
+        the last portion come later in the order, so the subscription gets them too.
         """
-        driver = self._handing.get(conn)
-        if driver is None or self._hub.sessions.get(conn) is not driver.session:
-            self._handing.pop(conn, None)
+        delivery = self._deliveries.get(conn)
+        if delivery is None or self._hub.sessions.get(conn) is not delivery.session:
+            self._deliveries.pop(conn, None)
             return
-        sub, pattern, rules = driver.event[2], driver.event[6], driver.event[8]
-        left = self.box.select(pattern, rules, without=driver.without, after=driver.after)
-        left = _within(driver.event[4], left)
+        sub, pattern, rules = delivery.event[2], delivery.event[6], delivery.event[8]
+        left = self.box.select(pattern, rules, without=delivery.without, after=delivery.after)
+        left = _within(delivery.event[4], left)
         room, portion = _PORTION, list[RetainedMessage]()
         for kept in left:
             if portion and room < kept.size:
@@ -139,24 +152,25 @@ class RetainedDriver:
             room -= kept.size
             portion.append(kept)
         if len(portion) == len(left):
-            del self._handing[conn]
-            self._enter(driver.event, portion)
+            del self._deliveries[conn]
+            self._enter(delivery.event, portion)
             return
         for kept in portion:
             self._hub.engine.hand(conn, [sub], _parts(kept, KEPT))
-        driver.after = portion[-1].order
+        delivery.after = portion[-1].order
         self._hub.engine.want_room(conn)
 
-    # Messages to be kept.
+    # Posts and pins of clients.
 
     def keep(self, event: tuple[Any, ...]) -> None:
-        """A PUBLISH with POST or PIN: keep it, or take back what is kept under its key."""
+        """Handle a PUBLISH with POST or PIN: retain the message, or remove the one with its key."""
         _, conn, number, flags, topic, _, _, _, frame = event
         session, engine = self._hub.sessions.get(conn), self._hub.engine
         if session is None:
             return
         if frame[_SCOPE] & 3:
-            engine.refuse(conn, number, Code.INVALID_SETTING, "a kept message is for everybody, so it takes no scope")
+            text = "a retained message is for all nodes, so it takes no scope; leave the scope out"
+            engine.refuse(conn, number, Code.INVALID_SETTING, text)
             return
         kind = flags & (POST | PIN | FIELDS)
         message = RetainedMessage(session.client, session.session, session.name, kind, topic, frame[_BODY:])
@@ -166,21 +180,21 @@ class RetainedDriver:
             return
         pins = self._pins if flags & PIN else None
         if self._is_late(message):
-            if self._hub.nodes is not None and flags & POST and not flags & UNKEEP:
-                self._hub.nodes.kept(message)  # it is gone here when this session is
+            if flags & POST and not flags & UNKEEP:
+                self._peers.added(message)  # this node removes it when this session ends
             self._done(conn, number, flags, 0)
         elif flags & UNKEEP:
-            # Of a pin that this node has not heard of another one may know, and tell it when it is linked.
-            there = message.key in self.box or self._hub.nodes is not None
-            if there and pins is not None:
+            # Another node may have a pin that this node does not know yet.
+            known = message.key in self.box or self._clustered
+            if known and pins is not None:
                 done = partial(self._stored, session, conn, number, flags, message)
                 pins.store(self._unpin(message.key, message.version), done)
             else:
                 self._take_back(conn, number, flags, message)
         elif self.box.same(message):
             old = self.box.get(message.key)
-            if self._hub.nodes is not None and flags & POST and old is not None:
-                self._hub.nodes.kept(old)
+            if flags & POST and old is not None:
+                self._peers.added(old)
             self._done(conn, number, flags, 0)
         elif reason := self.box.refusal(message):
             engine.refuse(conn, number, Code.TOO_MANY_KEPT, reason)
@@ -193,13 +207,13 @@ class RetainedDriver:
     def _stored(
         self, session: "Session", conn: int, number: int, flags: int, message: RetainedMessage, error: OSError | None
     ) -> None:
-        """The disk has it, or says that it can't. The connection may be gone meanwhile, and its number be somebody else's."""
+        """Continue after a write to the file of pins. The connection may have ended, and another one may have its number."""
         hub = self._hub
         here = hub.sessions.get(conn) is session
         try:
             if error is not None:
                 if here:
-                    text = f"the broker can't write its pins: {error.strerror or error}"
+                    text = f"the broker can't write the pin to its disk: {error.strerror or error}"
                     hub.engine.refuse(conn, number, Code.STORE_FAILED, text)
             elif flags & UNKEEP:
                 self._take_back(conn if here else None, number, flags, message)
@@ -210,18 +224,17 @@ class RetainedDriver:
         hub.flush()
 
     def _is_late(self, message: RetainedMessage) -> bool:
-        """Whether its client has kept something later elsewhere under its key, or has taken that back there."""
+        """Whether the client has put or removed a later message under this key at another node already."""
         since = self._taken_back(message)
         return self.box.is_late(message) or (
             since is not None and since[1] == message.session and since[2] > message.number
         )
 
     def _taken_back(self, message: RetainedMessage) -> Version | None:
-        nodes = self._hub.nodes
-        return nodes.taken_back(message.key) if nodes is not None and message.flags & PIN else None
+        return self._peers.removed_since(message.key) if message.flags & PIN else None
 
     def _follow(self, message: RetainedMessage) -> None:
-        """Of two pins the later counts everywhere. This one is, whatever the clocks of the two senders say."""
+        """Make a pin later than the one that it replaces, whatever the clocks of the two senders show."""
         if message.flags & PIN:
             if (old := self.box.get(message.key)) is not None:
                 message.follow(old.version)
@@ -231,20 +244,19 @@ class RetainedDriver:
     def _keep(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
         self._follow(message)
         self.box.put(message)
-        # Other nodes hear of it when its groups are known, and before anything that its client sends later.
+        # The other nodes get it after its groups are known, and before later messages of its client.
         receivers, groups = self._hub.engine.publish(_parts(message, 0))
         message.served = tuple(groups)
-        if self._hub.nodes is not None:
-            self._hub.nodes.kept(message)
+        self._peers.added(message)
         if conn is not None:
             self._done(conn, number, flags, receivers)
 
     def _take_back(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
         gone = self.box.take(message.key)
         if gone is not None:
-            self._tell([gone], message)
-        elif flags & PIN and self._hub.nodes is not None:
-            self._hub.nodes.unkept([message], message)
+            self._removed([gone], message)
+        elif flags & PIN:
+            self._peers.removed([message], message)
         if conn is not None:
             self._done(conn, number, flags, int(gone is not None))
 
@@ -253,33 +265,33 @@ class RetainedDriver:
             self._hub.engine.result(conn, number, Code.OK, value, "")
         self._hub.engine.settle(conn)
 
-    # The lives of sessions.
+    # Sessions.
 
     def returned(self, session: int) -> None:
         self.box.returned(session)
 
     def left(self, session: int) -> None:
-        """A client said that it goes."""
-        self._tell(self.box.left(session, self._elsewhere))
+        """A client has closed its connection."""
+        self._removed(self.box.left(session, self._at_another_node))
 
     def lost(self, session: int, now: float) -> None:
-        """A client went without a word, and may come back."""
-        self._tell(self.box.lost(session, now, self._elsewhere))
+        """A client has lost its connection, and may come back."""
+        self._removed(self.box.lost(session, now, self._at_another_node))
 
     def forget(self, conn: int) -> None:
-        self._handing.pop(conn, None)
+        self._deliveries.pop(conn, None)
 
     def expire(self, now: float) -> None:
-        self._tell(self.box.expire(now, self._elsewhere))
+        self._removed(self.box.expire(now, self._at_another_node))
 
     def deadline(self) -> float | None:
         return self.box.deadline()
 
-    def _elsewhere(self, key: Key) -> bool:
-        return self._hub.nodes is not None and self._hub.nodes.elsewhere(key)
+    def _at_another_node(self, key: Key) -> bool:
+        return self._peers.at_another_node(key)
 
     def figures(self) -> dict[str, Any]:
-        """For `$bus/info`."""
+        """The figures for `$bus/info`."""
         box = self.box
         return {
             "posts": box.posts,
@@ -290,11 +302,11 @@ class RetainedDriver:
             "store": None if self._pins is None else self._pins.figures(),
         }
 
-    # What other nodes keep.
+    # Retained messages of other nodes.
 
     def put_far(self, message: RetainedMessage) -> None:
-        """Another node keeps it: that is how the clients of this one get it, once, however they and it came here."""
-        message.far = True
+        """Retain a message of another node, and deliver it to the clients of this one."""
+        message.remote = True
         self.box.put(message)
         _, groups = self._hub.engine.publish(_parts(message, 0), list(message.served))
         message.served += tuple(groups)
@@ -302,46 +314,46 @@ class RetainedDriver:
             self._pins.store(Pin.of(message), _written)
 
     def take_far(self, key: Key) -> None:
-        """Another node keeps it no longer."""
+        """Remove a message that another node has removed."""
         if (gone := self.box.take(key)) is not None:
             self._withdraw([gone])
 
     def mark_far(self, key: Key, version: Version) -> None:
-        """Another node knows of a pin that it was taken back, whether it is here or not."""
+        """Record that a pin was removed at another node, whether this node has it or not."""
         if self._pins is not None:
             self._pins.store(self._unpin(key, version), _written)
 
     def _unpin(self, key: Key, version: Version) -> Unpin:
-        """What is written of a pin that was taken back; alone, a broker needs not remember it."""
+        """The entry for a removed pin. It has a version only in a cluster, because a single broker need not record it."""
         name, topic, fields = key
         old = self.box.get(key)
         since = version if old is None else max(version, old.version)
-        return Unpin(str(name), topic, fields, since if self._hub.nodes is not None else (0, 0, 0))
+        return Unpin(str(name), topic, fields, since if self._clustered else (0, 0, 0))
 
     @property
     def marks(self) -> dict[Key, Version]:
-        """Pins that were taken back before the broker was started, and since when."""
+        """Pins that were removed before the broker was started, with the version of the removal."""
         return {} if self._pins is None else self._pins.marks
 
-    def _tell(self, gone: list[RetainedMessage], by: RetainedMessage | None = None) -> None:
-        """Some are kept no longer, taken back by a message or because their client is gone."""
-        if gone and self._hub.nodes is not None:
-            self._hub.nodes.unkept(gone, by)
+    def _removed(self, gone: list[RetainedMessage], by: RetainedMessage | None = None) -> None:
+        """Report removed messages to the other nodes and to watchers. `by`: the message that removed them, if any."""
+        if gone:
+            self._peers.removed(gone, by)
         self._withdraw(gone)
 
     def _withdraw(self, gone: list[RetainedMessage]) -> None:
-        """Tell those who watch here."""
+        """Report removed messages to the watchers on this node."""
         for kept in gone:
-            self._hub.engine.withdraw(_parts(kept, 0), kept.far)
-            for conn, driver in self._handing.items():
-                if driver.saw(kept):
-                    self._hub.engine.hand(conn, [driver.event[2]], _parts(kept, WITHDRAWN))
+            self._hub.engine.withdraw(_parts(kept, 0), kept.remote)
+            for conn, delivery in self._deliveries.items():
+                if delivery.saw(kept):
+                    self._hub.engine.hand(conn, [delivery.event[2]], _parts(kept, WITHDRAWN))
 
     def _unfit(self, message: RetainedMessage) -> BusError | None:
-        """Why it can't be shown with the server's fields, if it can't."""
+        """Why the message can't have the server's fields, or None."""
         size, most = len(message.shown_fields), self._hub.settings.fields
         if size > most:
-            text = f"fields of {size} bytes with those of the server, the limit is {most}"
+            text = f"the fields have {size} bytes with those of the server, the limit is {most}; send fewer or shorter ones"
             return LimitExceeded(text, code=Code.FIELDS_TOO_LARGE)
         try:
             _core.check_fields(message.shown_fields)
@@ -351,21 +363,24 @@ class RetainedDriver:
 
 
 def _within(flags: int, kept: list[RetainedMessage]) -> list[RetainedMessage]:
-    """Those that a SUBSCRIBE with such flags wants by its scope, which is two bits above that of a SERVE."""
+    """The messages in the scope of a SUBSCRIBE with these flags. Its scope is two bits above that of a SERVE."""
     scope = scope_of(flags >> 2)
-    return kept if scope == "global" else [one for one in kept if one.far is (scope == "remote")]
+    return kept if scope == "global" else [message for message in kept if message.remote is (scope == "remote")]
 
 
 def _written(error: OSError | None) -> None:
     if error is not None:
-        log.warning("a pin of another node can't be written: %s", error.strerror or error)
+        log.warning(
+            "a pin of another node can't be written, and is missing here after a restart until that node is linked: %s",
+            error.strerror or error,
+        )
 
 
 def _parts(kept: RetainedMessage, mark: int) -> tuple[int, int, str, int, str, bytes]:
     return kept.client, kept.session, kept.name, kept.shown_flags | mark, kept.topic, kept.shown
 
 
-# What the hub's table calls.
+# The functions of the hub's event table.
 
 
 def keep(hub: "Hub", event: tuple[Any, ...]) -> None:

@@ -40,7 +40,7 @@ class PinFile(RecordFile):
         self._writing: asyncio.Future[Any] | None = None
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._places: dict[Key, tuple[int, int]] = {}
+        self._records: dict[Key, tuple[int, int]] = {}
         self.marks: dict[Key, Version] = {}
         """Removed pins with the version of their removal, the oldest ones first."""
         self._live = 0
@@ -72,7 +72,7 @@ class PinFile(RecordFile):
             "file": str(self.file),
             "bytes": self._end,
             "live_bytes": self._live,
-            "records": len(self._places),
+            "records": len(self._records),
             "damaged": self.damaged,
             "damaged_bytes": self.damaged_bytes,
             "refused": self.refused,
@@ -164,28 +164,28 @@ class PinFile(RecordFile):
 
     def _rewrite(self) -> None:
         old = self._open_file()
-        places: dict[Key, tuple[int, int]] = {}
+        records: dict[Key, tuple[int, int]] = {}
 
         def live() -> Iterator[bytes]:
             end = 0
-            for key, (offset, size) in self._places.items():
+            for key, (offset, size) in self._records.items():
                 record = os.pread(old, size, offset)
                 if not isinstance(next(pin_entries.scan(record), None), Found):
                     self._told(Damage(offset, size, False, "a record that could be read before"))
                     continue
-                places[key] = end, len(record)
+                records[key] = end, len(record)
                 end += len(record)
                 yield record
 
         self._replace(live())
-        self._live, self._places = self._end, places
+        self._live, self._records = self._end, records
         data_folder.sync(self.file.parent)
 
     def _indexed(self, found: Found[Entry]) -> None:
         key = found.entry.key
         self._forget(key)
         if isinstance(found.entry, Pin) or any(found.entry.version):
-            self._places[key] = found.offset, found.size
+            self._records[key] = found.offset, found.size
             self._live += found.size
         if isinstance(found.entry, Unpin) and any(found.entry.version):
             self.marks[key] = found.entry.version
@@ -194,5 +194,5 @@ class PinFile(RecordFile):
 
     def _forget(self, key: Key) -> None:
         self.marks.pop(key, None)
-        if old := self._places.pop(key, None):
+        if old := self._records.pop(key, None):
             self._live -= old[1]

@@ -1,8 +1,8 @@
-"""The kept messages of a broker: which there are, in which order, whose they are and how long they live.
+"""The retained messages of a broker: their order, their owners, their limits and their lifetimes.
 
-A machine: no clock, no socket, no disk. `keeping` drives it. There is one message per key, and the order is that in which
-the keys were put last. A post belongs to its publisher's session and goes with it, after a time of grace if the connection
-was lost; a pin belongs to its sender's name and stays until it is taken back.
+This is a machine without clock, socket or disk; `retained.driver` drives it. It has one message per key, in the order of the
+last put. A post belongs to the session of its publisher and is removed with it, after a grace period if the connection was
+lost. A pin belongs to the name of its sender and stays until it is removed.
 """
 
 import math
@@ -16,10 +16,10 @@ import msgspec
 from busway.broker.flags import FIELDS, PIN, POST
 
 Key: TypeAlias = tuple[int | str, str, bytes]
-"""Whose it is (a post: the session, a pin: the sender's name), its topic and its fields in normal form."""
+"""The owner (of a post the session, of a pin the sender's name), the topic and the normalised fields of a message."""
 
 Version: TypeAlias = tuple[int, int, int]
-"""Time, session and number of a message: of two with one key the higher one counts."""
+"""Time, session and number of a message. Of two messages with one key the higher version wins."""
 
 _HEAD: Final = struct.Struct("<qQ")
 _LENGTH: Final = struct.Struct("<I")
@@ -27,22 +27,22 @@ _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
 class Matcher(Protocol):
-    """A pattern and rules, compiled; `_core.Selection` is one."""
+    """A compiled pattern with rules, such as `_core.Selection`."""
 
     @property
     def literal(self) -> str | None:
-        """The one topic that it can mean, if it has no wildcards."""
+        """The only topic that can match, if the pattern has no wildcards."""
 
     def covers(self, topic: str) -> bool: ...
     def matches(self, topic: str, fields: bytes, payload: bytes, sender: str, session: int, time: int) -> bool: ...
 
 
 Compile: TypeAlias = Callable[[str, bytes], Matcher]
-"""Makes a matcher of a pattern and rules, or raises as the broker would refuse them."""
+"""Compiles a pattern and rules, or raises the error with which the broker refuses them."""
 
 
 Spared: TypeAlias = Callable[[Key], bool]
-"""Says of the posts of a client that is gone which ones stay."""
+"""Whether a post stays although the session of its client has ended."""
 
 
 def _nothing(_key: Key) -> bool:
@@ -50,14 +50,14 @@ def _nothing(_key: Key) -> bool:
 
 
 def normal(fields: bytes) -> bytes:
-    """The same bytes for equal fields, whatever the order of their names; no bytes for no fields."""
+    """Encode fields so that equal fields give equal bytes, in any order of their names. No fields give no bytes."""
     values = msgspec.msgpack.decode(fields) if fields else {}
     return _encoder.encode(_normal(values)) if values else b""
 
 
 def _normal(value: Any) -> Any:
     if isinstance(value, float):
-        return math.nan if math.isnan(value) else value + 0.0  # there is one zero
+        return math.nan if math.isnan(value) else value + 0.0  # -0.0 becomes 0.0
     if isinstance(value, dict):
         return {name: _normal(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -66,16 +66,16 @@ def _normal(value: Any) -> Any:
 
 
 def body_of(time: int, number: int, fields: bytes, payload: bytes) -> bytes:
-    """The body of a message as it is on the wire."""
+    """The body of a message in its wire format."""
     return b"".join((_HEAD.pack(time, number), _LENGTH.pack(len(fields)) + fields if fields else b"", payload))
 
 
 @dataclass(slots=True, eq=False)
 class RetainedMessage:
-    """One kept message: who sent it, and its body as it came. `flags` are POST or PIN, and FIELDS.
+    """One retained message: its sender, and its body as received. `flags` are POST or PIN, and FIELDS.
 
-    What others see of it has the server's fields too; they are not part of its key, so that it stays the same message under
-    a server with others.
+    Receivers also get the server's fields. They are not part of the key, so that the key is the same under a server with
+    other fields.
     """
 
     client: int
@@ -85,18 +85,19 @@ class RetainedMessage:
     topic: str
     body: bytes
     served: tuple[str, ...] = ()
-    """Groups of which a member has got it when it was kept, wherever that is."""
+    """Groups of which a member, on any node, got the message when it was published."""
     order: int = 0
-    far: bool = False
-    """A client of another node has sent it."""
+    remote: bool = False
+    """Whether a client of another node has sent the message."""
     since: int = 0
-    """The time by which it counts, if that is not its own: its sender's clock is behind that of who kept what it replaces."""
+    """The time of the version, if later than the message's own: its sender's clock is behind that of the message it replaces."""
     key: Key = field(init=False)
     added: dict[str, Any] = field(init=False, default_factory=dict)
-    """The fields of the server where it was sent."""
+    """The fields of the server that received the message from its client."""
     shown: bytes = field(init=False)
-    """Its body with the server's fields."""
+    """The body with the server's fields."""
     shown_fields: bytes = field(init=False)
+    """The fields with the server's fields."""
 
     def __post_init__(self) -> None:
         owner = self.name if self.flags & PIN else self.session
@@ -104,7 +105,7 @@ class RetainedMessage:
         self.shown, self.shown_fields = self.body, self.fields
 
     def dress(self, fields: dict[str, Any]) -> None:
-        """Add the server's fields, which win."""
+        """Add the server's fields, which replace fields of the same name."""
         self.added = fields
         if fields:
             own = msgspec.msgpack.decode(self.fields) if self.fields else {}
@@ -128,7 +129,7 @@ class RetainedMessage:
         return max(self.time, self.since), self.session, self.number
 
     def follow(self, before: Version) -> None:
-        """Count as later than this, whatever the clock of its sender says."""
+        """Make the version of this message later than `before`, independent of its sender's clock."""
         if self.version <= before:
             self.since = before[0] + 1
 
@@ -160,14 +161,14 @@ class _Usage:
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """What a subscription asks for: the topic is compared once for all messages on it, the rest only if there are rules."""
+    """The selection of a subscription. The topic is matched once for all its messages, the rest only if there are rules."""
 
     selection: Matcher
     rules: bool
     without: int
 
     def takes(self, kept: RetainedMessage) -> bool:
-        """The topic fits already."""
+        """Whether a message whose topic matches is selected."""
         if self.without and kept.session == self.without:
             return False
         return not self.rules or self.selection.matches(
@@ -176,7 +177,7 @@ class _Choice:
 
 
 class RetainedStore:
-    """What is kept, with its limits per client, its times of grace and those who watch it go."""
+    """The retained messages, with the limits and grace periods of their owners."""
 
     def __init__(self, *, count: int, size: int, grace: float, compile: Compile) -> None:  # noqa: A002
         self._count = count
@@ -206,31 +207,33 @@ class RetainedStore:
     def get(self, key: Key) -> RetainedMessage | None:
         return self._kept.get(key)
 
-    # What comes and is taken back.
+    # Put and remove.
 
     def is_late(self, message: RetainedMessage) -> bool:
-        """Whether its client is elsewhere by now, and has kept something later there: this was under way for long."""
+        """Whether the client has put a later message under this key at another node already."""
         old = self._kept.get(message.key)
-        return old is not None and old.far and old.session == message.session and old.number > message.number
+        return old is not None and old.remote and old.session == message.session and old.number > message.number
 
     def same(self, message: RetainedMessage) -> bool:
-        """Whether exactly this one is kept: it came again because its answer was lost."""
+        """Whether exactly this message is retained already; the client sends it again if the answer was lost."""
         old = self._kept.get(message.key)
         return old is not None and (old.session, old.number) == (message.session, message.number)
 
     def refusal(self, message: RetainedMessage) -> str:
-        """Why this one would be too much for its client; empty if it isn't."""
+        """Why this message exceeds the limits of its owner; empty if it doesn't."""
         usage = self._usage.get(message.key[0]) or _Usage()
         old = self._kept.get(message.key)
         whose = "under the name " + repr(message.name) if message.flags & PIN else "for one client"
         if usage.count + (old is None) > self._count:
-            return f"{self._count} kept messages {whose} are the limit here (setting kept); take some back first"
+            return f"{self._count} retained messages {whose} are the limit (setting kept); remove some first"
         if usage.bytes - (old.size if old else 0) + message.size > self._size:
-            return f"{self._size} bytes of kept messages {whose} are the limit here (setting kept_bytes)"
+            return (
+                f"{self._size} bytes of retained messages {whose} are the limit (setting kept_bytes); remove some first"
+            )
         return ""
 
     def put(self, message: RetainedMessage) -> None:
-        """Keep it, in place of the one with its key, at the end of the order. Limits are a matter of refusal()."""
+        """Retain a message in place of the one with its key, at the end of the order. refusal() checks the limits."""
         self._remove(message.key)
         self._order += 1
         message.order = self._order
@@ -248,7 +251,7 @@ class RetainedStore:
         self.bytes += message.size
 
     def take(self, key: Key) -> RetainedMessage | None:
-        """Withdraw the one with this key, if there is one."""
+        """Remove the message with this key, if there is one, and count it as withdrawn."""
         if old := self._remove(key):
             self.withdrawn += 1
         return old
@@ -276,15 +279,15 @@ class RetainedStore:
         self.bytes -= old.size
         return old
 
-    # How long posts live.
+    # Lifetimes of posts.
 
     def lost(self, session: int, now: float, spared: Spared = _nothing) -> list[RetainedMessage]:
-        """The connection of a session is gone; what that ends at once, which is all if there is no grace."""
+        """Start the grace period of a session whose connection was lost. Without one, its posts are removed and returned."""
         if session not in self._posts:
             return []
         if self._grace <= 0:
             return self.left(session, spared)
-        # Taken out first: those who were lost last stand last, so that expire() need not look at them all.
+        # Removed first: the sessions are ordered by the time of their loss, so that expire() need not check them all.
         self._lost.pop(session, None)
         self._lost[session] = now + self._grace
         return []
@@ -293,15 +296,15 @@ class RetainedStore:
         self._lost.pop(session, None)
 
     def left(self, session: int, spared: Spared = _nothing) -> list[RetainedMessage]:
-        """The client said that it goes: its posts are withdrawn, but for some."""
+        """Remove the posts of a client that has closed its connection, except the spared ones."""
         self._lost.pop(session, None)
-        gone = [one for one in self._posts.get(session, {}).values() if not spared(one.key)]
-        for one in gone:
-            self.take(one.key)
+        gone = [kept for kept in self._posts.get(session, {}).values() if not spared(kept.key)]
+        for kept in gone:
+            self.take(kept.key)
         return gone
 
     def expire(self, now: float, spared: Spared = _nothing) -> list[RetainedMessage]:
-        """Withdraw the posts of those whose grace is over."""
+        """Remove the posts of sessions whose grace period is over."""
         over = []
         for session, end in self._lost.items():
             if end > now:
@@ -310,15 +313,15 @@ class RetainedStore:
         return sorted((kept for session in over for kept in self.left(session, spared)), key=_order)
 
     def deadline(self) -> float | None:
-        """When expire() has something to do."""
+        """The time at which expire() has to be called next."""
         return next(iter(self._lost.values()), None)
 
-    # Who gets what is kept.
+    # Subscriptions.
 
     def select(self, pattern: str, rules: bytes = b"", *, without: int = 0, after: int = 0) -> list[RetainedMessage]:
-        """The kept messages of a new subscription, in order, those of the session `without` left out; `after` an order only.
+        """The retained messages for a new subscription, in order.
 
-        Raises for a bad pattern or rule.
+        Messages of the session `without` are left out, and those with an order up to `after`. Raises for a bad pattern or rule.
         """
         choice = self._choice(pattern, rules, without)
         literal, covers = choice.selection.literal, choice.selection.covers

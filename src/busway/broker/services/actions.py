@@ -1,4 +1,4 @@
-"""What the machine of shared requests is made of: what it wants done, the requests under way, and each provider's part in them."""
+"""Values of the machine of shared requests: its actions, the requests in flight, and the attempts of providers."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from busway.settings import Scope
 
 
 class Ask(NamedTuple):
-    """Ask a provider whether it would take this request; answered by accepted()."""
+    """Ask a provider whether it accepts this request. The answer comes by accepted()."""
 
     conn: int
     service: int
@@ -24,7 +24,7 @@ class Ask(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Give it the request; answered by answered()."""
+    """Send the request to a provider. The reply comes by answered()."""
 
     conn: int
     service: int
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Tell the requester. Without PARTIAL in the flags this is the end."""
+    """Send an answer to the requester. Without PARTIAL in the flags it is the last one."""
 
     conn: int
     number: int
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a provider gave no good answer; the fields are those of its reply."""
+    """Why an attempt failed; the fields are those of the provider's reply."""
 
     code: int
     fields: bytes
@@ -54,7 +54,7 @@ class Failure(NamedTuple):
 
 
 class Willing(NamedTuple):
-    """Tell another node whether somebody here would take the request that it asked for."""
+    """Answer another node whether a provider here accepts the request that it asked for."""
 
     conn: int
     number: int
@@ -62,7 +62,7 @@ class Willing(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Tell another node, behind what it was asked or called for, how long each of its providers may take."""
+    """Send another node, after an Ask or Call, the time limit for each of its providers."""
 
     conn: int
     call: int
@@ -70,14 +70,14 @@ class Terms(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Tell another node that its request has gone on to somebody else here, whose time begins now."""
+    """Report to another node that its request has moved to the next provider here, whose time begins now."""
 
     conn: int
     number: int
 
 
 class CancelCall(NamedTuple):
-    """Tell another node that nobody waits for its answer any more."""
+    """Cancel an Ask or Call at another node: its answer is not needed any more."""
 
     conn: int
     call: int
@@ -87,6 +87,8 @@ Action: TypeAlias = Ask | Call | Answer | Willing | Terms | Moved | CancelCall
 
 
 class Phase(Enum):
+    """The phase of an attempt."""
+
     ASKED = 1
     WILLING = 2
     AT_WORK = 3
@@ -110,30 +112,31 @@ class Request:
     asked: int = 0
     error: Failure | None = None
     spoken: bool = False
-    """Whether the requester has been told something already: then nobody else can begin from the start."""
+    """Whether the requester has got a part of an answer: then no other provider can start over."""
     over: bool = False
     scope: Scope = "global"
-    """Whose services it is for."""
-    far: bool = False
-    """It is of a client of another node, so it goes to no other one."""
+    """The providers that the requester accepts: local, remote or all."""
+    remote: bool = False
+    """Whether the request comes from a client of another node; then it goes to no third node."""
     asking: bool = False
-    """That node only wants to know yet whether somebody here would take it."""
+    """Whether that node has only asked so far if a provider here accepts the request."""
     promised: bool = False
-    """And was told that somebody would."""
+    """Whether this node has answered that a provider here accepts the request."""
     begun: bool = False
-    """Somebody was tried before."""
+    """Whether a provider has been tried before."""
 
     def may_go_to(self, provider: Provider) -> bool:
-        if self.far:
-            return not provider.far and provider.scope != "local"
-        if provider.far:
+        """Whether the scopes of the request and of the provider fit."""
+        if self.remote:
+            return not provider.remote and provider.scope != "local"
+        if provider.remote:
             return self.scope != "local"
         return self.scope != "remote" and provider.scope != "remote"
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One provider's part in one request."""
+    """One provider's attempt at one request."""
 
     call: int
     request: Request
@@ -143,11 +146,11 @@ class Attempt:
     deadline: float
     over: bool = False
     settled: bool = False
-    """Another node has said its last word about it, or can't."""
+    """Whether nothing more can come from the provider, so that another node needs no CancelCall."""
 
 
 def late(attempt: Attempt, time: str) -> bytes:
-    """What is told of a provider whose time is over."""
+    """The error text for a provider whose time is over."""
     missing = "answer within {}" if attempt.phase is Phase.AT_WORK else "say within {} whether it is willing"
     return f"{attempt.provider.name} did not {missing.format(time)}".encode()
 
@@ -164,5 +167,5 @@ def error(conn: int, number: int, code: int, text: str) -> Answer:
 
 
 def failed(conn: int, number: int, failure: Failure) -> Answer:
-    """The failure of the last provider, to the requester."""
+    """The answer that reports the failure of the last provider."""
     return Answer(conn, number, ERROR | (FIELDS if failure.fields else 0), *failure)

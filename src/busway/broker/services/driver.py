@@ -1,11 +1,11 @@
-"""Requests on shared services on their way: from the engine's events to `asking`, and what that wants done back to the engine.
+"""The driver of shared services: passes events of the engine to the machine of `services.requests`, and carries out its actions.
 
-What nodes tell each other about them besides frames of messages goes by `nodes`, which the cluster puts here.
+The hub calls it. Messages between nodes about shared requests go by `ServicePeers`, which the cluster implements.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from busway.broker.flags import ASKS, GATHER, scope_of
 from busway.broker.services.actions import Action, Answer, Ask, Call, CancelCall, Moved, Terms, Willing
@@ -14,35 +14,26 @@ from busway.errors import Code
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
-
-
-class Words(Protocol):
-    """What nodes say about requests of each other's clients."""
-
-    def terms(self, conn: int, call: int, each: float) -> None:
-        """So long may each provider take, of what this side has asked or called for."""
-
-    def moved(self, conn: int, number: int) -> None:
-        """A request of the other side has gone on to the next."""
+    from busway.broker.peers import ServicePeers
 
 
 class ServicesDriver:
     """The shared services of one hub."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", peers: "ServicePeers") -> None:
         self._hub = hub
+        self._peers = peers
         self.asking = SharedRequests(each=hub.settings.provider_timeout, size=hub.settings.outbox)
-        self.nodes: Words | None = None
 
     def join(self, conn: int, service: int, topic: str, flags: int) -> None:
-        """The engine let a client share in a service, or another node has some who do."""
+        """Add a client that shares a service, or another node with such clients."""
         session = self._hub.sessions.get(conn)
         if session is None:
             return
         name = session.name or f"{session.session:016x}"
         topic, asks, providers = topic.removeprefix("/"), bool(flags & ASKS), self.asking.providers
         if session.node:
-            providers.join_far(conn, service, topic, name, asks=asks)
+            providers.join_remote(conn, service, topic, name, asks=asks)
         else:
             providers.join(conn, service, topic, name, asks=asks, scope=scope_of(flags))
 
@@ -56,14 +47,14 @@ class ServicesDriver:
         return self.asking.deadline()
 
     def figures(self) -> list[dict[str, Any]]:
-        """For `$bus/info`."""
+        """The figures for `$bus/info`."""
         return list(self.asking.providers.figures(self._hub.loop.time()))
 
     def do(self, actions: Iterable[Action]) -> None:
-        """Carry it out; what a connection doesn't take goes on to somebody else."""
+        """Carry out actions. A request that a connection can't take goes to the next provider."""
         engine, waiting = self._hub.engine, deque(actions)
-        # Also where there is nothing else to do: later the number of a connection may be somebody else's.
-        waiting.extend(self.asking.take_offs())
+        # At once, also without other actions: later another connection may have the same number.
+        waiting.extend(self.asking.cancelled_calls())
         while waiting:
             action = waiting.popleft()
             match action:
@@ -78,22 +69,22 @@ class ServicesDriver:
                     engine.willing(*action)
                 case CancelCall():
                     engine.call_off(*action)
-                case Terms() if self.nodes is not None:
-                    self.nodes.terms(*action)
-                case Moved() if self.nodes is not None:
-                    self.nodes.moved(*action)
-            waiting.extend(self.asking.take_offs())
+                case Terms():
+                    self._peers.terms(*action)
+                case Moved():
+                    self._peers.moved(*action)
+            waiting.extend(self.asking.cancelled_calls())
         self._hub.clock.arm()
 
 
-# What the hub's table calls.
+# The functions of the hub's event table.
 
 
 def request(hub: "Hub", event: tuple[Any, ...]) -> None:
     _, conn, number, flags, topic, each_ms, limit_ms, frame = event
-    sharing, session = hub.services, hub.sessions.get(conn)
-    sharing.do(
-        sharing.asking.request(
+    services, session = hub.services, hub.sessions.get(conn)
+    services.do(
+        services.asking.request(
             conn,
             number,
             topic,
@@ -103,7 +94,7 @@ def request(hub: "Hub", event: tuple[Any, ...]) -> None:
             each=each_ms / 1000,
             limit=limit_ms / 1000,
             scope=scope_of(flags),
-            far=session is not None and session.node,
+            remote=session is not None and session.node,
         )
     )
 
@@ -132,12 +123,12 @@ def unserve(hub: "Hub", event: tuple[Any, ...]) -> None:
 
 
 def provider(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Behind a link there is somebody who shares in a service."""
+    """Another node has clients that share a service."""
     _, conn, service, topic, flags = event
     hub.services.join(conn, service, topic, flags)
 
 
 def ask(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Another node asks whether somebody here would take a request."""
+    """Another node asks whether a provider here accepts a request."""
     _, conn, number, topic, frame = event
     hub.services.do(hub.services.asking.ask(conn, number, topic, frame, hub.loop.time()))

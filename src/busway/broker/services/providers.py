@@ -1,7 +1,8 @@
-"""Who shares a service: how busy each one is, and which ones are set aside because they fail.
+"""The providers of shared services: the load and the health of each.
 
-A machine for `asking`, without a clock. The least busy one comes first. After three failures in a row a provider is set
-aside for ten seconds, then one request tries it again. Those behind a link count as one: their node chooses among them.
+This is a machine without a clock, used by `services.requests`. The least busy provider comes first. After three failures in
+a row a provider is set aside for ten seconds; then one request retries it. All providers of another node count as one,
+because that node chooses among them.
 """
 
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from typing import Any, Final
 from busway.settings import Scope
 
 FAILURES: Final = 3
+"""The number of failures in a row after which a provider is set aside."""
 ASIDE: Final = 10.0
+"""Seconds for which a provider is set aside."""
 
 
 @dataclass(slots=True, eq=False)
 class Provider:
-    """One client's share in a service, or that of all clients of another node."""
+    """A client that shares a service, or all such clients of another node."""
 
     conn: int
     service: int
@@ -24,7 +27,7 @@ class Provider:
     name: str
     asks: bool
     busy: float
-    """Seconds of work, counted from those of the least busy one when it came."""
+    """Seconds of work, beginning with those of the least busy provider when this one joined."""
     worked: float = 0.0
     calls: int = 0
     running: int = 0
@@ -32,23 +35,23 @@ class Provider:
     failures: int = 0
     aside: float = 0.0
     trial: int = 0
-    """The attempt that shows whether it works again, while one is under way."""
+    """The attempt in flight that shows whether a provider that was set aside works again."""
     gone: bool = False
     attempts: set[int] = field(default_factory=set)
-    far: bool = False
-    """It is another node, which asks and calls its own clients."""
+    remote: bool = False
+    """Whether this is another node, which asks and calls its own clients."""
     scope: Scope = "global"
-    """Whose requests it wants."""
+    """The requesters that the provider accepts: local, remote or all."""
     entries: dict[int, bool] = field(default_factory=dict)
-    """Of another node: how it names the service, and whether who serves it there wants to be asked first."""
+    """Only of another node: its numbers of the service, and whether the providers there are asked first."""
 
     def load(self, now: float) -> tuple[float, int]:
-        """How busy it is. What is under way counts as long as it takes, and at least as long as its work took until now."""
+        """The load: seconds of work and calls in flight. Each of those counts its time until now, at least the mean time."""
         mean = self.worked / self.calls if self.calls else 0.0
         return self.busy + max(self.running * now - self.started, self.running * mean), self.running
 
     def free(self, now: float) -> bool:
-        """Whether it may be tried."""
+        """Whether the provider can get a request."""
         return not self.gone and (self.failures < FAILURES or (now >= self.aside and not self.trial))
 
     def tried(self, attempt: int) -> None:
@@ -62,13 +65,13 @@ class Provider:
 
     def ends(self, began: float, now: float) -> None:
         self.running -= 1
-        self.started = self.started - began if self.running else 0.0  # no rest of roundings
+        self.started = self.started - began if self.running else 0.0  # without rounding errors
         self.busy += now - began
         self.worked += now - began
         self.calls += 1
 
     def over(self, attempt: int, now: float, *, good: bool | None) -> None:
-        """An attempt has ended, well, badly, or without telling anything about the provider."""
+        """Count the end of an attempt: good, bad, or (None) without a conclusion about the provider."""
         self.attempts.discard(attempt)
         if self.trial == attempt:
             self.trial = 0
@@ -86,24 +89,24 @@ class Provider:
 
 
 class Providers:
-    """All of them, by topic and by connection."""
+    """All providers, by topic and by connection."""
 
     def __init__(self) -> None:
         self._topics: dict[str, list[Provider]] = {}
         self._conns: dict[int, dict[Provider, None]] = {}
         self._named: dict[tuple[int, int], Provider] = {}
-        """Those that have not left, by their connection and what that calls the service."""
+        """Providers that have not left, by connection and its number of the service."""
         self._nodes: dict[tuple[int, str], Provider] = {}
-        """Other nodes, by connection and topic."""
+        """Providers that are other nodes, by connection and topic."""
 
     def join(self, conn: int, service: int, topic: str, name: str, *, asks: bool, scope: Scope = "global") -> Provider:
         return self._add(Provider(conn, service, topic, name, asks, 0.0, scope=scope))
 
-    def join_far(self, conn: int, service: int, topic: str, name: str, *, asks: bool) -> Provider:
-        """Another node has clients that share in the service; those that are asked first and those that are not, it tells apart."""
+    def join_remote(self, conn: int, service: int, topic: str, name: str, *, asks: bool) -> Provider:
+        """Add clients of another node that share a service. Those that are asked first have another number than the others."""
         provider = self._nodes.get((conn, topic))
         if provider is None:
-            provider = self._add(Provider(conn, service, topic, name, asks, 0.0, far=True))
+            provider = self._add(Provider(conn, service, topic, name, asks, 0.0, remote=True))
             self._nodes[conn, topic] = provider
         self._named[conn, service] = provider
         provider.entries[service] = asks
@@ -111,11 +114,11 @@ class Providers:
         return provider
 
     def leave(self, conn: int, service: int) -> Provider | None:
-        """It takes no more; what it has under way it may finish."""
+        """Remove a provider that accepts no more requests. It can finish those in flight."""
         provider = self._named.pop((conn, service), None)
         if provider is None:
             return None
-        if provider.far:
+        if provider.remote:
             del provider.entries[service]
             if provider.entries:
                 provider.service = next(iter(provider.entries))
@@ -126,7 +129,7 @@ class Providers:
         return provider
 
     def gone(self, conn: int) -> list[Provider]:
-        """Those of a connection that ended, also the ones that had left and were still at work."""
+        """Remove the providers of a connection that has ended, also those that had left and were still at work."""
         lost = list(self._conns.pop(conn, ()))
         for provider in lost:
             if not provider.gone:
@@ -136,7 +139,7 @@ class Providers:
         return lost
 
     def tidy(self, provider: Provider) -> None:
-        """Forget one that has left and has nothing under way any more."""
+        """Forget a provider that has left and has no attempts in flight."""
         if provider.gone and not provider.attempts and provider in (rest := self._conns.get(provider.conn, {})):
             del rest[provider]
             if not rest:
@@ -147,22 +150,22 @@ class Providers:
 
     def figures(self, now: float) -> Iterator[dict[str, Any]]:
         for topic, providers in self._topics.items():
-            for one in providers:
+            for provider in providers:
                 yield {
                     "topic": topic,
-                    "provider": one.name,
-                    "asks": one.asks,
-                    "far": one.far,
-                    "busy": round(one.load(now)[0], 6),
-                    "running": one.running,
-                    "calls": one.calls,
-                    "failures": one.failures,
-                    "state": one.state(now),
+                    "provider": provider.name,
+                    "asks": provider.asks,
+                    "far": provider.remote,
+                    "busy": round(provider.load(now)[0], 6),
+                    "running": provider.running,
+                    "calls": provider.calls,
+                    "failures": provider.failures,
+                    "state": provider.state(now),
                 }
 
     def _add(self, provider: Provider) -> Provider:
         others = self._topics.setdefault(provider.topic, [])
-        # A new one would get every request until it has worked as long as the others did in all their life.
+        # Otherwise a new provider would get every request until its work equals the total work of the others.
         provider.busy = min((one.busy for one in others), default=0.0)
         others.append(provider)
         self._conns.setdefault(provider.conn, {})[provider] = None
@@ -171,7 +174,7 @@ class Providers:
 
     def _drop(self, provider: Provider) -> None:
         provider.gone = True
-        if provider.far:
+        if provider.remote:
             del self._nodes[provider.conn, provider.topic]
         others = self._topics[provider.topic]
         others.remove(provider)

@@ -1,12 +1,12 @@
-"""Requests on shared services: who is asked, who gets the request, and what the requester is told.
+"""Requests on shared services: chooses the providers that are asked and called, and the answers of the requester.
 
-A machine: it is told what happened and when, and hands back what is to be done. `sharing` drives it. Every request ends
-with exactly one answer without PARTIAL, unless its requester goes or cancels it first. A request for one reply has at most
-one provider at work at a time, apart from those that were given up because they took too long. A gathered request leaves
-nobody out silently: who is not heard of by a reply, and has not said that it is unwilling, is named in an error.
+This is a machine: it gets events with their time, and returns actions. `services.driver` drives it. Every request ends with
+exactly one answer without PARTIAL, unless its requester leaves or cancels it first. A request for one reply has at most one
+provider at work at a time, apart from those that exceeded their time. A gathered request names in an error each provider
+that neither replied nor declined.
 
-Another node stands for all its clients that share in a service. It comes after the clients of this one, is asked and called as
-they are, and does the same with its own; a request that came from a node goes to clients alone.
+Another node is one provider for all its clients that share a service. It comes after the clients of this node, is asked and
+called like them, and asks and calls its own clients. A request from another node goes only to clients of this one.
 """
 
 from collections import deque
@@ -41,13 +41,13 @@ from busway.errors import Code
 from busway.settings import Scope
 
 MARGIN: Final = 1.0
-"""Seconds that another node has beyond what each of its providers has: for the way, and to tell that it tries the next."""
+"""Seconds that another node has beyond the limit of each of its providers, for the network and for a Moved."""
 GRACE: Final = 1.0
-"""Seconds beyond its own limit after which a requester that has not cancelled is told: it has given up by itself, unless it is lost."""
+"""Seconds beyond the requester's limit until the broker ends a request that was not cancelled."""
 
 
 class PendingRequests:
-    """All requests that are under way, and the providers of their services."""
+    """All requests in flight, their attempts, and the providers of their services."""
 
     def __init__(self, *, each: float, size: int) -> None:
         self._each = each
@@ -57,28 +57,30 @@ class PendingRequests:
         self._attempts: dict[int, Attempt] = {}
         self._bytes: dict[int, int] = {}
         self._alarms: Deadlines[Attempt | Request] = Deadlines()
-        self._offs: list[CancelCall] = []
+        self._cancelled: list[CancelCall] = []
         self.providers = Providers()
         self.pending = 0
         self.late = 0
 
-    def take_offs(self) -> list[CancelCall]:
-        """What other nodes need not go on with, since this was asked last."""
-        offs, self._offs = self._offs, []
-        return offs
+    def cancelled_calls(self) -> list[CancelCall]:
+        """The attempts of other nodes that were cancelled since the last call of this function."""
+        cancelled, self._cancelled = self._cancelled, []
+        return cancelled
 
     def deadline(self) -> float | None:
-        """When expire() is to be called next."""
+        """The time at which expire() has to be called next."""
         return self._alarms.first()
 
-    # Their beginning and their end.
+    # Begin and end of requests and attempts.
 
     def _enter(self, request: Request) -> str | None:
-        """Into the books; or why not."""
+        """Register the request. Returns the reason if a limit refuses it."""
         conn, own = request.conn, self._requests.get(request.conn, {})
         held = self._bytes.get(conn, 0) + len(request.frame)
         if held > self._size and own:
-            return f"the requests in flight would have {held} bytes, {self._size} are the limit"
+            return (
+                f"the requests in flight would have {held} bytes, the limit is {self._size}; await some replies first"
+            )
         self._requests.setdefault(conn, {})[request.number] = request
         self._bytes[conn] = held
         self.pending += 1
@@ -97,14 +99,14 @@ class PendingRequests:
 
     def _give_time(self, attempt: Attempt, now: float) -> None:
         asleep = attempt.deadline == inf
-        before, attempt.deadline = attempt.deadline, now + attempt.request.each + MARGIN * attempt.provider.far
+        before, attempt.deadline = attempt.deadline, now + attempt.request.each + MARGIN * attempt.provider.remote
         if asleep or attempt.deadline < before:
             self._wake(attempt)
 
     def _end(self, attempt: Attempt, now: float, *, good: bool | None = None) -> None:
         attempt.over = True
-        if attempt.provider.far and not attempt.settled:
-            self._offs.append(CancelCall(attempt.provider.conn, attempt.call))
+        if attempt.provider.remote and not attempt.settled:
+            self._cancelled.append(CancelCall(attempt.provider.conn, attempt.call))
         del self._attempts[attempt.call]
         del attempt.request.attempts[attempt.call]
         provider = attempt.provider
@@ -114,7 +116,7 @@ class PendingRequests:
         self.providers.tidy(provider)
 
     def _close(self, request: Request, now: float) -> None:
-        """The request is over; whatever else is said about it comes too late."""
+        """End a request and all its attempts. Later answers are ignored."""
         if request.over:
             return
         request.over = True
@@ -132,9 +134,9 @@ class PendingRequests:
 
 
 class SharedRequests(PendingRequests):
-    """What becomes of requests on shared services."""
+    """The machine of shared requests: its methods take events and return actions."""
 
-    # What happens.
+    # Events.
 
     def request(
         self,
@@ -148,35 +150,35 @@ class SharedRequests(PendingRequests):
         each: float = 0.0,
         limit: float = 0.0,
         scope: Scope = "global",
-        far: bool = False,
+        remote: bool = False,
     ) -> list[Action]:
-        """A new request. `each` is the time for one provider (0: the setting), `limit` that for everything (0: none).
+        """A new request. `each` is the time limit for one provider (0: the setting), `limit` the one of the request (0: none).
 
-        The requester keeps its limit itself, and wants to hear of those who failed it when all are gathered. Otherwise the broker
-        only tidies up, a while later: or it would answer at the very moment at which the requester gives up.
+        The requester applies its limit itself. A gathered request ends at the limit, with an error for each late provider.
+        Any other request ends a while later, so that the answer does not race with the requester's own timeout.
         """
         if (asked := self._requests.get(conn, {}).get(number)) is not None:
-            assert asked.asking, "the engine lets no number be used twice"
+            assert asked.asking, "the engine refuses a number that is in use"
             asked.asking, asked.begun, asked.deadline = False, False, inf
             return self._begin(asked, now)
         deadline = now + limit + (0.0 if gather else GRACE) if limit > 0 else inf
         each = each if each > 0 else self._each
-        request = Request(conn, number, topic, frame, gather, each, limit, deadline, scope=scope, far=far)
+        request = Request(conn, number, topic, frame, gather, each, limit, deadline, scope=scope, remote=remote)
         if (text := self._enter(request)) is not None:
             return [error(conn, number, Code.TOO_MANY_PENDING, text)]
         return self._begin(request, now)
 
     def ask(self, conn: int, number: int, topic: str, frame: bytes, now: float) -> list[Action]:
-        """Another node wants to know whether somebody here would take a request, which comes with the same number then."""
+        """Another node asks whether a provider here accepts a request. The request itself follows with the same number."""
         if number in self._requests.get(conn, {}):
             return []
-        request = Request(conn, number, topic, frame, False, self._each, 0.0, inf, far=True, asking=True)
+        request = Request(conn, number, topic, frame, False, self._each, 0.0, inf, remote=True, asking=True)
         if self._enter(request) is not None:
             return [Willing(conn, number, Code.REFUSED)]
         return self._begin(request, now)
 
     def terms(self, conn: int, number: int, each: float, now: float) -> None:
-        """How long each provider may take, of a request that has just come from another node."""
+        """The time limit for each provider, for a request that has just come from another node."""
         request = self._requests.get(conn, {}).get(number)
         if request is None or not 0 < each < inf:
             return
@@ -186,18 +188,18 @@ class SharedRequests(PendingRequests):
                 self._give_time(attempt, now)
 
     def moved(self, conn: int, call: int, now: float) -> None:
-        """Another node has gone on to the next of its providers."""
+        """Another node has moved the request to the next of its providers."""
         attempt = self._attempts.get(call)
         if attempt is not None and attempt.provider.conn == conn and attempt.phase is not Phase.WILLING:
             self._give_time(attempt, now)
 
     def cancel(self, conn: int, number: int, now: float) -> None:
-        """The requester no longer waits."""
+        """The requester has cancelled a request."""
         if request := self._requests.get(conn, {}).get(number):
             self._close(request, now)
 
     def accepted(self, conn: int, call: int, now: float, *, willing: bool) -> list[Action]:
-        """A provider's answer to an Ask. One that comes when the request is over is of no interest."""
+        """A provider's answer to an Ask. It is ignored if the request has ended."""
         attempt = self._attempts.get(call)
         if attempt is None or attempt.provider.conn != conn or attempt.phase is not Phase.ASKED:
             return []
@@ -208,7 +210,7 @@ class SharedRequests(PendingRequests):
             return self._go_on(request, now)
         attempt.phase, attempt.deadline = Phase.WILLING, inf
         if request.gather:
-            return self._on(request, *self._call(attempt, now))
+            return self._move(request, *self._call(attempt, now))
         request.willing.append(attempt)
         return self._go_on(request, now)
 
@@ -220,25 +222,25 @@ class SharedRequests(PendingRequests):
         if attempt is None or attempt.provider.conn != conn or attempt.phase is not Phase.AT_WORK:
             self.late += 1
             return []
-        request, far = attempt.request, attempt.provider.far
+        request, remote = attempt.request, attempt.provider.remote
         attempt.settled = not flags & PARTIAL
         if request.gather and not is_map(fields):
             return self._failed(
                 attempt, Failure(Code.HANDLER_ERROR, b"", b"the reply has fields that can't be read"), now, good=False
             )
-        if flags & ERROR and far and request.gather and (fields or flags & PARTIAL):
-            # Of one of the clients there, who is named if its reply came as far as here.
-            return self._failed_there(attempt, flags & PARTIAL, code, fields, payload, now)
+        if flags & ERROR and remote and request.gather and (fields or flags & PARTIAL):
+            # The failure of one client of that node; its fields name the client.
+            return self._client_failed(attempt, flags & PARTIAL, code, fields, payload, now)
         if flags & ERROR:
             attempt.settled = True
-            if far and code == Code.NO_RESPONDERS:
+            if remote and code == Code.NO_RESPONDERS:
                 self._end(attempt, now, good=True)
                 return self._go_on(request, now)
-            # To decline is no fault of the provider, and a node that answers works.
-            good = True if far else None if code == Code.REFUSED else False
+            # Declining is no failure of the provider, and a node that answers works.
+            good = True if remote else None if code == Code.REFUSED else False
             return self._failed(attempt, Failure(code or Code.HANDLER_ERROR, fields, payload), now, good=good)
         if flags & PARTIAL:
-            # More is promised, so its time begins anew.
+            # More parts follow, so the time limit of the provider begins anew.
             self._give_time(attempt, now)
             return [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
         self._end(attempt, now, good=True)
@@ -248,7 +250,7 @@ class SharedRequests(PendingRequests):
         return [] if flags & END else [self._reply(request, attempt.provider, PARTIAL, 0, fields, payload)]
 
     def undeliverable(self, call: int, now: float, *, gone: bool) -> list[Action]:
-        """An Ask or Call could not be handed over. `gone`: since the connection ends, of which `gone()` will tell."""
+        """An Ask or Call could not be sent. `gone`: because the connection is ending; a call of gone() follows."""
         attempt = self._attempts.get(call)
         if attempt is None:
             return []
@@ -257,12 +259,12 @@ class SharedRequests(PendingRequests):
             text = f"the connection of {attempt.provider.name} ended before it had the request"
             return self._failed(attempt, Failure(Code.SERVICE_GONE, b"", text.encode()), now, good=None)
         size = len(attempt.request.frame)
-        why = f"doesn't keep up, or takes no message of {size} bytes" if attempt.provider.far else "doesn't keep up"
+        why = f"doesn't keep up, or takes no message of {size} bytes" if attempt.provider.remote else "doesn't keep up"
         text = f"the service {attempt.request.topic!r} of {attempt.provider.name} {why}"
         return self._failed(attempt, Failure(Code.TOO_MANY_PENDING, b"", text.encode()), now, good=None)
 
     def leave(self, conn: int, service: int, now: float) -> list[Action]:
-        """A client gives a service up. It finishes what it has, and is asked no more."""
+        """A client stops providing a service. It finishes its calls in flight, and gets no new ones."""
         provider = self.providers.leave(conn, service)
         if provider is None:
             return []
@@ -275,7 +277,7 @@ class SharedRequests(PendingRequests):
         return actions
 
     def gone(self, conn: int, now: float) -> list[Action]:
-        """A connection has ended: what it asked for is stopped, what it was to do is given to others."""
+        """A connection has ended: its requests end, and its attempts fail over to other providers."""
         for request in list(self._requests.get(conn, {}).values()):
             self._close(request, now)
         actions: list[Action] = []
@@ -291,7 +293,7 @@ class SharedRequests(PendingRequests):
         return actions
 
     def expire(self, now: float) -> list[Action]:
-        """What follows from the time that has passed."""
+        """End the requests and attempts whose time is over."""
         actions: list[Action] = []
         while (item := self._alarms.due(now)) is not None:
             if isinstance(item, Request):
@@ -301,7 +303,7 @@ class SharedRequests(PendingRequests):
                 actions += self._failed(item, Failure(Code.SERVICE_GONE, b"", text), now, good=False)
         return actions
 
-    # What follows from it.
+    # Consequences.
 
     def _begin(self, request: Request, now: float) -> list[Action]:
         actions = self._gather(request, now) if request.gather else self._go_on(request, now)
@@ -309,64 +311,65 @@ class SharedRequests(PendingRequests):
         return actions
 
     def _go_on(self, request: Request, now: float) -> list[Action]:
-        """Find the next one, if nobody is at work; the end if there is nobody left."""
+        """Choose the next provider if none is at work, or end the request if none is left."""
         if request.gather:
-            return [] if request.attempts else [self._nobody_left(request, now)]
+            return [] if request.attempts else [self._none_left(request, now)]
         if request.promised and request.asking:
             return []
-        if any(one.phase is Phase.AT_WORK for one in request.attempts.values()):
+        if any(attempt.phase is Phase.AT_WORK for attempt in request.attempts.values()):
             return []
-        left = [one for one in self._for(request) if one not in request.tried and one.free(now)]
-        near = [one for one in left if not one.far]
-        # Other nodes follow when nobody here is left, who has not said yet whether it is willing included.
-        for some in (near, [one for one in left if one.far]):
-            plain = [one for one in some if not one.asks]
+        left = [one for one in self._candidates(request) if one not in request.tried and one.free(now)]
+        local = [provider for provider in left if not provider.remote]
+        # Other nodes follow when no provider is left here, also none whose answer to an Ask is missing.
+        for some in (local, [provider for provider in left if provider.remote]):
+            plain = [provider for provider in some if not provider.asks]
             if plain and request.asking:
                 return [self._promise(request, now)]
             if plain:
-                provider = min(plain, key=lambda one: one.load(now))
-                return self._on(request, *self._call(self._attempt(request, provider, now), now))
-            request.willing = deque(one for one in request.willing if not one.over)
+                provider = min(plain, key=lambda provider: provider.load(now))
+                return self._move(request, *self._call(self._attempt(request, provider, now), now))
+            request.willing = deque(attempt for attempt in request.willing if not attempt.over)
             if request.willing and request.asking:
                 return [self._promise(request, now)]
             if request.willing:
-                return self._on(request, *self._call(request.willing.popleft(), now))
+                return self._move(request, *self._call(request.willing.popleft(), now))
             if request.attempts:
-                return []  # somebody has not said yet whether it is willing
+                return []  # an answer to an Ask is missing
             if some:
-                return self._on(request, *(ask for one in some for ask in self._ask(self._attempt(request, one, now))))
-        return [self._nobody_left(request, now)]
+                asks = (ask for provider in some for ask in self._ask(self._attempt(request, provider, now)))
+                return self._move(request, *asks)
+        return [self._none_left(request, now)]
 
-    def _for(self, request: Request) -> list[Provider]:
-        return [one for one in self.providers.of(request.topic) if request.may_go_to(one)]
+    def _candidates(self, request: Request) -> list[Provider]:
+        return [provider for provider in self.providers.of(request.topic) if request.may_go_to(provider)]
 
-    def _on(self, request: Request, *actions: Action) -> list[Action]:
-        """These are the next steps of a request; a node that waits for it is told."""
-        told = [Moved(request.conn, request.number)] if request.far and request.begun else []
-        return [*actions, *told]
+    def _move(self, request: Request, *actions: Action) -> list[Action]:
+        """The next steps of a request, with a report to the node that waits for it."""
+        report = [Moved(request.conn, request.number)] if request.remote and request.begun else []
+        return [*actions, *report]
 
     def _promise(self, request: Request, now: float) -> Willing:
-        """Somebody would take it; so it is kept for a while, for the node to come back."""
+        """Answer that a provider accepts the request. The request stays registered for a while, until the node sends it."""
         request.promised, request.deadline = True, now + request.each
         self._wake(request)
         return Willing(request.conn, request.number, Code.OK)
 
     def _gather(self, request: Request, now: float) -> list[Action]:
-        """Everybody who is willing gets it."""
+        """Send a gathered request to all providers that accept it."""
         actions: list[Action] = []
         aside: list[Answer] = []
-        for provider in self._for(request):
+        for provider in self._candidates(request):
             if provider.free(now):
                 attempt = self._attempt(request, provider, now)
                 # A node asks its clients itself.
-                asks = provider.asks and not provider.far
+                asks = provider.asks and not provider.remote
                 actions += self._ask(attempt) if asks else self._call(attempt, now)
             else:
                 text = f"{provider.name} is set aside after {provider.failures} failures"
                 aside.append(self._reply(request, provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", text.encode()))
         if actions:
             return [*actions, *aside]
-        return [*self._last(request, aside, now)] if aside else [self._nobody_left(request, now)]
+        return [*self._last(request, aside, now)] if aside else [self._none_left(request, now)]
 
     def _ask(self, attempt: Attempt) -> list[Action]:
         request, provider = attempt.request, attempt.provider
@@ -384,17 +387,17 @@ class SharedRequests(PendingRequests):
         return [call, *self._terms(attempt)]
 
     def _terms(self, attempt: Attempt) -> list[Terms]:
-        if not attempt.provider.far:
+        if not attempt.provider.remote:
             return []
         return [Terms(attempt.provider.conn, attempt.call, attempt.request.each)]
 
     def _failed(self, attempt: Attempt, failure: Failure, now: float, *, good: bool | None) -> list[Action]:
-        """One who was at work gives no good answer, or one who was asked none at all."""
+        """Handle a failed attempt: report it, fail over to the next provider, or end the request."""
         request, at_work = attempt.request, attempt.phase is Phase.AT_WORK
         self._end(attempt, now, good=good)
         if request.gather:
-            told = self._reply(request, attempt.provider, ERROR | PARTIAL, *failure)
-            return [told] if request.attempts else [*self._last(request, [told], now)]
+            answer = self._reply(request, attempt.provider, ERROR | PARTIAL, *failure)
+            return [answer] if request.attempts else [*self._last(request, [answer], now)]
         if not at_work:
             return self._go_on(request, now)
         if request.spoken:
@@ -403,22 +406,22 @@ class SharedRequests(PendingRequests):
         request.error = failure._replace(payload=failure.payload.decode(errors="replace").encode())
         return self._go_on(request, now)
 
-    def _failed_there(
+    def _client_failed(
         self, attempt: Attempt, partial: int, code: int, fields: bytes, payload: bytes, now: float
     ) -> list[Action]:
-        """One of the clients of another node gives no good answer; that node goes on, or has done."""
+        """Handle the failure of one client of another node. `partial`: that node has more clients at work."""
         request = attempt.request
-        told = self._reply(request, attempt.provider, ERROR | PARTIAL, code, fields, payload)
+        answer = self._reply(request, attempt.provider, ERROR | PARTIAL, code, fields, payload)
         if partial:
             self._give_time(attempt, now)
-            return [told]
+            return [answer]
         self._end(attempt, now, good=True)
-        return [told] if request.attempts else [*self._last(request, [told], now)]
+        return [answer] if request.attempts else [*self._last(request, [answer], now)]
 
     def _out_of_time(self, request: Request, now: float) -> list[Action]:
-        """The requester's own limit is over. That those at work took longer than this one allowed is no fault of theirs."""
+        """End a request at the requester's own limit. That counts as no failure of the providers at work."""
         if request.asking:
-            self._close(request, now)  # the node has chosen somebody else
+            self._close(request, now)  # the node has chosen another provider
             return []
         time = f"the {request.limit:g} s that the requester gave"
         if request.gather:
@@ -432,11 +435,11 @@ class SharedRequests(PendingRequests):
         return [failed(request.conn, request.number, failure)]
 
     def _last(self, request: Request, answers: list[Answer], now: float) -> list[Answer]:
-        """Make these the end of the request."""
+        """End the request with these answers."""
         self._close(request, now)
         return [*answers[:-1], answers[-1]._replace(flags=answers[-1].flags & ~PARTIAL)]
 
-    def _nobody_left(self, request: Request, now: float) -> Answer | Willing:
+    def _none_left(self, request: Request, now: float) -> Answer | Willing:
         self._close(request, now)
         if request.asking:
             return Willing(request.conn, request.number, Code.REFUSED)
@@ -444,7 +447,7 @@ class SharedRequests(PendingRequests):
             return Answer(request.conn, request.number, END, 0, b"", b"")
         if request.error is not None:
             return failed(request.conn, request.number, request.error)
-        aside = sum(not one.free(now) for one in self._for(request))
+        aside = sum(not provider.free(now) for provider in self._candidates(request))
         text = f"nobody is willing to answer {request.topic!r}: {request.asked} asked, {aside} set aside after failures"
         return error(request.conn, request.number, Code.NO_RESPONDERS, text)
 
@@ -454,8 +457,8 @@ class SharedRequests(PendingRequests):
         request.spoken = True
         if request.gather and not flags & END:
             values: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
-            # Another node has said already who of its clients it is.
+            # The reply of another node names its client already.
             fields = msgspec.msgpack.encode(
-                {".id": provider.name} | values if provider.far else values | {".id": provider.name}
+                {".id": provider.name} | values if provider.remote else values | {".id": provider.name}
             )
         return Answer(request.conn, request.number, flags | (FIELDS if fields else 0), code, fields, payload)

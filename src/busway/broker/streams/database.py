@@ -1,7 +1,8 @@
-"""A stream that is kept in a database: its front in memory takes messages, and is told when the database has them.
+"""A stream in a database: a log in memory, the front, takes messages, and batches of them go to the database.
 
-One batch is stored at a time, in one transaction, while the next one gathers in the front. What readers want and the front
-has no more is fetched from the database. While that is gone publishes are refused with its reason, and readers wait.
+The stream manager opens it. One batch is stored at a time, in one transaction, while the front collects the next one. Readers
+get older records from the database. While the database can't be reached, publishes are refused with the reason, and readers
+wait.
 """
 
 import asyncio
@@ -33,36 +34,36 @@ T = TypeVar("T")
 
 FILE: Final = "stream.sqlite"
 _RUINED: Final = {11, 26}
-"""SQLite's codes for a file that is damaged, or no database."""
+"""SQLite's codes for a damaged file, and for a file that is no database."""
 _BATCH: Final = MiB
 """Bytes of records in one transaction."""
 _KEPT: Final = 16 * MiB
-"""Bytes of records that stay in memory when they are stored."""
+"""Bytes of stored records that stay in memory."""
 _PENDING: Final = 16 * MiB
-"""Bytes that may wait to be stored before publishers have to."""
+"""Bytes that may wait to be stored before publishers have to wait."""
 _BLOCK: Final = 256 << 10
 _CACHED: Final = 16
-"""Blocks that are kept for readers."""
+"""Blocks that are cached for readers."""
 _LOOK: Final = 0.1
-"""Seconds between two looks whether the database is gone while a batch waits for it."""
+"""Seconds between two checks of the database while a batch waits for it."""
 _DELAYS: Final = 0.05, 5.0
-"""Seconds before something that can't be read is tried again: at first, and at most."""
+"""The first and the longest delay, in seconds, before a failed read is retried."""
 _ENDING: Final = 5.0
-"""Seconds that closing waits for what is being stored."""
+"""Seconds that closing waits for the batch that is being stored."""
 
 
 class DamagedDatabase(DataFailed):
-    """The file of a stream is no database, or not a whole one: it won't be better the next time."""
+    """The file of a stream is no database, or is damaged. A retry can't help."""
 
 
 class Databases:
-    """The databases of one broker. Streams with the same address share one, since it has one owner."""
+    """The open databases of one broker. Streams with the same address share one, because a database has one owner."""
 
     def __init__(self) -> None:
         self._open: dict[str | PathLike[str], tuple[Database, int]] = {}
 
     async def use(self, url: str | PathLike[str]) -> "Database":
-        """The database of this address, open. Not to be called twice at a time."""
+        """Open the database of this address, or share it. Calls must not overlap."""
         if url in self._open:
             database, users = self._open[url]
         else:
@@ -79,7 +80,7 @@ class Databases:
         return database
 
     async def leave(self, url: str | PathLike[str]) -> None:
-        """One stream needs it no more."""
+        """Close the database after its last stream has left it."""
         database, users = self._open[url]
         if users > 1:
             self._open[url] = database, users - 1
@@ -119,9 +120,9 @@ class DatabaseStream(Stream):
         self._held = 0, 0
         self._fetching: dict[int, dict[Callable[[], object], None]] = {}
         self._cache: OrderedDict[int, Block] = OrderedDict()
-        """By the offset that was asked for: where its records begin, where to read on, the records."""
+        """Fetched blocks, by the offset that was requested."""
 
-    # From start to stop.
+    # Start and stop.
 
     @classmethod
     async def open(
@@ -134,7 +135,7 @@ class DatabaseStream(Stream):
         url: str | PathLike[str],
         begin: int,
     ) -> Self:
-        """One that is made begins with the offset `begin`. Raises DataFailed if the database can't be reached or used."""
+        """Open the stream. A new one begins with the offset `begin`. Raises DataFailed if the database can't be used."""
         try:
             database = await databases.use(url)
         except DataFailed as error:
@@ -174,7 +175,7 @@ class DatabaseStream(Stream):
         try:
             await self.store.close()
             if self._writing is not None:
-                await asyncio.wait({self._writing})  # its batch was given up
+                await asyncio.wait({self._writing})  # the store has cancelled its batch
         finally:
             await self._databases.leave(self._url)
             self.log.close()
@@ -207,7 +208,10 @@ class DatabaseStream(Stream):
             await self._append(block)
         except BusError as error:
             if not self._refusing:
-                log.warning("stream %r: messages can't be stored: %s", self.config.name, error.reason)
+                log.warning(
+                    "stream %r: messages can't be stored, and are refused until that works: %s",
+                    *(self.config.name, error.reason),
+                )
             self._refuse(error.reason)
         except Exception:
             log.exception("stream %r: unexpected error while storing offsets %d to %d", self.config.name, first, end)
@@ -222,7 +226,7 @@ class DatabaseStream(Stream):
     async def _append(self, block: bytes) -> None:
         appending = asyncio.ensure_future(self.store.append(_records(block)))
         while not (await asyncio.wait({appending}, timeout=_LOOK))[0]:
-            # Nobody knows whether this batch was stored before the database is back. Those behind it are not to wait so long.
+            # Whether this batch was stored is unknown until the database is back. Later publishes are refused until then.
             if (reason := self._database.gone) is not None:
                 self._refuse(reason, taken=False)
         await appending
@@ -233,12 +237,12 @@ class DatabaseStream(Stream):
         self._commit()
 
     def _kept(self, begin: int, end: int) -> list[Record]:
-        """What the front has still of these; on the database's thread."""
+        """The records from `begin` to `end` that the front still has. Runs on the database's thread."""
         records: list[Record] = []
         while begin < end:
             try:
                 first, behind, block = self.log.read(begin, _BATCH)
-            except DataFailed:  # closed meanwhile
+            except DataFailed:  # the front was closed
                 break
             if first != begin or not block:
                 break
@@ -261,7 +265,7 @@ class DatabaseStream(Stream):
         for asked, (first, end, block) in self._cache.items():
             if asked <= begin < end:
                 self._cache.move_to_end(asked)
-                # Without records: nothing is left before the front's first.
+                # An empty block means that no records are left before the first one of the front.
                 return block_part(block, max(begin, first), most) if block else self.log.read(end, most)
         if (waiting := self._fetching.get(begin)) is not None:
             waiting[again] = None
@@ -272,13 +276,13 @@ class DatabaseStream(Stream):
 
     async def _fetch(self, begin: int, most: int) -> None:
         try:
-            self._keep(begin, await self._patiently(lambda: self.store.read(begin, most)))
+            self._cache_block(begin, await self._retrying(lambda: self.store.read(begin, most)))
         finally:
             for again in self._fetching.pop(begin):
                 again()
 
-    def _keep(self, asked: int, records: list[Record]) -> None:
-        # Some may be stored of which nobody was told yet; and there is a hole where the database has lost some.
+    def _cache_block(self, asked: int, records: list[Record]) -> None:
+        # Records behind `safe` are not acknowledged yet, and there is a hole where the database has lost some.
         safe, end = self.log.safe, records[0].offset if records else 0
         rows = []
         for record in records:
@@ -294,11 +298,11 @@ class DatabaseStream(Stream):
             self._cache.popitem(last=False)
 
     def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:
-        self._begin(self._look_for(moment, found))
+        self._begin(self._find_time(moment, found))
         return None
 
-    async def _look_for(self, moment: int, found: Callable[[int], object]) -> None:
-        offset = await self._patiently(lambda: self.store.find_time(moment))
+    async def _find_time(self, moment: int, found: Callable[[int], object]) -> None:
+        offset = await self._retrying(lambda: self.store.find_time(moment))
         found(min(offset, self.safe))
 
     async def find_time(self, moment: int) -> int:
@@ -310,7 +314,7 @@ class DatabaseStream(Stream):
             return None
         return await self.store.find(topic, max(sequence, known.first))
 
-    def skip(self, offset: int, selection: Selection) -> int:  # noqa: ARG002, nobody knows without looking
+    def skip(self, offset: int, selection: Selection) -> int:  # noqa: ARG002, the database has no index of topics
         return offset
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
@@ -321,8 +325,8 @@ class DatabaseStream(Stream):
 
         return DatabaseJournal(self.store)
 
-    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read something, when the database is back if it is gone."""
+    async def _retrying(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Call `read`, and retry it until it succeeds; while the database is gone, wait for it."""
         delay, longest = _DELAYS
         while True:
             try:
@@ -331,8 +335,10 @@ class DatabaseStream(Stream):
                 raise
             except Exception as error:
                 if not self._unreadable:
-                    why, expected = str(error), isinstance(error, StoreFailed)
-                    log.warning("stream %r can't be read: %s", self.config.name, why, exc_info=not expected)
+                    reason, expected = str(error), isinstance(error, StoreFailed)
+                    log.warning(
+                        "stream %r can't be read, and is retried: %s", self.config.name, reason, exc_info=not expected
+                    )
                 self._unreadable = True
             else:
                 self._unreadable = False
@@ -356,7 +362,7 @@ class DatabaseStream(Stream):
     # Time.
 
     def trim(self, clock: int) -> None:
-        self.log.trim(clock)  # who sent what
+        self.log.trim(clock)  # forgets old publishers
         if not self._trimming:
             self._trimming = True
             self._begin(self._trim(clock))
@@ -370,7 +376,7 @@ class DatabaseStream(Stream):
             hold = None if config.retain_until is None else self._hold()
             trimmed = await self.store.trim(clock, **limits, hold=hold)
             self._held = trimmed.held, trimmed.held_bytes
-            self._note_held(trimmed.held)
+            self._report_held(trimmed.held)
         except StoreFailed as error:
             if self._database.gone is None:
                 log.warning("stream %r: old messages can't be removed: %s", config.name, error.reason)
@@ -380,11 +386,11 @@ class DatabaseStream(Stream):
             for asked in [asked for asked in self._cache if asked < self.first]:
                 del self._cache[asked]
             self.log.drop_waiting(self.first)
-            self._tell_dropped()
+            self._report_dropped()
             self._hub.channels.trimmed(self)
             self._hub.flush()
 
-    # What it is.
+    # Figures.
 
     def figures(self) -> dict[str, Any]:
         usage = self.store.known
@@ -403,7 +409,7 @@ class DatabaseStream(Stream):
 
 
 def _kind(error: BaseException) -> type[DataFailed]:
-    """What a stream that can't be opened fails with."""
+    """The type of the error for a stream that can't be opened."""
     cause: BaseException | None = error
     while cause is not None:
         if getattr(cause, "sqlite_errorcode", 0) & 0xFF in _RUINED:

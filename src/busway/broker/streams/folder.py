@@ -1,4 +1,4 @@
-"""What lies in the folder of a stream beside its records: what the stream is, in a file and a copy of it."""
+"""The folder of a stream: reads and writes its `stream.json` with a backup copy, and removes the folder."""
 
 import logging
 import os
@@ -24,13 +24,13 @@ LOG: Final = "log"
 
 
 def write(folder: Path, config: StreamConfig) -> None:
-    """Note what a stream is."""
+    """Write the settings of a stream, and the backup copy."""
     for name in (CONFIG, COPY):
         replace(folder / name, sealed(config))
 
 
 def discard(folder: Path) -> Path:
-    """Set a stream's folder aside, so that a crash leaves either all of it or nothing that counts; what is to be removed."""
+    """Rename the folder of a removed stream, so that a crash leaves all of it or none. Returns the folder to delete."""
     gone = folder.with_name(f".{folder.name}.removed")
     try:
         shutil.rmtree(gone, ignore_errors=True)
@@ -39,41 +39,41 @@ def discard(folder: Path) -> Path:
     except OSError as error:
         raise DataFailed(
             f"stream {folder.name!r} is closed, but its folder {folder} can't be removed ({error.strerror}): "
-            "remove it, or the stream is there again when the broker starts"
+            "remove it, or the stream exists again when the broker restarts"
         ) from error
     return gone
 
 
 def handles() -> tuple[int, int]:
-    """About how many file handles are in use (the lowest that is free), and how many there may be."""
+    """About how many file handles are in use (the lowest free one), and their limit."""
     free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.close(free)
     return free, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def copy_config(folder: Path) -> None:
-    """Have a second copy of what a stream is, also if it was made or changed by hand. That is only a help."""
+    """Update the backup copy of a `stream.json` that a user has created or changed. A failure is only logged."""
     file, copy = folder / CONFIG, folder / COPY
     try:
         content = file.read_bytes()
         known = copy.read_bytes() if copy.exists() else content
         if known != content:
-            log.warning("%s differs from %s, and is written anew", copy, file)
+            log.warning("%s differs from %s, and is replaced by a copy of it", copy, file)
         if known != content or not copy.exists():
             replace(copy, content)
     except OSError as error:
-        log.warning("%s can't be written: %s", copy, error.strerror)
+        log.warning("%s can't be written, so the stream has no backup of its settings: %s", copy, error.strerror)
 
 
 class StoreUnnamed(DataFailed):
-    """A stream was made by an earlier version with the URL of its database, which has no name yet."""
+    """A stream of an earlier version names its database by a URL to which no store name belongs."""
 
 
 def read(folder: Path, stores: Mapping[str, str] | None = None) -> StreamConfig | None:
-    """What a folder's stream is; None: it was never finished. If that is damaged, its copy tells.
+    """Read the settings of a stream, or their backup copy if they are damaged. None: the stream was never completed.
 
-    A stream of an earlier version may have the URL of its database: it is in the store that has this URL.
-    Raises StoreUnnamed if none has.
+    A stream of an earlier version may have the URL of its database. Then it gets the name of the store with this URL.
+    Raises StoreUnnamed if no store has it.
     """
     try:
         return _read_one(folder, folder / CONFIG, stores or {})
@@ -86,11 +86,11 @@ def read(folder: Path, stores: Mapping[str, str] | None = None) -> StreamConfig 
             raise error from None
         if copy is None:
             raise
-        log.warning("%s; its copy %s is used, and put in its place", error.reason, folder / COPY)
+        log.warning("%s; its backup copy %s is used, and replaces it", error.reason, folder / COPY)
         try:
             replace(folder / CONFIG, (folder / COPY).read_bytes())
         except OSError as failure:
-            log.warning("%s can't be written: %s", folder / CONFIG, failure.strerror)
+            log.warning("%s can't be replaced by its backup copy: %s", folder / CONFIG, failure.strerror)
         return copy
 
 
@@ -110,7 +110,7 @@ def _read_one(folder: Path, file: Path, stores: Mapping[str, str]) -> StreamConf
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise DataFailed(f"the stream in {folder} can't be opened: {file}: {error}") from error
     if config.name != folder.name:
-        raise DataFailed(f"{file} speaks of the stream {config.name!r}; was the folder renamed?")
+        raise DataFailed(f"{file} has the settings of the stream {config.name!r}; give the folder its old name")
     made = msgspec.structs.replace(made, former=config.former)
     if url is not None:
         _forget_url(folder, made)
@@ -118,11 +118,11 @@ def _read_one(folder: Path, file: Path, stores: Mapping[str, str]) -> StreamConf
 
 
 def _forget_url(folder: Path, config: StreamConfig) -> None:
-    """Note the name of the store in place of its URL, which may have a password in it."""
+    """Replace the URL of the store, which may contain a password, by the name of the store."""
     try:
         write(folder, config)
     except OSError as error:
-        log.warning("%s still has the URL of a database: it can't be written: %s", folder / CONFIG, error.strerror)
+        log.warning("%s can't be written, and still has the URL of a database: %s", folder / CONFIG, error.strerror)
     else:
         log.info("stream %r is in the store %r, which has the URL that the stream had", config.name, config.store)
 
@@ -133,16 +133,19 @@ def _named(folder: Path, file: Path, url: object, stores: Mapping[str, str]) -> 
         if known == url:
             return name
     raise StoreUnnamed(
-        f"the stream in {folder} can't be opened: {file} names its database by the URL, which has to have a name now. "
+        f"the stream in {folder} can't be opened: {file} names its database by a URL, and stores have names now. "
         "Start the broker with --store NAME=URL and the same URL (or --store NAME=env:VARIABLE), once for each URL"
     )
 
 
 def missing(folder: Path, *, made: bool, new: bool, lost: bool) -> Path | None:
-    """What is not there of a stream that was here before. `made`: the folder itself is new; `new`: the stream is; `lost`: but there was one."""
+    """The file or folder that an existing stream lacks, or None.
+
+    `made`: the folder was created just now. `new`: the stream is new. `lost`: the broker had the stream before.
+    """
     if made or new:
         return folder if made and lost else None
     journal, records = folder / JOURNAL, folder / LOG
-    if journal.exists() is records.exists():  # made by hand, and never opened, if there is neither
+    if journal.exists() is records.exists():  # with neither, a user has created the stream by hand
         return None
     return records if journal.exists() else journal

@@ -1,7 +1,7 @@
-"""The streams of a broker: opens their logs, lends them to the engine, and does what goes beyond one message.
+"""The streams of a broker: opens, creates, updates and removes them, trims old messages and releases delayed ones.
 
-Appending, answering and delivering is the engine's. Here streams are made, changed and removed, old messages leave, and
-what was stored to be delivered later is stored once more when its time has come: then it is a message like any other.
+The engine appends, acknowledges and delivers; this module registers the logs with it, and the hub calls this module. A delayed
+message is stored once more when it is due; from then on it is a message like any other.
 """
 
 import asyncio
@@ -39,22 +39,23 @@ from busway.streams import DEFAULT, DEFAULT_AGE, STORES, Store, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.peers import StreamPeers
 
 log = logging.getLogger("busway.broker")
 
 FOLDER: Final = "streams"
 _TRIM: Final = 10.0
-"""Seconds between two looks for old messages."""
+"""Seconds between two removals of old messages."""
 _SEALED: Final = 0.2
-"""And after settings were changed."""
+"""Seconds until the next removal of old messages after the settings of a stream were changed."""
 _AGAIN: Final = BILLION
-"""Nanoseconds until a message is tried again that was due and could not be stored."""
+"""Nanoseconds until the release of a due message is retried that could not be stored."""
 _HANDLES: Final = 64
-"""File handles that are left for connections and for reading when a stream is made."""
+"""File handles that stay free for connections and for reading when a stream is created."""
 
 
 class Changes:
-    """How often a stream was made, changed or removed."""
+    """Counts how often a stream was created, changed or removed."""
 
     __slots__ = ("count",)
 
@@ -65,15 +66,16 @@ class Changes:
 class Streams:
     """All streams of one hub."""
 
-    def __init__(self, hub: "Hub", folder: Path | None, stores: Mapping[str, str]) -> None:
+    def __init__(self, hub: "Hub", folder: Path | None, stores: Mapping[str, str], peers: "StreamPeers") -> None:
         self._hub = hub
+        self._peers = peers
         self._stores = stores
-        """URLs of databases by the names that the operator has given them."""
+        """URLs of databases, by the names that the operator has given them."""
         self._folder = folder / FOLDER if folder is not None else None
         self._guid = bytes.fromhex(hub.guid)
         self.by_name: dict[str, Stream] = {}
         self.damaged: dict[str, str] = {}
-        """Streams that can't be opened, and why."""
+        """Streams that can't be opened, with the reason."""
         self._numbers = 0
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
         self._trimmed = hub.loop.time()
@@ -83,16 +85,16 @@ class Streams:
         self._unsettled = False
         self.changes = Changes()
 
-    # From start to stop.
+    # Start and stop.
 
     async def open(self, *, clustered: bool = False) -> None:
-        """Open what is in the data folder, and the default stream. `clustered`: there may be a mirror, from which something comes back."""
+        """Open the streams of the data folder, and the default stream. `clustered`: a mirror may restore lost messages."""
         self._ends.open()
         self._unsettled = clustered
         known = self._folder is not None and self._folder.is_dir()
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
-            if DEFAULT in self.damaged:  # there is no broker without it
+            if DEFAULT in self.damaged:  # the broker needs it
                 raise DataFailed(self.damaged[DEFAULT])
             configs[DEFAULT] = StreamConfig(name=DEFAULT, store=self.best, max_age=DEFAULT_AGE)
         async with self._changing:
@@ -109,26 +111,27 @@ class Streams:
                     self.damaged[config.name] = error.reason
         for reason in self.damaged.values():
             log.error(
-                "%s; the broker goes on without it: what is published on its topics goes to other streams, or is refused in a cluster that has it",
+                "%s; the broker runs without it: messages of its topics go to other streams, "
+                "or are refused in a cluster that has the stream",
                 reason,
             )
 
     @property
     def best(self) -> Store:
-        """Where streams are stored that don't say so."""
+        """The default store of a stream."""
         return "memory" if self._folder is None else "disk"
 
     @property
     def storing(self) -> bool:
-        """Whether there are messages that are not yet as safe as promised."""
+        """Whether some messages are not yet as safe as promised."""
         return any(stream.log.next > stream.log.safe for stream in self.by_name.values())
 
     def _found(self) -> list[StreamConfig]:
-        """What the data folder says of its streams."""
+        """The streams in the data folder."""
         if self._folder is None:
             return []
         try:
-            folders = sorted(one for one in self._folder.iterdir() if one.is_dir())
+            folders = sorted(folder for folder in self._folder.iterdir() if folder.is_dir())
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -136,12 +139,12 @@ class Streams:
         found: list[StreamConfig] = []
         for folder in folders:
             if folder.name.startswith("."):
-                shutil.rmtree(folder, ignore_errors=True)  # removed, but for its files
+                shutil.rmtree(folder, ignore_errors=True)  # the stream was removed, and only files are left
                 continue
             try:
                 config = read(folder, self._stores)
             except StoreUnnamed:
-                raise  # without it, messages of its topics would go to another stream
+                raise  # otherwise messages of its topics would go to another stream
             except DataFailed as error:
                 self.damaged[folder.name] = error.reason
                 continue
@@ -150,7 +153,7 @@ class Streams:
         return found
 
     async def close(self) -> None:
-        """Write what waits, and let go of the files."""
+        """Write queued messages, and close the files."""
         async with self._changing:
             for stream in self.by_name.values():
                 if stream.config.store == "memory":
@@ -160,35 +163,35 @@ class Streams:
                 if error is not None:
                     log.error("unexpected error while a stream was closed", exc_info=error)
 
-    # Streams come and go, one change at a time.
+    # Changes of streams, one at a time.
 
     async def create(self, config: StreamConfig, *, lost: bool = False) -> Stream:
-        """Make a stream. One that is there with the same settings is fine. `lost`: it was here when the broker ran last."""
+        """Create a stream, unless it exists with the same settings. `lost`: the broker had it when it ran last."""
         async with self._changing:
             if (old := self.by_name.get(config.name)) is not None:
                 if msgspec.structs.replace(old.config, former=()) == config:
                     return old
                 raise Rejected(
                     f"there is a stream {config.name!r} with other settings ({old.config.differences(config)}); "
-                    "ask for those that it has, or update it",
+                    "use the settings that it has, or update it",
                     code=Code.DUPLICATE,
                 )
             self._refuse_damaged(config.name)
             self._check(config)
             self._check_room(config.name)
             stream = await self._add(config, new=True, lost=lost)
-            # In the same turn as the engine got it: who misses nothing of it gets nothing twice.
+            # In the same turn of the loop as the engine got the stream, so that no subscription gets a message twice.
             self._hub.replays.added(stream)
             self._tell_nodes(stream)
             return stream
 
     async def update(self, config: StreamConfig) -> Stream:
-        """Change a stream: everything but its store. What it keeps no longer goes at once."""
+        """Change all settings of a stream but its store. Messages beyond its new limits are removed at once."""
         async with self._changing:
             stream, before = self.get(config.name), self.get(config.name).config
             if before.store != config.store:
                 raise Rejected(
-                    f"the store of stream {config.name!r} can't be changed; make another stream",
+                    f"the store of stream {config.name!r} can't be changed; create another stream",
                     code=Code.INVALID_SETTING,
                 )
             self._check(config)
@@ -202,20 +205,20 @@ class Streams:
             self._hub.replays.widened(stream, before)
             self._tell_nodes(stream)
             stream.trim(environment.time_ns())
-            # What was sealed just now can go when that is written.
+            # The bucket that was sealed just now can be removed after it is written.
             self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
             self._hub.clock.arm()
             return stream
 
     async def remove(self, name: str, still: Callable[[], bool] = lambda: True) -> None:
-        """Remove a stream and all that is stored in it; if that is still wanted when nobody else changes one."""
+        """Remove a stream and its messages, if `still` returns true once all earlier changes are done."""
         if name == DEFAULT:
             raise Rejected("the stream 'default' can't be removed", code=Code.INVALID_SETTING)
         async with self._changing:
             if not still():
                 return
             stream = self.get(name)
-            # First: from now on nothing is stored in it, so it is known where it ends.
+            # First the engine: from now on it stores nothing in the stream, so its end is final.
             self._hub.engine.remove_stream(stream.number)
             self._hub.flush()
             try:
@@ -227,7 +230,7 @@ class Streams:
             del self.by_name[name]
             self._tell_nodes(stream, there=False)
             if behind := self._hub.replays.removed(stream):
-                log.warning("stream %r is removed; %d subscriptions had not come to its end", name, behind)
+                log.warning("stream %r is removed; %d subscriptions had not reached its end", name, behind)
             await self._hub.channels.removed(stream)
             self._hub.flush()
             try:
@@ -236,18 +239,17 @@ class Streams:
                 log.warning("stream %r is removed; closing it failed: %s", name, error)
             if stream.folder is not None:
                 gone = discard(stream.folder)
-                await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # what stays goes at the next start
+                await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)  # the next start removes the rest
 
     def _tell_nodes(self, stream: Stream, *, there: bool = True) -> None:
         self.changes.count += 1
-        if self._hub.nodes is not None:
-            self._hub.nodes.stream(stream, there=there)
-            self._hub.flush()
+        self._peers.changed(stream, there=there)
+        self._hub.flush()
 
     def taking(self, topic: str) -> Stream | None:
-        """The stream that takes a topic by its patterns; None: only the default one does."""
+        """The stream whose patterns claim a topic; None: the default stream takes it."""
         for stream in self.by_name.values():
-            if any(matches(topic, one) for one in stream.config.topics):
+            if any(matches(topic, pattern) for pattern in stream.config.topics):
                 return stream
         return None
 
@@ -259,40 +261,43 @@ class Streams:
 
     def _refuse_damaged(self, name: str) -> None:
         if (reason := self.damaged.get(name)) is not None:
-            raise DataFailed(f"{reason}; mend or remove it, and start the broker again")
+            raise DataFailed(f"{reason}; mend or remove it, and restart the broker")
 
     def _check_room(self, name: str) -> None:
-        if self._hub.nodes is not None:
-            self._hub.nodes.check_room(name)
+        self._peers.check_limit(name)
         if len(self.by_name) >= (most := self._hub.settings.streams):
             raise LimitExceeded(f"there are {most} streams already (setting streams)", code=Code.TOO_MANY_STREAMS)
         used, most = handles()
         if used + _HANDLES > most:
             raise LimitExceeded(
-                f"{used} of {most} file handles are in use, and a stream needs some; raise the limit (ulimit -n) or remove streams",
+                f"{used} of {most} file handles are in use, and a stream needs some; "
+                "raise the limit (ulimit -n) or remove streams",
                 code=Code.TOO_MANY_STREAMS,
             )
 
     def check_mirror(self, config: StreamConfig) -> None:
-        """Refuse what no message could wait for. For streams that somebody asks for here: other nodes may have a mirror."""
-        nodes = self._hub.nodes
-        if config.safety == "mirrored" and (nodes is None or not nodes.mirrored):
-            others = [] if nodes is None else nodes.mirrored_elsewhere()
-            there = f"; a client of {' or '.join(others)} can do this, of which there is a mirror" * bool(others)
+        """Refuse the safety `mirrored` if this broker has no mirror. Only for requests of clients of this broker."""
+        if config.safety == "mirrored" and not self._peers.mirrored:
+            others = self._peers.mirrored_nodes()
+            there = f"; or ask {' or '.join(others)}, which has a mirror" * bool(others)
             raise Rejected(
-                f"nobody mirrors this broker, so no message can wait for that: start another one with --mirror-of first{there}",
+                f"this broker has no mirror, so no message can be mirrored: start a broker with --mirror-of first{there}",
                 code=Code.INVALID_SETTING,
             )
 
     def without_mirror(self) -> None:
-        """The broker is in no cluster, so nobody mirrors it."""
+        """The broker is in no cluster, so it has no mirror: acknowledge without one."""
         for stream in self.by_name.values():
             if stream.config.safety == "mirrored":
                 stream.mirrored = False
-                log.warning("stream %r is to be mirrored, and this broker is in no cluster", stream.config.name)
+                log.warning(
+                    "stream %r has safety=mirrored but this broker is in no cluster: "
+                    "publishes here are acknowledged with one copy",
+                    stream.config.name,
+                )
 
     def has_ended(self, name: str) -> bool:
-        """Whether there was a stream of this name that was removed."""
+        """Whether a stream of this name was removed."""
         return name in self._ends
 
     def number(self) -> int:
@@ -316,16 +321,17 @@ class Streams:
         for other in self.by_name.values():
             if other.config.name == config.name:
                 continue
-            for mine in config.topics:
-                for theirs in other.config.topics:
-                    if matches(mine, theirs):
+            for pattern in config.topics:
+                for claimed in other.config.topics:
+                    if matches(pattern, claimed):
                         raise Rejected(
-                            f"{mine!r} overlaps {theirs!r} of the stream {other.config.name!r}; each topic is in one stream",
+                            f"{pattern!r} overlaps {claimed!r} of the stream {other.config.name!r}; "
+                            "each topic is in one stream",
                             code=Code.DUPLICATE,
                         )
 
     async def _add(self, config: StreamConfig, *, new: bool = False, lost: bool = False) -> Stream:
-        """`lost`: it was here before, so that its folder has to be, too."""
+        """Open or create a stream. `lost`: the broker had it before, so its folder should exist."""
         folder, made = None, False
         if config.store != "memory" and self._folder is not None:
             folder = self._folder / config.name
@@ -337,7 +343,7 @@ class Streams:
                 else:
                     copy_config(folder)
             except OSError as error:
-                raise DataFailed(f"stream {config.name!r} can't be made in {folder}: {error.strerror}") from error
+                raise DataFailed(f"stream {config.name!r} can't be created in {folder}: {error.strerror}") from error
         gone = None if folder is None or config.store != "disk" else missing(folder, made=made, new=new, lost=lost)
         try:
             stream = await self._open(config, folder)
@@ -350,7 +356,7 @@ class Streams:
                 await stream.close()
                 raise
         except BaseException:
-            if new and folder is not None:  # or the broker would not start again
+            if new and folder is not None:  # otherwise the broker could not start again
                 (folder / CONFIG).unlink(missing_ok=True)
                 (folder / COPY).unlink(missing_ok=True)
                 if made:
@@ -387,19 +393,19 @@ class Streams:
     # Time.
 
     def later(self, number: int, when: int, offset: int) -> None:
-        """A stored message that waits for its time."""
+        """Schedule the release of a delayed message."""
         heapq.heappush(self._due, (when, number, offset))
         self._hub.clock.arm()
 
     def deadline(self) -> float | None:
-        """When expire() is to be called next, by the loop's clock."""
+        """The time, by the loop's clock, at which expire() has to be called next."""
         ahead = self._trimmed + _TRIM
         if self._due:
             ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - environment.time_ns(), 0) / BILLION)
         return ahead
 
     def expire(self, now: float) -> None:
-        """Release what is due, remove what is old."""
+        """Release due messages and remove old ones."""
         clock = environment.time_ns()
         by_number = {stream.number: stream for stream in self.by_name.values()}
         while self._due and self._due[0][0] <= clock:
@@ -415,14 +421,14 @@ class Streams:
         try:
             found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
-            log.error("stream %r: a message that is due can't be read: %s", stream.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            log.error("stream %r: a due message can't be read, and is retried: %s", stream.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
             self.later(stream.number, environment.time_ns() + _AGAIN, offset)
             return
         if found is None:
             return
         if found[0] != offset or not found[2]:
-            if stream.first <= offset:  # or it went with old messages, which was told
-                log.error("stream %r: the message at offset %d was due, and is damaged", stream.config.name, offset)
+            if stream.first <= offset:  # otherwise retention has removed it, which is logged
+                log.error("stream %r: the due message at offset %d is damaged, and is lost", stream.config.name, offset)
         elif not self._hub.engine.release(stream.number, found[2]):
             self.later(stream.number, environment.time_ns() + _AGAIN, offset)
 

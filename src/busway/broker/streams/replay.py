@@ -1,7 +1,7 @@
-"""Subscriptions that ask for stored messages: gives those that are behind what they missed, block by block.
+"""Replays: delivers stored messages to subscriptions with `since`, block by block, until they are live.
 
-A subscription is behind on a stream when it begins, and again whenever its connection or its consumer has no room. It reads
-from the log then, never more at once than lets live messages through, until the engine says that it is live.
+The hub calls this module. A subscription is behind on a stream when it begins, and whenever its connection or its consumer has
+no room. Then it reads from the log, in turns that let live messages through, until the engine reports that it is live.
 """
 
 import logging
@@ -27,57 +27,62 @@ log = logging.getLogger("busway.broker")
 _BLOCK: Final = 256 << 10
 _MOST: Final = 2**63 - 1
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-_Place: TypeAlias = tuple[str, str, _Offset]
+_Position: TypeAlias = tuple[str, str, _Offset]
 _Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
 _RETRY: Final = 1.0
+"""Seconds until a failed read is retried."""
 _SOON: Final = 0.05
-"""Seconds after which it is looked again whether something is written."""
+"""Seconds until the end of a stream is read again."""
 _TURN: Final = 4
-"""Blocks that are read before everybody else has a turn."""
+"""Blocks that are read before a connection yields to the event loop."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """What a subscription asks for."""
+    """What a subscription with `since` selects."""
 
     pattern: str
     selection: Selection
     rules: bytes
     since: "_Since"
-    far: set[int] = field(default_factory=set)
-    """The streams of other nodes of which it misses nothing."""
+    remote: set[int] = field(default_factory=set)
+    """The streams of other nodes that the subscription follows."""
 
 
 @dataclass(slots=True, eq=False)
 class _Cursor:
+    """The position of a subscription that is behind on a stream."""
+
     conn: int
     sub: int
     stream: Stream | Far
     selection: Selection
     next: int | None
-    """None: it is not known yet where it begins."""
+    """The next offset; None: the start position is not known yet."""
     reader: Reader | None = None
-    """Of what another node has."""
+    """The reader of a stream of another node."""
     held: bytes | None = None
     """The record that may be the last of the backlog."""
     again: Callable[[], object] = field(init=False)
-    """To be called when what it reads next was fetched. One for all times, so that whoever fetches knows it again."""
+    """Is called when the next records were fetched. It stays the same object, so that a fetch can recognise it."""
 
 
 class Replays:
-    """All subscriptions of one hub that miss nothing."""
+    """All subscriptions of one hub that ask for stored messages."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._asked: dict[int, dict[int, _Asked]] = {}
-        """What each subscription of each connection asks for."""
+        """The subscriptions, by connection and number."""
         self._behind: dict[int, dict[tuple[int, int], _Cursor]] = {}
-        self._far: dict[int, Far] = {}
+        """The cursors of each connection, by the numbers of the subscription and of the stream."""
+        self._remote: dict[int, Far] = {}
         """The streams of other nodes, by their numbers."""
         self._planned: set[int] = set()
+        """Connections for which reading is scheduled."""
 
     def begin(self, conn: int, sub: int, pattern: str, rules: bytes, since: bytes) -> None:
-        """A SUBSCRIBE with SINCE was let through: it gets all from there on. Raises if it can't be understood."""
+        """Begin the replay for a SUBSCRIBE with SINCE that the engine has entered. Raises if `since` is invalid."""
         where = _Since(since)
         selection = Selection(pattern, rules)
         asked = self._asked.setdefault(conn, {})[sub] = _Asked(pattern, selection, rules, where)
@@ -86,19 +91,20 @@ class Replays:
                 cursor = _Cursor(conn, sub, stream, selection, None)
                 cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
                 self._add(cursor)
-        for far in self._far.values():
-            self._follow_far(conn, sub, asked, far, late=False)
+        for stream in self._remote.values():
+            self._follow_remote(conn, sub, asked, stream, late=False)
 
     def check(self, since: bytes, group: str) -> None:
-        """Raises if this can't be understood, or can't be done."""
+        """Raise if `since` is invalid or out of range, or if it is combined with a group."""
         if group:
-            raise InvalidRule("since: a group shares messages as they come; who shares stored ones uses a channel")
+            text = "since= and group= can't be combined; to share stored messages among consumers use a channel"
+            raise InvalidRule(text)
         for (guid, name), offset in _Since(since).begins.items():
             stream = self._hub.streams.by_name.get(name)
             if guid == self._hub.guid and stream is not None and offset > stream.safe:
                 raise OutOfRange(
                     f"since: the stream {name!r} has the offsets {stream.first} to {stream.safe - 1}, and none before {offset}: "
-                    "it has lost its end, or that is a position of another one"
+                    "it has lost its end, or that is a position of another stream"
                 )
 
     def _add(self, cursor: _Cursor) -> None:
@@ -109,11 +115,11 @@ class Replays:
             self._begins(cursor, cursor.next)
 
     def _begins(self, cursor: _Cursor, offset: int) -> None:
-        """It is known where it begins; unless it has ended meanwhile."""
+        """Begin reading at the start position, unless the subscription has ended."""
         conn, sub, number = cursor.conn, cursor.sub, cursor.stream.number
         if self._behind.get(conn, {}).get((sub, number)) is cursor:
             cursor.next = offset
-            # An empty gap tells where it begins, so that it can go on from there after a lost connection.
+            # An empty gap reports the start position, so that the client can resume from it after a lost connection.
             self._hub.engine.tell_gap(conn, sub, number, offset, offset)
             self.plan(conn)
 
@@ -126,11 +132,11 @@ class Replays:
             self.plan(cursor.conn)
 
     def added(self, stream: Stream) -> None:
-        """A new stream: who misses nothing misses nothing of it either."""
+        """A new stream: matching subscriptions follow it from its first message."""
         self._follow(stream, lambda pattern: not stream.takes(pattern), stream.first)
 
     def widened(self, stream: Stream, before: StreamConfig) -> None:
-        """A stream takes more topics than before: nothing is missed of those that come from now on."""
+        """A stream takes more topics than before: matching subscriptions follow it from now on."""
         self._follow(stream, lambda pattern: takes(before, pattern) or not stream.takes(pattern), stream.safe)
 
     def _follow(self, stream: Stream, leave: Callable[[str], bool], begin: int) -> None:
@@ -139,48 +145,48 @@ class Replays:
                 if not leave(asked.pattern):
                     self._add(_Cursor(conn, sub, stream, asked.selection, begin))
 
-    def found_far(self, far: Far) -> None:
-        """A stream of another node, or other topics of one: who misses nothing misses nothing of it either."""
-        self._far[far.number] = far
+    def found_far(self, stream: Far) -> None:
+        """A stream of another node, or more topics of one: matching subscriptions follow it."""
+        self._remote[stream.number] = stream
         for conn, all_asked in self._asked.items():
             for sub, asked in all_asked.items():
-                self._follow_far(conn, sub, asked, far, late=True)
+                self._follow_remote(conn, sub, asked, stream, late=True)
 
-    def _follow_far(self, conn: int, sub: int, asked: _Asked, far: Far, *, late: bool) -> None:
-        if far.number in asked.far or not far.takes(asked.pattern):
+    def _follow_remote(self, conn: int, sub: int, asked: _Asked, stream: Far, *, late: bool) -> None:
+        if stream.number in asked.remote or not stream.takes(asked.pattern):
             return
-        asked.far.add(far.number)
-        cursor = _Cursor(conn, sub, far, asked.selection, None, far.reader(asked.pattern, asked.rules))
+        asked.remote.add(stream.number)
+        cursor = _Cursor(conn, sub, stream, asked.selection, None, stream.reader(asked.pattern, asked.rules))
         self._add(cursor)
-        far.locate(*asked.since.far(far, late=late), partial(self._begins, cursor))
+        stream.locate(*asked.since.remote(stream, late=late), partial(self._begins, cursor))
 
     def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
-        """The engine had no room for a live record."""
+        """The engine had no room for a live record: replay from this offset."""
         stream = next((one for one in self._hub.streams.by_name.values() if one.number == number), None)
-        far = self._far.get(number)
+        remote = self._remote.get(number)
         if (asked := self._asked.get(conn, {}).get(sub)) is None:
             return
-        if far is not None:
-            reader = far.reader(asked.pattern, asked.rules)
-            self._behind_by(_Cursor(conn, sub, far, asked.selection, offset, reader))
+        if remote is not None:
+            reader = remote.reader(asked.pattern, asked.rules)
+            self._behind_by(_Cursor(conn, sub, remote, asked.selection, offset, reader))
         elif stream is not None:
             self._behind_by(_Cursor(conn, sub, stream, asked.selection, offset))
         self.plan(conn)
 
     def end(self, conn: int, sub: int) -> None:
-        """A subscription is over."""
+        """Forget a subscription that has ended."""
         self._asked.get(conn, {}).pop(sub, None)
         behind = self._behind.get(conn, {})
         for key in [key for key in behind if key[0] == sub]:
             del behind[key]
 
     def forget(self, conn: int) -> None:
-        """A connection is over."""
+        """Forget a connection that has ended."""
         self._asked.pop(conn, None)
         self._behind.pop(conn, None)
 
     def removed(self, stream: Stream) -> int:
-        """A stream goes: those that are behind are told what they will never get; how many. All go on with other streams."""
+        """Report a removed stream as a gap to the subscriptions that are behind on it. Returns how many those are."""
         count = 0
         for conn, behind in self._behind.items():
             for key in [key for key in behind if key[1] == stream.number]:
@@ -194,7 +200,7 @@ class Replays:
     # Reading.
 
     def plan(self, conn: int) -> None:
-        """Read on for this connection soon."""
+        """Schedule reading for a connection."""
         if conn not in self._planned and self._behind.get(conn):
             self._planned.add(conn)
             self._hub.loop.call_soon(self._work, conn)
@@ -207,14 +213,14 @@ class Replays:
                 more |= self._read(key, cursor)
             except BusError as error:
                 name = cursor.stream.name
-                log.error("stream %r can't be read, and is tried again: %s", name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+                log.error("stream %r can't be read, and is retried: %s", name, error)  # noqa: TRY400, a traceback does not explain a disk error
                 self._hub.loop.call_later(_RETRY, self.plan, conn)
         self._hub.flush()
         if more:
             self.plan(conn)
 
     def _read(self, key: tuple[int, int], cursor: _Cursor) -> bool:
-        """Give it some blocks; whether there are more and there is room."""
+        """Deliver some blocks. True: there are more, and the connection has room."""
         engine, (sub, number) = self._hub.engine, key
         for _ in range(_TURN):
             if cursor.next is None or not engine.has_room(cursor.conn, sub):
@@ -232,78 +238,80 @@ class Replays:
                 self._behind.get(cursor.conn, {}).pop(key, None)
                 return False
             if end and behind <= gone:
-                # Who answers for another node may have less than came from that node itself, and of what a stream
-                # got back from its mirror the rest may not be written yet.
+                # The mirror of another node may have less than that node has sent itself, and a stream that is being
+                # restored from its mirror may not be completely written yet.
                 self._hub.loop.call_later(_SOON if cursor.reader is None else _RETRY, self.plan, cursor.conn)
                 return False
         return True
 
     def _fetch(self, cursor: _Cursor, offset: int) -> tuple[int, int, int, bytes, bool] | None:
-        """What is gone from where, to where; where to read on, the records, and whether that is all."""
+        """Read records: begin and end of a gap, the offset to read next, the records, and whether these are all."""
         if cursor.reader is not None:
             return cursor.reader.read(offset, _BLOCK, cursor.again)
         stream = cursor.stream
         assert isinstance(stream, Stream)
-        if stream.awaited and offset > stream.safe:  # who had more before waits until that is here again
+        if stream.awaited and offset > stream.safe:  # the subscription had more: wait until it is restored
             self._hub.loop.call_later(_RETRY, self.plan, cursor.conn)
             return None
         found = stream.read(offset, _BLOCK, cursor.again)
         if found is None:
             return None
         first, following, block = found
-        # Behind the end of the log it is lost for good, and what comes next is at these offsets again.
+        # Records behind the end of the log are lost for good, and new ones get these offsets.
         return offset, first, max(following, min(offset, stream.log.next)), block, True
 
 
 def offset_of(record: bytes) -> int:
-    """Where a record lies in its stream."""
+    """The offset of a record in its stream."""
     return int.from_bytes(record[8:16], "little")
 
 
 class _Since:
-    """From where stored messages are wanted: `["all"]`, `["new"]`, `["time", ns]`, `["ago", ns]` or `["at", [[guid, stream, next]]]`.
+    """The start of a replay: `["all"]`, `["new"]`, `["time", ns]`, `["ago", ns]` or `["at", [[guid, stream, next]]]`.
 
-    Who comes back says `["back", [places, kind, value]]`: places as of `at`, and one of the others for streams that they don't name.
+    A client that reconnects sends `["back", [positions, kind, value]]`: positions as in `at`, and a kind for all other streams.
     """
 
     def __init__(self, packed: bytes) -> None:
         try:
             self._kind, self._value = msgspec.msgpack.decode(packed, type=tuple[str, Any])
-            self._places: dict[tuple[str, str], int] = {}
+            self._positions: dict[tuple[str, str], int] = {}
             self.begins: Mapping[tuple[str, str], int] = {}
-            """Places that somebody has chosen who is not coming back."""
-            places = []
+            """Positions that the user has chosen, and not those of a client that reconnects."""
+            positions = []
             begins = self._kind == "at"
             if begins:
-                places, self._kind = msgspec.convert(self._value, list[_Place]), "all"
+                positions, self._kind = msgspec.convert(self._value, list[_Position]), "all"
             elif self._kind == "back":
-                places, self._kind, self._value = msgspec.convert(self._value, tuple[list[_Place], str, Any])
-            self._places = {(broker, stream): offset for broker, stream, offset in places}
-            self.begins = self._places if begins else {}
+                positions, self._kind, self._value = msgspec.convert(self._value, tuple[list[_Position], str, Any])
+            self._positions = {(broker, stream): offset for broker, stream, offset in positions}
+            self.begins = self._positions if begins else {}
             if self._kind in {"time", "ago"}:
                 self._value = msgspec.convert(self._value, _Nanoseconds)
             elif self._kind not in {"all", "new"}:
-                raise InvalidRule(f"since: {self._kind!r} is nothing to begin with", code=Code.INVALID_RULE)
+                raise InvalidRule(
+                    f"since: {self._kind!r} is no start; use all, new, time, ago or at", code=Code.INVALID_RULE
+                )
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InvalidRule(f"since: {error}") from error
         self._begun = environment.time_ns()
 
-    def far(self, far: Far, *, late: bool) -> tuple[str, int]:
-        """The same for a stream of another node, whoever has it: a kind of place, and its value."""
-        if (place := self._places.get((far.guid, far.name))) is not None:
-            return "offset", place
+    def remote(self, stream: Far, *, late: bool) -> tuple[str, int]:
+        """The start in a stream of another node: the kind of position, and its value."""
+        if (position := self._positions.get((stream.guid, stream.name))) is not None:
+            return "offset", position
         if self._kind == "all":
             return "offset", 0
         if self._kind == "new":
-            # One that is found later may have had messages before this began.
+            # A stream that is found later may have older messages than the subscription.
             return ("time", self._begun) if late else ("new", 0)
         moment = self._value if self._kind == "time" else self._begun - self._value
         return "time", min(max(moment, 0), _MOST)
 
     def offset(self, stream: Stream, guid: str, found: Callable[[int], object]) -> int | None:
-        """None: it has to be looked for, and `found` is called with it."""
-        if (place := self._places.get((guid, stream.config.name))) is not None:
-            return place if stream.awaited else min(place, stream.safe)
+        """The start in a stream of this broker. None: the stream searches it, and `found` is called with it."""
+        if (position := self._positions.get((guid, stream.config.name))) is not None:
+            return position if stream.awaited else min(position, stream.safe)
         if self._kind == "all":
             return stream.first
         if self._kind == "new":
@@ -312,7 +320,7 @@ class _Since:
         return stream.begin_at(min(max(moment, 0), _MOST), found)
 
 
-# What the hub's table calls.
+# The functions of the hub's event table.
 
 
 def behind(hub: "Hub", event: tuple[Any, ...]) -> None:

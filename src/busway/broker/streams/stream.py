@@ -1,6 +1,6 @@
-"""One stream whose records lie in a native log, in memory or on disk: what everything around streams asks of it.
+"""One stream over a native log in memory or on disk: reading, retention, figures, and reports of damage and failures.
 
-A stream that is kept elsewhere (`fronting`) answers the same questions, some of them later.
+The manager opens it; channels, replays and the cluster read it. A stream in a database (`database`) has the same interface.
 """
 
 import asyncio
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 Block: TypeAlias = tuple[int, int, bytes]
-"""The offset of the first record, the one to read on from, the records."""
+"""The offset of the first record, the offset to read next, and the records."""
 BILLION: Final = 10**9
+"""Nanoseconds in a second."""
 FOREVER: Final = 2**64 - 1
+"""The value of `hold` that holds no message."""
 
 
 class Stream:
-    """One stream: what it is, and its log."""
+    """One stream: its settings, its log and its state."""
 
     def __init__(self, hub: "Hub", number: int, config: StreamConfig, log: Log, folder: Path | None) -> None:
         self.number = number
@@ -40,26 +42,28 @@ class Stream:
         self._hub = hub
         self._stuck = False
         self._failure: str | None = None
-        self._told: set[tuple[str, int, int, int | None, str]] = set()
+        self._reported: set[tuple[str, int, int, int | None, str]] = set()
+        """Damage that the log has reported already."""
         self._dropped = 0
-        self._waits_for_nobody = False
+        self._channel_missing = False
+        """Whether the channel of `retain_until` does not exist."""
         self._held_since: float | None = None
         self.watcher: Callable[[], object] | None = None
-        """Hears when more of it may be written."""
+        """Is called when more of the stream may have been written."""
         self.awaited = False
-        """It may have lost its end, or something in its midst, which may come back from a mirror."""
+        """Whether lost messages may come back from a mirror."""
         self._delayed: dict[Callable[[], object], None] = {}
-        """Who is called when nothing more comes back."""
+        """Functions that are called when no more lost messages can come back."""
         self.new = False
-        """It is made just now, and not opened again, or made in the place of one that is lost."""
+        """Whether the stream was created just now, and does not replace a lost one."""
         self.lost: list[str] = []
-        """What was here before, and was missing when it was opened, if that has not come back."""
+        """Files and folders that were missing when the stream was opened, and were not restored."""
         self.unsettled = False
-        """Whether its end may come back is not known yet: channels that were further are left there."""
+        """Whether a lost end may still come back. Until that is known, channels keep positions behind the current end."""
         self.held = False
-        """What its channels did may come back from a mirror: nothing is handed out of them."""
+        """Whether progress of the channels may come back from a mirror. The channels are suspended until then."""
         self.copied = ""
-        """The guid of the broker of whose stream it is a copy."""
+        """The guid of the broker that owns the stream, if this is a replica."""
         self._mirrored: bool | None = None
 
     @property
@@ -68,7 +72,7 @@ class Stream:
 
     @property
     def mirrored(self) -> bool | None:
-        """Of a stream with the safety `mirrored`: whether acknowledgements wait for a mirror."""
+        """Whether acknowledgements wait for a mirror; only of a stream with the safety `mirrored`."""
         return self._mirrored
 
     @mirrored.setter
@@ -79,7 +83,7 @@ class Stream:
 
     @property
     def level(self) -> Level:
-        """How safe a message is when it is acknowledged now."""
+        """The safety that a message has now when it is acknowledged."""
         if self.config.store == "memory":
             return "memory"
         safety = self.config.safety
@@ -89,17 +93,17 @@ class Stream:
 
     @property
     def on_disk(self) -> bool:
-        """Whether its messages are on the disk of the data folder."""
+        """Whether the messages are in the data folder."""
         return self.config.store in {"disk", "db"}
 
     def tell_level(self) -> None:
-        """Have the engine tell clients the level with the next message."""
+        """Set the level that the engine reports to clients with the next acknowledgement."""
         self._hub.engine.set_level(self.number, LEVELS.index(self.level))
 
-    # From start to stop.
+    # Start and stop.
 
     def start(self) -> None:
-        """Listen to the log; the engine has it."""
+        """Watch the log for writes of its thread."""
         if (handle := self.log.fileno()) is not None:
             self._hub.loop.add_reader(handle, self._rung)
 
@@ -108,18 +112,18 @@ class Stream:
             self._hub.loop.remove_reader(handle)
 
     async def close(self) -> None:
-        """Store what waits, and let go."""
+        """Store queued messages, and close the log."""
         self._stop_listening()
         try:
             self.log.close()
         except BusError as error:
-            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
 
     async def drop(self) -> None:
-        """Remove what is stored outside of its folder. If that fails nothing is changed."""
+        """Remove records that are stored outside of the stream's folder. A failure changes nothing."""
 
     def change(self, config: StreamConfig) -> None:
-        """Other settings, from now on."""
+        """Apply changed settings."""
         self.config = config
         self.log.set(**settings(config))
         self.tell_level()
@@ -134,16 +138,16 @@ class Stream:
             else:
                 log.warning("stream %r: messages are written again", self.config.name)
         self._commit()
-        self._tell_failure()
+        self._report_failure()
         if self.watcher is not None:
             self.watcher()
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         """Log once when writes begin to fail, and when they succeed again."""
         failure = self.log.failure
         if failure is not None and self._failure is None:
             log.error(
-                "stream %r: messages can't be written, and are refused until they can: %s", self.config.name, failure
+                "stream %r: messages can't be written, and are refused until that works: %s", self.config.name, failure
             )
         elif failure is None and self._failure is not None:
             log.warning("stream %r: messages are written again", self.config.name)
@@ -153,34 +157,34 @@ class Stream:
         self._hub.handle(self._hub.engine.commit(self.number))
 
     def tell_damage(self) -> None:
-        """Warn of what was found and not told yet."""
+        """Log damage that was found and not reported yet."""
         damage = self.log.damage
-        for one in damage:
-            if one in self._told:
+        for entry in damage:
+            if entry in self._reported:
                 continue
-            file, position, begin, end, what = one
-            place = f"{what} in {file} at byte {position}"
-            if end is None:  # what was being written when the broker ended
+            file, position, begin, end, fault = entry
+            place = f"{fault} in {file} at byte {position}"
+            if end is None:  # a record that was being written when the broker ended
                 log.warning("stream %r: %s: from offset %d on", self.config.name, place, begin)
             elif end == begin:
                 log.warning("stream %r: %s; nothing is lost", self.config.name, place)
             else:
                 log.error("stream %r: %s: offsets %d to %d", self.config.name, place, begin, end - 1)
-        self._told = set(damage)
+        self._reported = set(damage)
 
     def miss(self, gone: Path | None) -> None:
-        """Its folder was here before, or something in it, and is not any more. A log that is elsewhere is not empty then."""
+        """Report that the folder of the stream, or a file in it, is missing. A log in another place is not empty then."""
         journal = None if self.folder is None else self.folder / JOURNAL
         if gone is None or (gone not in {self.folder, journal} and self.log.next > self.log.first):
             return
         begins = f"its messages are lost, and it begins with the offset {self.log.next}"
         if gone == self.folder:
-            follows = f"it is made again, empty: {begins}, and its channels begin anew"
+            follows = f"it is created again, empty: {begins}, and its channels begin anew"
         else:
             follows = "its channels begin anew" if gone == journal else begins
         self.lost.append(str(gone))
         log.warning(
-            "stream %r: %s is missing, which was here before: %s, unless a mirror has what is lost",
+            "stream %r: %s existed before and is missing: %s, unless a mirror restores them",
             self.name,
             gone,
             follows,
@@ -189,43 +193,44 @@ class Stream:
     # Reading.
 
     def wait_for_mirror(self, *, yes: bool) -> None:
-        """Whether what is missing may come back. Until then nobody reads on behind a hole."""
+        """Set whether lost messages may come back from a mirror. Until then no reader continues behind a hole."""
         self.awaited = yes
         if not yes:
             try:
                 self.log.mended()
             except BusError as error:
-                log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+                log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
             delayed, self._delayed = self._delayed, {}
             for again in delayed:
                 self._hub.loop.call_soon(again)
 
     @property
     def _holed(self) -> bool:
-        """Something is missing in its midst, which may come back."""
+        """Whether the stream has a hole that a mirror may fill."""
         return self.awaited and any(end is not None and end > begin for _, _, begin, end, _ in self.log.damage)
 
     async def _whole(self) -> None:
-        """Return when nothing more comes back."""
+        """Wait until the stream has no hole that a mirror may fill."""
         while self._holed:
-            here = asyncio.Event()
-            self._delayed[here.set] = None
-            await here.wait()
+            mended = asyncio.Event()
+            self._delayed[mended.set] = None
+            await mended.wait()
 
     @property
     def first(self) -> int:
-        """The first offset that is there."""
+        """The first offset that the stream still has."""
         return self.log.first
 
     @property
     def safe(self) -> int:
-        """Behind the last record that is as safe as promised."""
+        """The offset behind the last record that is as safe as promised."""
         return self.log.safe
 
     def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:
-        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called when it is here.
+        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called after that.
 
-        `first` above `offset`: what lies between is gone. `next` is where to read on. Raises DataFailed.
+        If `first` is above `offset`, the stream has no records between them. `next` is the offset to read next. Raises
+        DataFailed.
         """
         block = self.log.read(offset, most)
         if block[0] > offset:
@@ -236,81 +241,82 @@ class Stream:
         return block
 
     async def fetch(self, offset: int, most: int) -> Block:
-        """The same, for one who can wait."""
-        here = asyncio.Event()
-        while (block := self.read(offset, most, here.set)) is None:
-            await here.wait()
-            here.clear()
+        """Read a block as read() does, and wait until it is fetched."""
+        fetched = asyncio.Event()
+        while (block := self.read(offset, most, fetched.set)) is None:
+            await fetched.wait()
+            fetched.clear()
         return block
 
     def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:
-        """As find_time(). None: it is being looked for, and `found` is called with it. Raises DataFailed."""
+        """The result of find_time(). None: `found` is called with it later. Raises DataFailed."""
         if self._holed:
             self._delayed[lambda: found(self._found_time(moment))] = None
             return None
         return self.log.find_time(moment)
 
     def _found_time(self, moment: int) -> int:
-        """The same for one who can't be told of an error any more: rather too early than too late."""
+        """The result of find_time(), or after an error the first offset, so that no message is missed."""
         try:
             return self.log.find_time(moment)
         except BusError as error:
-            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
+            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
             return self.log.first
 
     async def find_time(self, moment: int) -> int:
-        """Offset of the first record that was stored at this time (nanoseconds) or later."""
+        """The offset of the first record that was stored at this time (nanoseconds) or later."""
         await self._whole()
         return self.log.find_time(moment)
 
     async def find(self, topic: str, sequence: int) -> int | None:
-        """Offset of the first record of a topic with this sequence or a later one."""
+        """The offset of the first record of a topic with this sequence or a later one."""
         await self._whole()
         return self.log.find(topic, sequence)
 
     def skip(self, offset: int, selection: Selection) -> int:
-        """From where on there may be something for a selection. Raises DataFailed."""
+        """The first offset, from this one on, whose record may match a selection. Raises DataFailed."""
         return offset if self._holed else self.log.skip(offset, selection)
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
-        """What is there of each topic: first and last sequence, number of records."""
+        """Of each topic: its name, its first and last sequence, and the number of records."""
         return await asyncio.to_thread(self.log.topics)  # there may be very many
 
     def notes(self) -> "ProgressLog | None":
-        """Where its channels are noted; None: they end with the broker."""
+        """A new journal for the channels of this stream. None: they end with the broker."""
         return None if self.folder is None else Journal(self.folder, native(self.config.safety), new=self.new)
 
     # Time.
 
     def trim(self, clock: int) -> None:
-        """Remove what is older, or more, than it may be."""
+        """Remove messages beyond the limits of the stream."""
         try:
             self.log.set(hold=self._hold())
             records, size, _ = self.log.trim(clock)
         except BusError as error:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
-        self._note_held(self.log.held[0])
+        self._report_held(self.log.held[0])
         self._hub.channels.trimmed(self)
-        self._tell_dropped()
+        self._report_dropped()
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
 
     def _hold(self) -> int:
-        """Nothing from this offset on may be removed."""
+        """The offset from which on no message may be removed."""
         if (channel := self.config.retain_until) is None:
             return FOREVER
         floor = self._hub.channels.floor(self, channel)
-        if floor is None and not self._waits_for_nobody:
+        if floor is None and not self._channel_missing:
             log.warning(
-                "stream %r removes nothing before its channel %r has done it, and there is no such channel",
+                "stream %r removes no message before its channel %r has finished it, and there is no such channel: "
+                "create it, or change retain_until",
                 self.config.name,
                 channel,
             )
-        self._waits_for_nobody = floor is None
+        self._channel_missing = floor is None
         return floor or 0
 
-    def _note_held(self, count: int) -> None:
+    def _report_held(self, count: int) -> None:
         if not count:
             if self._held_since is not None:
                 log.info("stream %r holds nothing beyond its limits any more", self.config.name)
@@ -318,13 +324,13 @@ class Stream:
         elif self._held_since is None:
             self._held_since = environment.time_ns() / 1e9
             log.warning(
-                "stream %r is beyond its limits: %d messages stay until its channel %r has done them",
+                "stream %r is beyond its limits: %d messages stay until its channel %r has finished them",
                 self.config.name,
                 count,
                 self.config.retain_until,
             )
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         dropped = self.log.waits[1]
         if (count := dropped - self._dropped) > 0:
             log.warning(
@@ -332,14 +338,14 @@ class Stream:
             )
         self._dropped = dropped
 
-    # What it is.
+    # Settings and figures.
 
     def takes(self, pattern: str) -> bool:
-        """Whether it may hold messages that match this pattern."""
+        """Whether the stream may have messages that match this pattern."""
         return takes(self.config, pattern)
 
     def figures(self) -> dict[str, Any]:
-        """Its settings and how it is, as a StreamInfo has them."""
+        """The settings and the state of the stream, with the keys of a StreamInfo."""
         size, buckets, index = self.log.usage
         waiting, dropped = self.log.waits
         held, held_bytes = self.log.held
@@ -367,34 +373,34 @@ class Stream:
 
 
 def _stuck(error: str, count: int) -> str:
-    return f"{count} acknowledged messages can't be written, and no others are taken: {error}"
+    return f"{count} acknowledged messages can't be written, and new ones are refused: {error}"
 
 
 def takes(config: StreamConfig, pattern: str) -> bool:
-    """Whether a stream with these settings may hold messages that match this pattern."""
+    """Whether a stream with these settings may have messages that match this pattern."""
     if config.name == DEFAULT or pattern.startswith("re:"):
         return True
     return any(matches(pattern, topic) for topic in (*config.topics, *config.former))
 
 
 def patience(config: StreamConfig) -> dict[str, Any]:
-    """What the native log of a stream that is kept elsewhere is told: how long it remembers, how far ahead it looks."""
+    """The settings that every native log has: how long it deduplicates publishes, and the longest delay."""
     return {"once_age": int(config.once * BILLION), "max_delay": int((config.max_age or 0) * BILLION)}
 
 
 def native(safety: Safety) -> Literal["memory", "written", "synced"]:
-    """What the disk of this broker does for it."""
+    """The safety that the disk of this broker provides for it."""
     return "written" if safety == "mirrored" else safety
 
 
 def settings(config: StreamConfig) -> dict[str, Any]:
-    """What a native log is told."""
+    """The settings of a native log."""
     return {
         "safety": native(config.safety),
         "max_age": int((config.max_age or 0) * BILLION),
         "max_bytes": config.max_bytes or 0,
         "max_count": config.max_count or 0,
-        # Until it is asked where that channel is, everything stays: the log may remove messages by itself.
+        # The log may remove messages by itself, so it holds all until the floor of that channel is known.
         "hold": FOREVER if config.retain_until is None else 0,
         **patience(config),
     }

@@ -1,6 +1,7 @@
-"""Where removed streams ended: one that is made again under its name goes on from there.
+"""Tombstones: the end offsets of removed streams. A new stream with the same name continues from there.
 
-So a place in a stream never means another message later, and whoever kept one misses nothing of the new stream.
+So an offset never belongs to two messages of a name, and a saved position misses no message of the new stream. The stream
+manager reads and writes them.
 """
 
 import logging
@@ -20,7 +21,7 @@ log = logging.getLogger("busway.broker")
 FILE: Final = "ends.json"
 _MICROSECOND: Final = 1000
 _RESERVED: Final = 1 << 40
-"""Offsets that a stream in memory may give."""
+"""The offsets that are reserved for one life of a stream in memory."""
 
 
 class _Ends(msgspec.Struct):
@@ -28,16 +29,16 @@ class _Ends(msgspec.Struct):
 
 
 class Tombstones:
-    """By the name of a stream, the offset behind its last message. `folder` is that of the streams, if there is one."""
+    """By stream name, the offset behind the last message. `folder` is the folder of all streams, if there is one."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._ends: dict[str, int] = {}
         self._lost = False
-        """What was remembered can't be read."""
+        """The file can't be read."""
 
     def open(self) -> None:
-        """Read what is remembered."""
+        """Read the file."""
         if self._folder is None:
             return
         try:
@@ -45,19 +46,17 @@ class Tombstones:
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as error:
-            # Better large offsets than some that were given before.
-            log.warning(
-                "%s can't be read: %s; streams that are made begin with large offsets", self._folder / FILE, error
-            )
+            # Large offsets are certainly above those of removed streams.
+            log.warning("%s can't be read: %s; new streams begin with large offsets", self._folder / FILE, error)
             self._lost = True
 
     def begin(self, config: StreamConfig) -> int:
-        """The first offset of a stream that is made now."""
+        """The first offset of a new stream."""
         if self._lost:
             return environment.time_ns() // _MICROSECOND
         begin = self._ends.get(config.name, 0)
         if config.store == "memory":
-            # It ends with the broker, maybe at once: what it may give until then is never given again.
+            # The stream ends with the broker, maybe by a crash: reserve all offsets that it may use until then.
             self.ended(config.name, begin + _RESERVED)
         return begin
 
@@ -65,12 +64,12 @@ class Tombstones:
         return name in self._ends
 
     def ended(self, name: str, end: int) -> None:
-        """Remember where a stream ended that is removed, or that ends with the broker."""
+        """Record the end of a stream that is removed, or that ends with the broker."""
         self._ends[name] = end
         if self._folder is not None:
             try:
                 make_folder(self._folder)
                 replace(self._folder / FILE, sealed(_Ends(self._ends)))
             except OSError as error:
-                reason = f"{self._folder / FILE} can't be written, which has to tell where stream {name!r} ends"
+                reason = f"{self._folder / FILE} can't be written, which has to record the end of stream {name!r}"
                 raise DataFailed(f"{reason}: {error.strerror}") from error

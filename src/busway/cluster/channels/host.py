@@ -38,7 +38,10 @@ class ConsumerHost(NodeProtocolHandler):
         self._hub = hub
         self._here = here
         """Hears what consumers of this node itself are told."""
-        hub.channels.outlets[SELF] = self
+
+    def prepare(self) -> None:
+        """The broker's channels are there: deliver to this node's own consumers of copied channels."""
+        self._hub.channels.outlets[SELF] = self
 
     def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - all have seats
         self._hub.channels.outlets[conn] = self

@@ -102,8 +102,10 @@ class RemoteConsumers(NodeProtocolHandler):
 
     kinds = frozenset({ANSWERED, GIVEN, MORE, ENDED, MISSING})
 
-    def __init__(self, hub: "Hub", parts: RemoteStreams) -> None:
+    def __init__(self, hub: "Hub", parts: RemoteStreams, host: Callable[[int, bytes], object]) -> None:
+        """`host` gets the frames for the channels that this node delivers from in the place of another one."""
         self._hub = hub
+        self._host = host
         self._parts = parts
         self._consumers: dict[Who, _Consumer] = {}
         self._seats: dict[int, _RemoteChannel] = {}
@@ -111,8 +113,6 @@ class RemoteConsumers(NodeProtocolHandler):
         self._last = 0
         self._takes = 0
         self._stopped = False
-        self.host: Callable[[int, bytes], object] = lambda *_: None
-        """Hears what is said to this node itself, which may stand in for another one."""
         parts.watch(self.found)
 
     # Consumers of this node.
@@ -358,7 +358,7 @@ class RemoteConsumers(NodeProtocolHandler):
 
     def _send(self, conn: int, kind: int, number: int, body: bytes) -> None:
         if conn == SELF:
-            self._hub.loop.call_soon(self.host, number, body)
+            self._hub.loop.call_soon(self._host, number, body)
         else:
             self._hub.engine.node(conn, kind, number, body)
 

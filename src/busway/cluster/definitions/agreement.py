@@ -65,11 +65,14 @@ class Agreement(NodeProtocolHandler):
 
     kinds = frozenset({DEFINED, DONE})
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", notice: Tell) -> None:
         self._hub = hub
+        self._notice = notice
         self._file = None if hub.folder is None else DefinitionFile(hub.folder, self._noted)
-        noted = [] if self._file is None else self._file.load()
-        self._definitions = Definitions(hub.guid, (each.one for each in noted), environment.time_ns())
+        self._stored = [] if self._file is None else self._file.load()
+        self._definitions = Definitions(hub.guid, (each.one for each in self._stored), environment.time_ns())
+        self.loaded = False
+        """Whether the streams of the broker were compared with what the cluster has."""
         self._lacking = MissingDefinitions()
         self._applying = Applier(hub)
         self._refusing = Refusals(hub)
@@ -80,9 +83,14 @@ class Agreement(NodeProtocolHandler):
         self._job: _Job | None = None
         self._waiting: dict[tuple[str, int], tuple[set[int], asyncio.Future[None]]] = {}
         self._stopped = False
-        self.notice: Tell = lambda *_: None
-        self._miss({each.one.key: each.lacks for each in noted if each.lacks})
+
+    def load(self) -> None:
+        """The broker's streams are open: find out which definitions it lacks."""
+        lacks = {each.one.key: each.lacks for each in self._stored if each.lacks}
+        self._stored = []
+        self._miss(lacks)
         self._refuse()
+        self.loaded = True
 
     def _miss(self, lacks: dict[str, str]) -> None:
         """What was not here before the start (and why), and what is not here any more: streams in memory, and those that somebody has lost.
@@ -153,7 +161,7 @@ class Agreement(NodeProtocolHandler):
         if done.error:
             node = self._links[conn]
             log.warning("%s can't have %s: %s", node, noun(done.key), done.error)
-            self.notice("lacking", done.key, f"{node} can't have {noun(done.key)}: {done.error}", node)
+            self._notice("lacking", done.key, f"{node} can't have {noun(done.key)}: {done.error}", node)
         self._heard_of(conn, done.key, done.stamp)
 
     async def stop(self) -> None:
@@ -354,14 +362,14 @@ class Agreement(NodeProtocolHandler):
             if self._lacking.failed(one, lacks, now):
                 text = f"{one} can't be {'removed' if one.spec is None else 'made'} as another node has it: {lacks}"
                 log.error("%s; it is tried again", text)
-                self.notice("lacking", one.key, text, None)
+                self._notice("lacking", one.key, text, None)
         elif before is None:
             return
         else:
             if self._lacking.made(one.key):
                 text = f"{one} is as the other nodes have it at last"
                 log.warning("%s", text)
-                self.notice("caught_up", one.key, text, None)
+                self._notice("caught_up", one.key, text, None)
             self._lacking.hurry(now, one.stream)
         if not one.channel:
             self._refuse()

@@ -18,8 +18,10 @@ from busway.cluster.failover.stalled import DISPUTED, STARTED, StalledChannels
 from busway.cluster.failover.standby import Standby
 from busway.cluster.node import MOST_NODES, Node
 from busway.cluster.protocol import SELF, TURN, NodeProtocolHandler
+from busway.cluster.replication.channel_progress import ChannelProgress
+from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import Back, Took
-from busway.cluster.replication.primary_driver import PrimaryDriver
+from busway.cluster.replication.replica_driver import ReplicaDriver
 from busway.common import environment
 
 if TYPE_CHECKING:
@@ -38,12 +40,29 @@ class ChannelOwnership(NodeProtocolHandler):
 
     kinds = frozenset({TURN})
 
-    def __init__(self, hub: "Hub", cluster: Cluster, mirroring: PrimaryDriver, send: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        cluster: Cluster,
+        known: KnownMirrors,
+        progress: ChannelProgress,
+        replica: ReplicaDriver | None,
+        send: Callable[..., None],
+        *,
+        turned: Callable[[str], object],
+        notice: Callable[[str, str, str], object],
+        name_of: Callable[[str], str],
+    ) -> None:
+        """`turned` hears of each node whose deliverer has changed; `notice` gets an event, the guid of its node and a text."""
         self._hub = hub
+        self._known = known
+        self._progress = progress
+        self._turned = turned
+        self._notice = notice
+        self._name_of = name_of
         self._takeover, self._patience = cluster.takeover, cluster.patience
-        self._mirroring = mirroring
         self._send = send
-        self._heir = Standby(hub, mirroring.copying, send)
+        self._heir = Standby(hub, replica, send)
         self._witness = Witness()
         self._resumed: set[str] = set()
         """Nodes for which this one is about to go on, as long as nobody knows of another one that did."""
@@ -54,13 +73,13 @@ class ChannelOwnership(NodeProtocolHandler):
         self._heard: dict[int, OwnershipClaim] = {}
         self._counted_by: set[str] = set()
         """Nodes for which this one counts, by what they said last."""
-        self._anew = mirroring.known.left
-        mirroring.known.leave(yes=False)
+        self._anew = known.left
+        known.leave(yes=False)
         self._said = OwnershipClaim((hub.guid,), anew=self._anew, takeover=self._takeover)
         self._wants: dict[str, str] = {}
-        self._count = Quorum(hub.guid, mirroring.known.nodes, most=False)
+        self._count = Quorum(hub.guid, known.nodes, most=False)
         """By which this node judges whether it has its turn,"""
-        self._votes = Quorum(hub.guid, {*mirroring.known.nodes, *self._heir.marks.nodes}, most=True)
+        self._votes = Quorum(hub.guid, {*known.nodes, *self._heir.marks.nodes}, most=True)
         """and whether it has that of another."""
         self._own: Lease | None = None
         """None: nobody could take it over."""
@@ -68,28 +87,22 @@ class ChannelOwnership(NodeProtocolHandler):
         self._lost: dict[str, float] = {}
         """When this one lost the nodes that it mirrors."""
         self._waking = SleepDetector(hub.engine.ping)
-        self._returning = Handback(hub, mirroring.known, send)
+        self._returning = Handback(hub, known, send)
         self._differed: set[str] = set()
         self._giving: set[str] = set()
         """Nodes that are back, and don't know yet what became of their channels."""
         self._stopped = False
-        self.turned: Callable[[str], object] = lambda _: None
-        """Hears whose channels somebody else hands out of."""
-        self.notice: Callable[[str, str, str], object] = lambda *_: None
-        """Hears what people want to know: a word, the guid of the node that it is about, and a text."""
-        self.name_of: Callable[[str], str] = lambda _: ""
-        """The name of a node, if it is known."""
         self._rested = False
         """People were told that this node does not hand out of its own channels."""
         self.takeovers = 0
-        mirroring.back = self._given_back
-        mirroring.first = self._hand_back
-        mirroring.asked = self._mirrored
-        hub.channels.ownership.is_sure = self.is_sure
-        if mirroring.known.heirs:
+        if known.heirs:
             self._own = Lease(owner=True, has=False, patience=self._patience)
-            hub.channels.ownership.suspend()
             self._said = OwnershipClaim(anew=self._anew, takeover=self._takeover)
+
+    def prepare(self) -> None:
+        """The broker's channels are there: suspend them if a mirror may deliver from them."""
+        if self._own is not None:
+            self._hub.channels.ownership.suspend()
 
     # What is asked.
 
@@ -141,9 +154,9 @@ class ChannelOwnership(NodeProtocolHandler):
         self._know()
         self._look(quiet=True)
         self._say(conn)
-        self.turned(guid)
+        self._turned(guid)
 
-    def _hand_back(self, conn: int, node: Node, then: Callable[[], None]) -> None:
+    def before_following(self, conn: int, node: Node, then: Callable[[], None]) -> None:
         """A node is here again: it hands out itself, as soon as it knows what became of its channels."""
         guid = node.guid
         if (turn := self._others.get(guid)) is not None and turn.hand_over():
@@ -172,7 +185,7 @@ class ChannelOwnership(NodeProtocolHandler):
         if guid in self._heir.guids:
             self._lost[guid] = since
         self._look()
-        self.turned(guid)
+        self._turned(guid)
 
     def pong(self, conn: int, token: int) -> None:
         if self._waking.pong(conn, token):
@@ -189,7 +202,7 @@ class ChannelOwnership(NodeProtocolHandler):
         self._counts(conn, guid, said, first=first)
         self._look()
         for one in {*before.hands, *said.hands}:
-            self.turned(one)
+            self._turned(one)
 
     def _counts(self, conn: int, guid: str, said: OwnershipClaim, *, first: bool) -> None:
         """What that says of who counts."""
@@ -208,7 +221,7 @@ class ChannelOwnership(NodeProtocolHandler):
     def forgotten(self, guid: str) -> None:
         """A node has not been there for long. If most are here it does not count any more."""
         if self._own is None or (self._own.has and self._count.enough):
-            self._mirroring.known.drop(guid)
+            self._known.drop(guid)
             self._drop(guid)
 
     def left(self, guid: str) -> None:
@@ -224,21 +237,21 @@ class ChannelOwnership(NodeProtocolHandler):
         self._votes.left(guid)
         self._know()
 
-    def _mirrored(self) -> None:
+    def mirror_joined(self) -> None:
         """There is a mirror."""
         if self._own is None:
             self._own = Lease(owner=True, has=True, patience=self._patience)
         self._know()
 
     def _know(self) -> None:
-        self._mirroring.known.knows(self._count.known)
+        self._known.knows(self._count.known)
         self._heir.marks.counts(self._votes.known)
 
-    def _given_back(self, conn: int, back: Back | Took) -> None:
+    def received_back(self, conn: int, back: Back | Took) -> None:
         """A mirror has handed out for this node; or this one has, and the other knows what came of it."""
         if isinstance(back, Took):
             self._heir.given(self._links.get(conn, ""))
-        elif (guid := self._links.get(conn, "")) in self._mirroring.known.heirs:
+        elif (guid := self._links.get(conn, "")) in self._known.heirs:
             self._returning.heard(conn, guid, back)
 
     # Time.
@@ -269,7 +282,7 @@ class ChannelOwnership(NodeProtocolHandler):
         self._stopped = True
         self._returning.stop()
         if self._links:
-            self._mirroring.known.leave(yes=True)
+            self._known.leave(yes=True)
         if self._own is not None and self._own.hand_over():
             self._rest()
         for guid, turn in self._others.items():
@@ -317,7 +330,7 @@ class ChannelOwnership(NodeProtocolHandler):
             before, self._said = self._said, said
             self._tell(said, leave_out=quiet)
             for guid in {*before.hands} ^ {*said.hands}:
-                self.turned(guid)
+                self._turned(guid)
         self._hub.clock.arm()
 
     @property
@@ -358,7 +371,7 @@ class ChannelOwnership(NodeProtocolHandler):
         if (turn := self._own) is None:
             return
         me, links, known, before = self._hub.guid, self._count.here - 1, len(self._count.nodes), turn.has
-        heirs = [conn for conn, guid in self._links.items() if guid in self._mirroring.known.heirs]
+        heirs = [conn for conn, guid in self._links.items() if guid in self._known.heirs]
         claimed = any(me in said.hands for said in self._heard.values())
         told = heirs and all(conn in self._heard and not self._waking.doubts(conn) for conn in heirs)
         here = 1 + self._count.counted(
@@ -379,7 +392,7 @@ class ChannelOwnership(NodeProtocolHandler):
 
     def _rest(self) -> None:
         self._hub.channels.ownership.suspend()
-        self._mirroring.noting.refuse()
+        self._progress.refuse()
 
     def _look_other(self, guid: str, now: float) -> None:
         if (turn := self._turn(guid)) is None:
@@ -411,7 +424,7 @@ class ChannelOwnership(NodeProtocolHandler):
     def _wake(self, now: float) -> None:
         """If this one has slept, others may have gone on without it: it gives links and votes time to show what is so now."""
         # Whoever of a node and its mirror hands out, the other one may not know it.
-        concerned = {*self._heir.guids, *self._mirroring.known.heirs}
+        concerned = {*self._heir.guids, *self._known.heirs}
         links = [conn for conn, guid in self._links.items() if guid in concerned]
         if not self._waking.look(now, environment.boottime(), links):
             return
@@ -473,8 +486,8 @@ class ChannelOwnership(NodeProtocolHandler):
         self._hub.loop.call_soon(self._hub.flush)
 
     def _called(self, guid: str) -> str:
-        return f"{name} ({guid[:8]})" if (name := self.name_of(guid)) else f"node {guid[:8]}"
+        return f"{name} ({guid[:8]})" if (name := self._name_of(guid)) else f"node {guid[:8]}"
 
     def _tell_people(self, level: int, kind: str, guid: str, text: str) -> None:
         log.log(level, "%s", text)
-        self.notice(kind, guid, text)
+        self._notice(kind, guid, text)

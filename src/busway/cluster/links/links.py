@@ -6,7 +6,7 @@ links is the matter of `mesh`.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,11 +42,22 @@ _PROBE: Final = 1
 class Links:
     """All links of one hub."""
 
-    def __init__(self, hub: "Hub", cluster: Cluster) -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        cluster: Cluster,
+        handlers: Sequence[NodeProtocolHandler],
+        *,
+        notice: Callable[[Notice], object],
+        stopping: Callable[[str], object],
+    ) -> None:
+        """`notice` hears of each link that comes, fails or ends; `stopping` of each node that announces that it stops."""
         self._hub = hub
         self._cluster = cluster
-        self.talks: tuple[NodeProtocolHandler, ...] = ()
-        self._hears: dict[int, NodeProtocolHandler] = {}
+        self._handlers = tuple(handlers)
+        self._by_kind = {kind: handler for handler in handlers for kind in handler.kinds}
+        self._notice = notice
+        self._stopping = stopping
         self._peers: dict[int, Peer] = {}
         self._dials: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -54,19 +65,6 @@ class Links:
         self._members: Membership | None = None
         self._discovery: Discovery | None = None
         self._looking: asyncio.Task[None] | None = None
-
-    def say(self, *talks: NodeProtocolHandler) -> None:
-        """What is said over links besides messages, by matter."""
-        self.talks = talks
-        self._hears = {kind: talk for talk in talks for kind in talk.kinds}
-
-    def _notice(self, notice: Notice) -> None:
-        """Something happened that people want to know."""
-        raise NotImplementedError
-
-    def _leaves(self, guid: str) -> None:
-        """A node has said that it stops."""
-        raise NotImplementedError
 
     # From start to stop.
 
@@ -103,6 +101,20 @@ class Links:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
+    def started(self) -> bool:
+        """Whether the broker listens, so that its membership is known."""
+        return self._members is not None
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def node_of(self, conn: int) -> Node | None:
+        """The node behind a connection."""
+        peer = self._peers.get(conn)
+        return peer.node if peer is not None else None
+
+    @property
     def members(self) -> Membership:
         if self._members is None:
             raise RuntimeError("the mesh was not started")
@@ -133,7 +145,7 @@ class Links:
         else:
             self._introduced(conn, peer, version, node)
 
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
+    def received(self, conn: int, kind: int, number: int, body: bytes) -> None:
         """A NODE frame."""
         peer = self._peers.get(conn)
         if peer is None:
@@ -141,12 +153,12 @@ class Links:
         if kind == PROOF:
             peer.early = body
             self._check_proof(conn, peer)
-        elif peer.linked and (kind == MEMBERS or kind in self._hears):
+        elif peer.linked and (kind == MEMBERS or kind in self._by_kind):
             try:
                 if kind == MEMBERS:
                     self.members.heard(read_sightings(body), self._now)
                 else:
-                    self._hears[kind].heard(conn, kind, number, body)
+                    self._by_kind[kind].heard(conn, kind, number, body)
             except Stranger as error:
                 self._fault(peer, str(error))
                 return
@@ -175,8 +187,8 @@ class Links:
     def pong(self, conn: int, token: int) -> None:
         peer = self._peers.get(conn)
         if peer is not None and peer.linked:
-            for talk in self.talks:
-                talk.pong(conn, token)
+            for handler in self._handlers:
+                handler.pong(conn, token)
         if peer is not None and token == _PROBE:
             peer.trip = self._now - peer.asked
             self.members.alive(conn, self._now)
@@ -239,8 +251,8 @@ class Links:
         """This connection counts no more."""
         peer = self._peers.pop(conn, None)
         if peer is not None and peer.linked:
-            for talk in self.talks:
-                talk.closed(conn, self._now)
+            for handler in self._handlers:
+                handler.closed(conn, self._now)
             self._hub.clock.arm()
         return peer
 
@@ -262,8 +274,8 @@ class Links:
         peer.linked = True
         peer.session.proved()
         self._limit(conn, peer.node)
-        for talk in self.talks:
-            talk.opened(conn, peer.node)
+        for handler in self._handlers:
+            handler.opened(conn, peer.node)
         self.members.proved(conn, self._now)
 
     def _other_key(self, peer: Peer, proof: bytes) -> str:
@@ -306,7 +318,7 @@ class Links:
                     case Tell(conn, sightings):
                         self._hub.engine.node(conn, MEMBERS, 0, pack_sightings(sightings))
                     case Left(guid):
-                        self._leaves(guid)
+                        self._stopping(guid)
                     case Notice():
                         self._notice(action)
         if self._timer is not None:

@@ -1,7 +1,7 @@
-"""A node that has lost what its channels noted, with its disk or by a power cut, gets it back from its mirror before it hands out of them.
+"""Recovery of channel progress: a node that lost it, with its disk or by a power cut, restores it from its mirror.
 
-A driver, and a part of `mirroring`. Whether it is lost is told by the journal (see `lineage`), and never by what is in it: a channel that somebody
-has removed is none that was lost.
+The primary driver calls it before the channels deliver. The identity and length of the journal show a loss, never its
+content: a removed channel must not be mistaken for a lost one.
 """
 
 import logging
@@ -22,83 +22,78 @@ log = logging.getLogger("busway.cluster")
 
 
 class ChannelRecovery:
-    """What comes back of the channels of one broker."""
+    """Recovery of the channels of one broker."""
 
-    def __init__(self, hub: "Hub", send: Callable[[int, Word], None]) -> None:
+    def __init__(
+        self, hub: "Hub", send: Callable[[int, Word], None], removed: Callable[[str, str], int]
+    ) -> None:
+        """`removed` returns when a channel of a stream was removed, or 0."""
         self._hub = hub
+        self._removed = removed
         self._send = send
         self._known: dict[int, Stamp] = {}
-        """How far a mirror knows it, by the number of what is sent to that,"""
+        """The journal position that a mirror has, by number of the transfer."""
         self._parts: dict[int, list[Entry]] = {}
-        """and what has come of it so far."""
-        self.removed: Callable[[str, str], int] = lambda _stream, _channel: 0
-        """When a channel was removed in the cluster, in microseconds."""
+        """The entries received so far, by number of the transfer."""
 
     def begin(self, stream: Stream, sending: Sending, known: Stamp | None) -> None:
-        """A mirror that has heard so much of the channels is sent their stream."""
+        """A transfer to a mirror begins. `known`: the position in the channel journal that the mirror has."""
         journal = self._hub.channels.notes(stream)
         if known is not None and isinstance(journal, Journal) and journal.lineage is not None:
             sending.recall = journal.lineage.lacks(known)
             self._known[sending.number] = known
 
     def waits(self, sending: Sending) -> bool:
-        """Whether something is to come back still."""
+        """Whether channel progress is still to be restored."""
         return bool(sending.recall) and sending.state != "stopped"
 
     def ask(self, conn: int, sending: Sending) -> None:
-        """When the records are here, which may be back only now."""
+        """Ask for the channel progress, once the records of the stream are restored."""
         if sending.recall and not sending.recalling and sending.open:
             sending.recalling = True
             self._send(conn, Recall(sending.number))
 
     def heard(self, stream: Stream, sending: Sending, node: Node, word: Recalled) -> bool:
-        """Whether all is here, and counts."""
+        """Handle entries of the mirror. Returns whether all are here and applied."""
         entries = self._parts.setdefault(word.number, [])
         entries += word.entries
         if word.more:
             return False
         del self._parts[word.number]
-        journal, why = self._hub.channels.notes(stream), sending.recall
+        journal, loss = self._hub.channels.notes(stream), sending.recall
         if not sending.recalling or not isinstance(journal, Journal):
             return False
         states = {
-            name: state for name, state in rebuild(entries).items() if self.removed(stream.name, name) <= state.epoch
+            name: state for name, state in rebuild(entries).items() if self._removed(stream.name, name) <= state.epoch
         }
-        standing = self._hub.channels.ownership
-        standing.hold(stream, yes=True)  # it may have gone on without, if this took too long
-        count = standing.recall(stream, states, lost=why == "lost")
+        ownership = self._hub.channels.ownership
+        ownership.hold(stream, yes=True)  # delivery may have resumed without it after a timeout
+        count = ownership.recall(stream, states, lost=loss == "lost")
         journal.mended(self._known[word.number])
         sending.recall, sending.recalling = "", False
         stream.lost.clear()
-        what = "lost" if why == "lost" else "behind what its mirror knows"
-        log.warning(
-            "stream %r: what its channels had done was %s: %d of them are where %s knows them to be",
-            stream.name,
-            what,
-            count,
-            node,
-        )
+        state = "lost" if loss == "lost" else "older than its mirror's"
+        text = "stream %r: channel progress was %s: restored %d channels from %s"
+        log.warning(text, stream.name, state, count, node)
         return True
 
     def keep(self, origins: "list[Primary]") -> None:
-        """What is not sent any more says nothing more."""
+        """Forget transfers that have ended."""
         for number in [one for one in self._known if not any(origin.find(one) for origin in origins)]:
             del self._known[number]
             self._parts.pop(number, None)
 
 
-def tell_back(sending: Sending, stream: Stream | None, node: Node) -> None:
-    """Tell people of what has come back of the messages of a stream, or has not."""
+def log_restored(sending: Sending, stream: Stream | None, node: Node) -> None:
+    """Log which lost messages of a stream were restored, and which were not."""
     name = sending.config.name
     if count := sending.mending.count:
-        log.warning("stream %r: %d messages that were lost are back from its mirror", name, count)
+        log.warning("stream %r: restored %d lost messages from its mirror", name, count)
     if left := sending.mending.left:
-        log.error("stream %r: %d messages are lost, which its mirror does not have either", name, left)
+        log.error("stream %r: %d messages are lost; its mirror does not have them either", name, left)
     if count := sending.returned:
-        begin = sending.offered
-        log.warning(
-            "stream %r: its end was lost: %d messages from offset %d on are back from %s", name, count, begin, node
-        )
+        text = "stream %r: its end was lost: restored %d messages from offset %d on from %s"
+        log.warning(text, name, count, sending.offered, node)
         sending.returned = 0
         if stream is not None:
             stream.lost.clear()

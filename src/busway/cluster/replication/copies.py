@@ -1,6 +1,7 @@
-"""The copies that a mirror has of the streams of one node, on its disk: `mirrors/<guid of the node>/<stream>` in the data folder.
+"""The replicas of one primary's streams on a mirror's disk.
 
-Each has what the folder of a stream has. They can be read; nothing is published to them.
+They are in `mirrors/<guid of the primary>/<stream>` of the data folder, and each folder has the files of a stream.
+Clients can read replicas, but not publish to them. The replica driver owns them; failover delivers from their channels.
 """
 
 import asyncio
@@ -31,39 +32,39 @@ log = logging.getLogger("busway.cluster")
 
 FOLDER: Final = "mirrors"
 _RESERVE: Final = 64 * MiB
-"""Bytes of the disk that are left to others."""
+"""Bytes of the disk that replicas leave free."""
 _BUCKET: Final = 64 * MiB
 
-free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free  # noqa: E731, so that a test can fill the disk
+free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free  # noqa: E731, a test replaces it
 
 
 def limits(config: StreamConfig) -> dict[str, Any]:
-    """What the log of a copy is told: nothing leaves it but what its node says; but that goes by buckets of about the same size."""
+    """The settings of a replica's log. The primary decides on retention, and buckets are about as large as there."""
     part = max((config.max_bytes or 8 * _BUCKET) // 8, 64 * KiB)
     free_of = {"max_age": 0, "max_bytes": 0, "max_count": 0, "max_delay": 0, "hold": FOREVER}
     return {**settings(config), **free_of, "bucket_bytes": min(part, _BUCKET)}
 
 
 class Copy(Stream):
-    """A stream of another node, as far as it is here."""
+    """The replica of another node's stream."""
 
     def __init__(
         self, hub: "Hub", guid: str, config: StreamConfig, native: Log, folder: Path, rung: "Callable[[Copy], object]"
     ) -> None:
         super().__init__(hub, hub.streams.number(), config, native, folder)
-        self._told_of = rung
+        self._notify = rung
         self.copied = guid
         self.journal = Journal(folder, copy=True)
         self.channels: set[str] = set()
         self.fresh = False
-        """It has heard all that the channels of its node did."""
+        """The replica has a full snapshot of the channel progress."""
         self._filling = False
         self.noting: asyncio.Future[None] | None = None
-        """The last that they did, on its way to the disk."""
+        """The last write of channel progress, which may be in progress."""
 
     def _rung(self) -> None:
         self.log.hear()
-        self._told_of(self)
+        self._notify(self)
 
     def start(self) -> None:
         self.channels = set(self.journal.open())
@@ -78,7 +79,7 @@ class Copy(Stream):
         await self.journal.stop()
 
     def note(self, noted: Noted) -> None:
-        """What its channels did; a failure is logged by the journal, which begins the next write with all of it."""
+        """Write channel progress. The journal logs a failure and starts the next write with a full snapshot."""
         gone = [Deleted(name) for name in sorted(self.channels)] if noted.all else []
         if noted.all:
             self.channels, self.fresh, self._filling = set(), False, True
@@ -89,13 +90,13 @@ class Copy(Stream):
                 self.channels.add(entry.channel)
         stamp = [] if noted.stamp is None else [noted.stamp]
         self.noting = self.journal.write([*gone, *noted.entries, *stamp])
-        self.noting.add_done_callback(_heard)
+        self.noting.add_done_callback(_log_failure)
         if self._filling and not noted.more:
             self.fresh, self._filling = True, False
 
 
 class Copies:
-    """Those of one node; a `mirror.Shelf`."""
+    """The replicas of one primary; implements the CopyStore of `replica`."""
 
     def __init__(self, hub: "Hub", root: Path, guid: str, rung: Callable[[Copy], object]) -> None:
         self._hub = hub
@@ -106,13 +107,13 @@ class Copies:
         self.streams: dict[str, Copy] = {}
 
     def open(self) -> None:
-        """Those that are on the disk. One that can't be opened is told, and copied anew when its node is here."""
+        """Open the replicas on the disk. A replica that can't be opened is logged, and later copied again."""
         try:
             folders = sorted(one for one in self._root.iterdir() if one.is_dir())
         except FileNotFoundError:
             return
         except OSError as error:
-            raise DataFailed(f"the copies in {self._root} can't be read: {error.strerror}") from error
+            raise DataFailed(f"can't read the replicas in {self._root}: {error.strerror}") from error
         for folder in folders:
             if folder.name.startswith("."):
                 if folder.name.endswith(".removed"):
@@ -122,7 +123,7 @@ class Copies:
                 if (config := read(folder)) is not None:
                     self._add(config, folder, 0)
             except DataFailed as error:
-                log.error("the copy in %s can't be used: %s", folder, error.reason)  # noqa: TRY400, the disk's fault has no traceback of interest
+                log.error("can't use the replica in %s: %s", folder, error.reason)  # noqa: TRY400, needs no traceback
 
     def _add(self, config: StreamConfig, folder: Path, begin: int) -> Copy:
         native = environment.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
@@ -130,15 +131,14 @@ class Copies:
         copy.start()
         copy.tell_damage()
         self.streams[config.name] = copy
-        self._tell_nodes(copy, there=True)
+        self._announce(copy, there=True)
         return copy
 
-    def _tell_nodes(self, copy: Copy, *, there: bool) -> None:
-        """Whoever wants to read what its node has stored can be sent here."""
-        if self._hub.nodes is not None:
-            self._hub.nodes.copied(self._guid, copy, there=there)
+    def _announce(self, copy: Copy, *, there: bool) -> None:
+        """Announce a replica, so that clients can read it here."""
+        self._hub.peers.streams.copied(self._guid, copy, there=there)
 
-    # As its machine wants it.
+    # CopyStore.
 
     def names(self) -> Iterable[str]:
         return list(self.streams)
@@ -154,7 +154,7 @@ class Copies:
             make_folder(folder)
             write(folder, config)
         except OSError as error:
-            raise DataFailed(f"no copy can be made in {folder}: {error.strerror}") from error
+            raise DataFailed(f"can't create a replica in {folder}: {error.strerror}") from error
         return self._add(config, folder, begin).log
 
     def configure(self, config: StreamConfig) -> None:
@@ -164,14 +164,14 @@ class Copies:
         try:
             write(self._root / config.name, config)
         except OSError as error:
-            raise DataFailed(f"{self._root / config.name} can't be written: {error.strerror}") from error
+            raise DataFailed(f"can't write {self._root / config.name}: {error.strerror}") from error
         copy.change(config)
-        self._tell_nodes(copy, there=True)
+        self._announce(copy, there=True)
 
     def remove(self, name: str, *, keep: bool) -> None:
         if (copy := self.streams.pop(name, None)) is not None:
-            self._tell_nodes(copy, there=False)
-            self._let_go(copy)
+            self._announce(copy, there=False)
+            self._close_soon(copy)
         folder = self._root / name
         if not folder.exists():
             return
@@ -185,11 +185,11 @@ class Copies:
             environment.drop_log(folder / LOG)
             sync(self._root)
         except OSError as error:
-            raise DataFailed(f"the copy in {folder} can't be put aside: {error.strerror}") from error
+            raise DataFailed(f"can't put the replica in {folder} aside: {error.strerror}") from error
         for gone in (old,) if keep else (old, aside):
             self._hub.loop.run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
         if keep:
-            log.warning("the old copy of stream %r of node %s is in %s now", name, self._guid[:8], aside)
+            log.warning("the old replica of stream %r of node %s is now in %s", name, self._guid[:8], aside)
 
     def noted(self, name: str) -> Stamp | None:
         copy = self.streams.get(name)
@@ -205,19 +205,20 @@ class Copies:
             raise DataFailed(f"{self._root}: {error.strerror}") from error
         if left < size + _RESERVE:
             raise DataFailed(
-                f"the disk of the mirror is too full: {left / MiB:.1f} MiB are free, of which {_RESERVE / MiB:.0f} MiB are left to others"
+                f"the disk of the mirror is too full: {left / MiB:.1f} MiB are free,"
+                f" of which {_RESERVE / MiB:.0f} MiB are reserved for others"
             )
 
-    # To the end.
+    # Close.
 
-    def _let_go(self, copy: Copy) -> None:
-        copy.log.close()  # now, since its folder is about to be another one's
-        task = self._hub.loop.create_task(copy.close(), name=f"busway copy {copy.config.name}")
+    def _close_soon(self, copy: Copy) -> None:
+        copy.log.close()  # now, since another replica gets its folder
+        task = self._hub.loop.create_task(copy.close(), name=f"busway replica {copy.config.name}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     def kill(self) -> None:
-        """Let go of the files, without writing."""
+        """Close the files without writing."""
         for copy in self.streams.values():
             copy.journal.close()
 
@@ -229,13 +230,13 @@ class Copies:
 
 
 def found(root: Path) -> list[str]:
-    """The guids of the nodes of which there are copies."""
+    """The guids of the nodes whose replicas are in this data folder."""
     try:
         return sorted(one.name for one in (root / FOLDER).iterdir() if one.is_dir())
     except OSError:
         return []
 
 
-def _heard(told: "asyncio.Future[None]") -> None:
-    if not told.cancelled() and (error := told.exception()) is not None and not isinstance(error, BusError):
-        log.error("unexpected error in the journal of a copy", exc_info=error)
+def _log_failure(future: "asyncio.Future[None]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, BusError):
+        log.error("unexpected error in the journal of a replica", exc_info=error)

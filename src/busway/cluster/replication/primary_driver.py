@@ -1,21 +1,23 @@
-"""A node and its mirrors: sends them what is stored here, and has acknowledgements wait for them where a stream asks for that.
+"""The primary side of replication: sends this node's streams to its mirrors.
 
-A driver over origin.py and promise.py; what this node has of another one is `copying`'s.
+Acknowledgements of streams with safety=mirrored wait for the mirrors. The mesh calls this driver for frames, links
+and time. The rules are in `primary`. The replicas of another node's streams are the matter of `replica_driver`.
 """
 
 import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from busway._core import Engine
 from busway.broker.channels.state.progress import Stamp
 from busway.broker.streams.stream import Stream
 from busway.cluster.config import Cluster
 from busway.cluster.node import Node
 from busway.cluster.protocol import MIRROR, NodeProtocolHandler
 from busway.cluster.replication.channel_progress import ChannelProgress
-from busway.cluster.replication.channel_recovery import ChannelRecovery, tell_back
+from busway.cluster.replication.channel_recovery import ChannelRecovery, log_restored
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import (
     Ask,
@@ -46,123 +48,153 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.cluster")
 
 _AHEAD: Final = 4 * MiB
-"""Bytes that may wait for a link before it gets more."""
+"""Bytes that may wait in the outbox of a link before the driver stops adding records."""
 _LOOK: Final = 5.0
-"""Seconds between two looks whether something was removed, or can be read again."""
+"""Seconds between two checks for removed records and for streams that can be read again."""
+
+
+def send_to_mirror(engine: Engine, conn: int, message: Word) -> None:
+    """Send a message about replication over a link."""
+    engine.node(conn, MIRROR, 0, pack(message))
+
+
+class Failover(Protocol):
+    """What the driver asks of the part of a node that takes over channels and hands them back."""
+
+    def before_following(self, conn: int, node: Node, then: Callable[[], None]) -> None:
+        """Hand back what this node did for another one, then call `then`, which asks that node for its streams."""
+
+    def mirror_joined(self) -> None:
+        """This node has a mirror."""
+
+    def received_back(self, conn: int, back: Back | Took) -> None:
+        """A mirror reports what it did with the channels of this node, or that another node has that report."""
 
 
 class PrimaryDriver(NodeProtocolHandler):
-    """The mirrors of one broker, and what it mirrors itself."""
+    """Replication of one broker: its mirrors, and the node that it mirrors."""
 
     kinds = frozenset({MIRROR})
 
-    def __init__(self, hub: "Hub", cluster: Cluster) -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        cluster: Cluster,
+        known: KnownMirrors,
+        progress: ChannelProgress,
+        recovery: ChannelRecovery,
+        replica: ReplicaDriver | None,
+        send: Callable[[int, Word], None],
+        failover: Failover,
+        *,
+        notice: Callable[[str, dict[str, Any]], object],
+        stopping: Callable[[str], bool],
+    ) -> None:
+        """`notice` gets an event such as `mirror` or `unmirrored`; `stopping` is whether a node has announced that it stops."""
         self._hub = hub
+        self.known = known
+        self.noting = progress
+        self.recalling = recovery
+        self.copying = replica
+        self.send = send
+        self._failover = failover
+        self._notice = notice
+        self._stopping = stopping
         self._wait = cluster.mirror_wait
         self._numbers = count(1)
         self._linked: dict[int, Node] = {}
-        self._origins: dict[int, Primary] = {}
-        """By the links to mirrors of this node."""
-        self._promises: dict[str, Promise] = {}
-        self._resting: dict[str, float] = {}
-        """Streams that take nothing new before a mirror was heard, and until when."""
-        self._wrong: Problems[tuple[int, str]] = Problems()
-        """Streams that a mirror can't copy, by its link."""
+        self._primaries: dict[int, Primary] = {}
+        """The sending side for each mirror of this node, by link."""
+        self._ack_waits: dict[str, Promise] = {}
+        self._suspended: dict[str, float] = {}
+        """Streams that refuse publishes until a mirror has answered, and the time at which they stop waiting."""
+        self._problems: Problems[tuple[int, str]] = Problems()
+        """Problems of streams that a mirror can't copy, by its link and the name of the stream."""
         self._commits: set[Stream] = set()
         self._next_look: float | None = None
         self.alone = 0
-        """How often a stream went on without its mirror."""
-        self.notice: Callable[[str, dict[str, Any]], object] = _nobody
-        """Hears what people want to know: `mirror`, `mirror_gone`, `mirror_trouble`, `mirror_copies`, `mirrored`, `unmirrored`, `mirror_missing`, and about what."""
-        self.known = KnownMirrors(hub.folder)
-        self.noting = ChannelProgress(hub, self.send, cluster.patience)
-        self.recalling = ChannelRecovery(hub, self.send)
-        self.leaving: Callable[[str], bool] = lambda _: False
-        """Whether a node has said that it stops."""
-        self.first: Callable[[int, Node, Callable[[], None]], object] = lambda _conn, _node, then: then()
-        """Does what is to be done before another node is asked for anything."""
-        self.back: Callable[[int, Back | Took], object] = _nobody
-        """Hears what a mirror has done with the channels of this node, and that another node has that."""
-        self.asked: Callable[[], object] = _nobody
-        """Hears that there is a mirror."""
-        self.copying = None if hub.folder is None else ReplicaDriver(hub, cluster.mirror_of, hub.folder, self.send)
+        """How often a stream stopped waiting for its mirror."""
+
+    def prepare(self) -> None:
+        """The broker's streams are open: replicate them."""
         if self.copying is not None:
-            self.copying.missing = lambda target: self.notice("mirror_missing", {"text": target})
-        for stream in hub.streams.by_name.values():
+            self.copying.prepare()
+        for stream in self._hub.streams.by_name.values():
             self._adopt(stream, hopeful=bool(self.known.guids))
             self._expect(stream)
 
     async def stop(self) -> None:
-        """Let go of the copies."""
+        """Close the replicas."""
         if self.copying is not None:
             await self.copying.stop()
 
     def kill(self) -> None:
-        """The same as a process does that is killed."""
+        """Close the replicas without writing, as if the process was killed."""
         if self.copying is not None:
             self.copying.kill()
 
     @property
     def copies(self) -> dict[tuple[str, str], Stream]:
-        """What is here of other nodes, by their guid and the name of the stream; to be read only."""
+        """The replicas of other nodes' streams, by guid of the node and name of the stream; read only."""
         return {} if self.copying is None else self.copying.copies
 
     @property
     def mirrored(self) -> bool:
-        return bool(self._origins)
+        return bool(self._primaries)
 
     # Streams.
 
     def _adopt(self, stream: Stream, *, hopeful: bool = False) -> None:
         name = stream.config.name
         if stream.config.safety != "mirrored":
-            if self._promises.pop(name, None) is not None:
+            if self._ack_waits.pop(name, None) is not None:
                 stream.log.confirm(None)
                 self._commit_soon(stream)
             stream.mirrored = None
-        elif name not in self._promises:
-            self._promises[name] = Promise(self._wait, self._now, hopeful=hopeful)
+        elif name not in self._ack_waits:
+            self._ack_waits[name] = Promise(self._wait, self._now, hopeful=hopeful)
             stream.mirrored = hopeful
             if hopeful:
                 stream.log.confirm(stream.log.written)
-            elif not self._origins:
-                self._tell_alone(name)
-                self.notice("unmirrored", {"stream": name})
+            elif not self._primaries:
+                self._warn_unmirrored(name)
+                self._notice("unmirrored", {"stream": name})
             self._look(stream)
 
-    def _tell_alone(self, name: str) -> None:
-        """There is no mirror of this node; if it is one itself that may be so on purpose, and is told of the first stream only."""
+    def _warn_unmirrored(self, name: str) -> None:
+        """Warn that this node has no mirror. A node that is a mirror itself warns once only."""
         me = self._hub.name or f"node {self._hub.guid[:8]}"
         if self.copying is None or self.copying.target is None:
-            text = "stream %r is to be mirrored, and nobody mirrors %s: what is published here is acknowledged without"
+            text = "stream %r has safety=mirrored but node %s has no mirror: publishes are acknowledged with one copy"
             log.warning(text, name, me)
-        elif len(self._promises) == 1:
+        elif len(self._ack_waits) == 1:
             text = (
-                "%s mirrors %r, and nobody mirrors %s: what is published here, as in stream %r, is acknowledged without"
+                "node %s mirrors %r but has no mirror itself: publishes here, as in stream %r with safety=mirrored,"
+                " are acknowledged with one copy"
             )
-            log.warning(text, me, self.copying.target, me, name)
+            log.warning(text, me, self.copying.target, name)
 
     def _expect(self, stream: Stream) -> None:
-        """One that was here before takes nothing new before it is seen what its mirror has."""
+        """Suspend a stream that existed before this start until its mirror has reported its records."""
         if self.known.guids and stream.config.store == "disk":
             stream.wait_for_mirror(yes=True)
             stream.log.rest(True)
-            self._resting[stream.config.name] = self._now + self._wait
+            self._suspended[stream.config.name] = self._now + self._wait
         else:
             self._hub.channels.ownership.settle(stream)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
-        """It was made or has other settings, or was removed."""
+        """A stream was created, changed or removed."""
         if not there:
             self._removed(stream)
             return
-        again = stream.unsettled and stream.name not in self._resting  # in the place of one that is lost
+        again = stream.unsettled and stream.name not in self._suspended  # it replaces one that is lost
         self._adopt(stream, hopeful=again and bool(self.known.guids))
         if again:
             self._expect(stream)
         self.noting.changed(stream)
-        for conn, origin in self._origins.items():
-            if (sending := origin.streams.get(stream.config.name)) is None:
+        for conn, primary in self._primaries.items():
+            if (sending := primary.streams.get(stream.config.name)) is None:
                 self._offer(conn, stream, None, None)
             else:
                 sending.config = stream.config
@@ -172,15 +204,15 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def _removed(self, stream: Stream) -> None:
         name = stream.config.name
-        self._promises.pop(name, None)
-        self._resting.pop(name, None)
+        self._ack_waits.pop(name, None)
+        self._suspended.pop(name, None)
         self.noting.ended(name)
-        self._wrong.forget(lambda key: key[1] == name)
+        self._problems.forget(lambda key: key[1] == name)
         self._hub.watched.discard(stream.number)
         stream.watcher = None
-        for conn, origin in self._origins.items():
-            if name in origin.streams:
-                origin.drop(name)
+        for conn, primary in self._primaries.items():
+            if name in primary.streams:
+                primary.drop(name)
                 self.send(conn, Gone(name, removed=True))
 
     # Links.
@@ -188,8 +220,8 @@ class PrimaryDriver(NodeProtocolHandler):
     def opened(self, conn: int, node: Node) -> None:
         self._linked[conn] = node
         if self.copying is not None:
-            # What this one did for that node comes before what it wants to hear from it.
-            self.first(conn, node, partial(self._follow, conn, node))
+            # The mirror hands back its progress before it asks for streams.
+            self._failover.before_following(conn, node, partial(self._follow, conn, node))
 
     def _follow(self, conn: int, node: Node) -> None:
         if self.copying is not None and self._linked.get(conn) is node:
@@ -197,48 +229,48 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002, by the hub's clock
         node = self._linked.pop(conn, None)
-        self._wrong.forget(lambda key: key[0] == conn)
+        self._problems.forget(lambda key: key[0] == conn)
         if self.copying is not None:
             self.copying.closed(conn)
-        if self._origins.pop(conn, None) is not None and node is not None:
-            self.recalling.keep(list(self._origins.values()))
-            log.warning("%s is gone, which was a mirror of this node", node)
-            self.notice("mirror_gone", {"name": node.name, "guid": node.guid})
-            self.noting.closed(conn, node.guid, ends=self.leaving(node.guid))
+        if self._primaries.pop(conn, None) is not None and node is not None:
+            self.recalling.keep(list(self._primaries.values()))
+            log.warning("mirror %s of this node is not linked any more", node)
+            self._notice("mirror_gone", {"name": node.name, "guid": node.guid})
+            self.noting.closed(conn, node.guid, ends=self._stopping(node.guid))
             self._look_all()
 
     def room(self, conn: int) -> None:
-        if conn in self._origins:
+        if conn in self._primaries:
             self._pump(conn)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002, one kind, no numbers
-        word = read(body)
-        match word:
+        message = read(body)
+        match message:
             case Ask():
-                self._asked(conn, word)
+                self._asked(conn, message)
             case Got() | Trouble() | Checked() | Tail():
-                self._answered(conn, word)
+                self._answered(conn, message)
             case Recalled():
-                self._recalled(conn, word)
+                self._recalled(conn, message)
             case Heard():
-                if (origin := self._origins.get(conn)) and (sending := origin.find(word.number)):
-                    self.noting.heard(conn, word, sending.config.name)
+                if (primary := self._primaries.get(conn)) and (sending := primary.find(message.number)):
+                    self.noting.heard(conn, message, sending.config.name)
             case Back() | Took():
-                self.back(conn, word)
+                self._failover.received_back(conn, message)
             case _ if self.copying is not None:
-                self.copying.heard(conn, word)
+                self.copying.heard(conn, message)
 
     def _asked(self, conn: int, ask: Ask) -> None:
-        """A mirror is here, or wants some streams once more."""
+        """A mirror asks for all streams, or again for some of them."""
         node, streams = self._linked[conn], self._hub.streams.by_name
         if ask.all:
             log.info("%s is a mirror of this node", node)
-            self.notice("mirror", {"name": node.name, "guid": node.guid})
-            self._origins[conn] = Primary(self._numbers)
+            self._notice("mirror", {"name": node.name, "guid": node.guid})
+            self._primaries[conn] = Primary(self._numbers)
             self.known.add(node.guid)
             self._next_look = self._now + _LOOK
-            self.asked()
-        elif conn not in self._origins:
+            self._failover.mirror_joined()
+        elif conn not in self._primaries:
             return
         for name in [*streams] if ask.all else [*ask.have]:
             if (stream := streams.get(name)) is not None and not stream.config.in_database:
@@ -251,39 +283,39 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def _offer(self, conn: int, stream: Stream, have: Have | None, noted: Stamp | None) -> None:
         if stream.config.in_database:
-            log.info("stream %r is in a database, and not mirrored: that is its own matter", stream.config.name)
+            log.info("stream %r is not mirrored: the database that stores it replicates it itself", stream.config.name)
             return
-        origin = self._origins[conn]
+        primary = self._primaries[conn]
         try:
-            offer = origin.offer(stream.config, stream.log, have)
+            offer = primary.offer(stream.config, stream.log, have)
         except BusError as error:
             log.warning("stream %r can't be mirrored: %s", stream.config.name, error)
             return
         self.send(conn, offer)
-        if (want := origin.want(stream.config.name)) is not None:
+        if (want := primary.want(stream.config.name)) is not None:
             self.send(conn, want)
         self._watch(stream)
-        sending = origin.streams[stream.config.name]
+        sending = primary.streams[stream.config.name]
         if offer.how != "anew":
             self.recalling.begin(stream, sending, noted)
-        self._rest(conn, sending)
-        self._tell_notes(conn, stream, sending)
+        self._suspend(conn, sending)
+        self._send_progress(conn, stream, sending)
 
-    def _tell_notes(self, conn: int, stream: Stream, sending: Sending) -> None:
-        """A mirror hears of the channels, but not before it has told what it knows of them if that is more."""
+    def _send_progress(self, conn: int, stream: Stream, sending: Sending) -> None:
+        """Send the channel journal to a mirror. If the mirror has more entries, ask for those first."""
         self.recalling.ask(conn, sending)
         if not sending.recall and not sending.noting:
             sending.noting = True
             self.noting.begin(conn, self._linked[conn].guid, stream, sending.number)
 
-    def _recalled(self, conn: int, word: Recalled) -> None:
-        origin, streams = self._origins.get(conn), self._hub.streams.by_name
-        if origin is None or (sending := origin.find(word.number)) is None:
+    def _recalled(self, conn: int, message: Recalled) -> None:
+        primary, streams = self._primaries.get(conn), self._hub.streams.by_name
+        if primary is None or (sending := primary.find(message.number)) is None:
             return
         stream = streams.get(sending.config.name)
-        if stream is not None and self.recalling.heard(stream, sending, self._linked[conn], word):
-            self._tell_notes(conn, stream, sending)
-            self._rest(conn, sending)
+        if stream is not None and self.recalling.heard(stream, sending, self._linked[conn], message):
+            self._send_progress(conn, stream, sending)
+            self._suspend(conn, sending)
 
     def _watch(self, stream: Stream) -> None:
         stream.watcher = partial(self._written, stream)
@@ -291,82 +323,80 @@ class PrimaryDriver(NodeProtocolHandler):
             self._hub.watched.add(stream.number)
             self._hub.engine.follow_stream(stream.number, yes=True)
 
-    def _answered(self, conn: int, word: Got | Trouble | Checked | Tail) -> None:
-        if (origin := self._origins.get(conn)) is None or (sending := origin.find(word.number)) is None:
+    def _answered(self, conn: int, message: Got | Trouble | Checked | Tail) -> None:
+        if (primary := self._primaries.get(conn)) is None or (sending := primary.find(message.number)) is None:
             return
         stream = self._hub.streams.by_name.get(sending.config.name)
         try:
-            answer = origin.heard(word)
+            answer = primary.heard(message)
         except BusError as error:
-            log.error("stream %r can't get back what it lost: %s", sending.config.name, error)  # noqa: TRY400, the disk's fault has no traceback of interest
-            origin.drop(sending.config.name)
+            text = "stream %r can't restore lost records: %s"
+            log.error(text, sending.config.name, error)  # noqa: TRY400, a disk error needs no traceback
+            primary.drop(sending.config.name)
             self._release(sending.config.name)
             return
-        if isinstance(word, Tail) and stream is not None:
+        if isinstance(message, Tail) and stream is not None:
             self._hub.engine.recovered(stream.number, stream.log.next, whole=False)
-        self._tell_trouble(conn, sending, word)
+        self._report_problem(conn, sending, message)
         if answer is not None:
             self.send(conn, answer)
         if sending.stalled:
             log.warning(
-                "stream %r can't get back what it lost: %s; tried again in %g s",
+                "stream %r can't restore lost records: %s; next attempt in %g s",
                 sending.config.name,
                 sending.why,
                 _LOOK,
             )
-        self._go_on(conn, sending.config.name)
+        self._continue(conn, sending.config.name)
         if stream is not None:
             self._look(stream)
         self._pump(conn)
 
-    def _go_on(self, conn: int, name: str) -> None:
-        """Something of a stream may have come back."""
-        if (sending := self._origins[conn].streams.get(name)) is not None:
-            self._rest(conn, sending)
+    def _continue(self, conn: int, name: str) -> None:
+        """Records of a stream may have come back: resume it, or ask for the next."""
+        if (sending := self._primaries[conn].streams.get(name)) is not None:
+            self._suspend(conn, sending)
             if (stream := self._hub.streams.by_name.get(name)) is not None:
-                self._tell_notes(conn, stream, sending)
+                self._send_progress(conn, stream, sending)
 
-    def _tell_trouble(self, conn: int, sending: Sending, word: Word) -> None:
-        """Tell when a mirror can't copy a stream, and when it can again."""
+    def _report_problem(self, conn: int, sending: Sending, message: Word) -> None:
+        """Log when a mirror can't copy a stream, and when it can again."""
         node, name = self._linked[conn], sending.config.name
         about = {"name": node.name, "guid": node.guid, "stream": name}
-        if isinstance(word, Trouble):
-            if self._wrong.is_new((conn, name), word.text):
-                log.warning("%s can't copy stream %r: %s", node, name, word.text)
-                self.notice("mirror_trouble", about | {"text": word.text})
-        elif sending.open and sending.have >= sending.log.written and self._wrong.over((conn, name)):
+        if isinstance(message, Trouble):
+            if self._problems.is_new((conn, name), message.text):
+                log.warning("%s can't copy stream %r: %s", node, name, message.text)
+                self._notice("mirror_trouble", about | {"text": message.text})
+        elif sending.open and sending.have >= sending.log.written and self._problems.over((conn, name)):
             log.info("%s can copy stream %r again", node, name)
-            self.notice("mirror_copies", about)
+            self._notice("mirror_copies", about)
 
-    # What it sends.
-
-    def send(self, conn: int, word: Word) -> None:
-        self._hub.engine.node(conn, MIRROR, 0, pack(word))
+    # Sending.
 
     def _written(self, stream: Stream) -> None:
-        """More of a stream may be written."""
-        for conn, origin in self._origins.items():
-            if (sending := origin.streams.get(stream.config.name)) is not None and sending.whole:
-                origin.settle(sending)
-                self._go_on(conn, stream.config.name)
+        """The log of a stream may have written more records."""
+        for conn, primary in self._primaries.items():
+            if (sending := primary.streams.get(stream.config.name)) is not None and sending.whole:
+                primary.settle(sending)
+                self._continue(conn, stream.config.name)
             self._pump(conn)
         self._look(stream)
         self._hub.flush()
 
     def stored(self) -> None:
-        """More of a stream is safe that nobody writes elsewhere."""
-        for conn in self._origins:
+        """More records of a memory stream are safe."""
+        for conn in self._primaries:
             self._pump(conn)
 
     def _pump(self, conn: int) -> None:
-        origin, engine = self._origins[conn], self._hub.engine
+        primary, engine = self._primaries[conn], self._hub.engine
         while engine.pending(conn) < _AHEAD:
-            if (part := origin.part()) is None:
+            if (part := primary.part()) is None:
                 return
             self.send(conn, part)
         engine.want_room(conn)
 
-    # What waits for a mirror.
+    # Acknowledgements that wait for a mirror.
 
     def _look_all(self) -> None:
         for stream in list(self._hub.streams.by_name.values()):
@@ -374,33 +404,33 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def _look(self, stream: Stream) -> None:
         name = stream.config.name
-        if (promise := self._promises.get(name)) is None:
+        if (ack_wait := self._ack_waits.get(name)) is None:
             return
-        mirrored = furthest(self._origins.values(), name)
-        changed = promise.look(self._now, stream.log.written, mirrored)
-        stream.mirrored = promise.kept
-        if promise.kept and mirrored is not None:
+        mirrored = furthest(self._primaries.values(), name)
+        changed = ack_wait.look(self._now, stream.log.written, mirrored)
+        stream.mirrored = ack_wait.kept
+        if ack_wait.kept and mirrored is not None:
             stream.log.confirm(mirrored)
             self._commit_soon(stream)
         elif changed:
             stream.log.confirm(None)
             self._commit_soon(stream)
         if changed:
-            self.notice("mirrored" if promise.kept else "unmirrored", {"stream": name})
-        if changed and promise.kept:
-            log.info("stream %r is mirrored: acknowledgements wait for that", name)
+            self._notice("mirrored" if ack_wait.kept else "unmirrored", {"stream": name})
+        if changed and ack_wait.kept:
+            log.info("stream %r is mirrored: acknowledgements wait for the mirror", name)
         elif changed:
             self.alone += 1
             log.warning(
-                "stream %r has waited %g s for its mirror: messages are acknowledged without it until it has all of them",
+                "stream %r has waited %g s for its mirror: publishes are acknowledged without it until it catches up",
                 name,
                 self._wait,
             )
-        if promise.deadline() is not None:
+        if ack_wait.deadline() is not None:
             self._hub.clock.arm()
 
     def _commit_soon(self, stream: Stream) -> None:
-        """Have what is safe now delivered and answered; not at once, since an event may be in the middle of it."""
+        """Schedule delivery and answers for records that are safe now. Not at once: an event may be in progress."""
         if not self._commits:
             self._hub.loop.call_soon(self._commit)
         self._commits.add(stream)
@@ -410,43 +440,45 @@ class PrimaryDriver(NodeProtocolHandler):
         for stream in streams:
             self._hub.handle(self._hub.engine.commit(stream.number))
 
-    # What a node does when it comes back.
+    # A node that is back.
 
-    def _rest(self, conn: int, sending: Sending) -> None:
-        """Nothing new is taken while it is seen whether something old comes back.
+    def _suspend(self, conn: int, sending: Sending) -> None:
+        """Suspend the stream while lost records may come back, and resume it when they are here.
 
-        And nothing that was sent again: of a stream that is to be mirrored that would be acknowledged before the mirror has it.
+        A stream with safety=mirrored stays suspended until the mirror has all records. Otherwise a repeated publish
+        would be acknowledged before the mirror has it.
         """
         name = sending.config.name
         stream, waits = self._hub.streams.by_name.get(name), sending.state in {"check", "mending", "back"}
         if stream is not None:
-            self._hand_out(stream, settled=not waits)
-        behind = name in self._promises and name in self._resting and sending.have < sending.log.written
+            self._hold_channels(stream, settled=not waits)
+        behind = name in self._ack_waits and name in self._suspended and sending.have < sending.log.written
         if waits or self.recalling.waits(sending) or (sending.open and behind):
-            if name not in self._resting:
-                self._stream_rests(name, yes=True)
-            self._resting[name] = self._now + self._wait
+            if name not in self._suspended:
+                self._suspend_stream(name, yes=True)
+            self._suspended[name] = self._now + self._wait
             self._hub.clock.arm()
-        elif name in self._resting and self._linked[conn].guid in self.known.guids:
-            tell_back(sending, stream, self._linked[conn])
+        elif name in self._suspended and self._linked[conn].guid in self.known.guids:
+            log_restored(sending, stream, self._linked[conn])
             self._release(name)
 
-    def _hand_out(self, stream: Stream, *, settled: bool) -> None:
-        """Nothing of a stream is handed out while it is seen what its channels have done; where they are counts when its records are back."""
-        some = [one for origin in self._origins.values() if (one := origin.streams.get(stream.name)) is not None]
-        standing = self._hub.channels.ownership
+    def _hold_channels(self, stream: Stream, *, settled: bool) -> None:
+        """Suspend delivery from the channels until their progress is restored."""
+        found = [primary.streams.get(stream.name) for primary in self._primaries.values()]
+        sendings = [sending for sending in found if sending is not None]
+        ownership = self._hub.channels.ownership
         if settled:
-            standing.settle(stream)
-        standing.hold(stream, yes=any(map(self.recalling.waits, some)))
+            ownership.settle(stream)
+        ownership.hold(stream, yes=any(map(self.recalling.waits, sendings)))
 
     def _release(self, name: str) -> None:
-        if self._resting.pop(name, None) is not None:
+        if self._suspended.pop(name, None) is not None:
             if (stream := self._hub.streams.by_name.get(name)) is not None:
                 self._hub.channels.ownership.settle(stream)
                 self._hub.channels.ownership.hold(stream, yes=False)
-            self._stream_rests(name, yes=False)
+            self._suspend_stream(name, yes=False)
 
-    def _stream_rests(self, name: str, *, yes: bool) -> None:
+    def _suspend_stream(self, name: str, *, yes: bool) -> None:
         if (stream := self._hub.streams.by_name.get(name)) is not None:
             stream.wait_for_mirror(yes=yes)
             if not yes:
@@ -455,9 +487,9 @@ class PrimaryDriver(NodeProtocolHandler):
             self._commit_soon(stream)
 
     def _stalls(self, name: str) -> bool:
-        """Its disk does not take what comes back: it would not take anything else either."""
-        some = [one for origin in self._origins.values() if (one := origin.streams.get(name)) is not None]
-        return any(one.stalled or one.whole for one in some)
+        """Whether restored records can't be written. The disk would refuse publishes too."""
+        sendings = [one for primary in self._primaries.values() if (one := primary.streams.get(name)) is not None]
+        return any(one.stalled or one.whole for one in sendings)
 
     # Time.
 
@@ -466,65 +498,63 @@ class PrimaryDriver(NodeProtocolHandler):
         return self._hub.loop.time()
 
     def deadline(self) -> float | None:
-        due = [promise.deadline() for promise in self._promises.values()]
-        due += [*self._resting.values(), self._next_look if self._origins else None]
+        due = [ack_wait.deadline() for ack_wait in self._ack_waits.values()]
+        due += [*self._suspended.values(), self._next_look if self._primaries else None]
         due.append(self.noting.deadline())
         due.append(None if self.copying is None else self.copying.deadline())
         return min((one for one in due if one is not None), default=None)
 
     def expire(self, now: float) -> None:
-        late = [name for name, until in self._resting.items() if now >= until]
+        late = [name for name, until in self._suspended.items() if now >= until]
         for name in [name for name in late if self._stalls(name)]:
-            self._resting[name] = now + _LOOK
+            self._suspended[name] = now + _LOOK
             late.remove(name)
         if late:
             log.warning(
-                "no mirror has come within %g s: %s go on without; what only a mirror has behind their end is not taken back",
+                "no mirror connected within %g s: streams %s resume without it;"
+                " records that only the mirror has will be dropped from its replica",
                 self._wait,
                 ", ".join(late),
             )
             for name in late:
                 self._release(name)
-            self.known.keep(node.guid for conn, node in self._linked.items() if conn in self._origins)
+            self.known.keep(node.guid for conn, node in self._linked.items() if conn in self._primaries)
         self.noting.expire(now)
         self._look_all()
         if self._next_look is not None and now >= self._next_look:
             self._next_look = now + _LOOK
-            for conn, origin in self._origins.items():
-                for word in origin.again():
-                    self.send(conn, word)
-                for name in [one for one in origin.streams if one in self._resting]:
-                    self._go_on(conn, name)
+            for conn, primary in self._primaries.items():
+                for message in primary.again():
+                    self.send(conn, message)
+                for name in [one for one in primary.streams if one in self._suspended]:
+                    self._continue(conn, name)
                 self._pump(conn)
         if self.copying is not None:
             self.copying.expire(now)
 
-    # What it is.
+    # Figures.
 
     def figures(self) -> dict[str, Any]:
-        """The mirrors of this node, and what it mirrors itself."""
+        """The mirrors of this node, and the node that it mirrors."""
         return {
-            "mirrors": [self._shown(conn, origin) for conn, origin in self._origins.items()],
-            "mirrored": {name: promise.kept for name, promise in self._promises.items()},
+            "mirrors": [self._mirror_figures(conn, primary) for conn, primary in self._primaries.items()],
+            "mirrored": {name: ack_wait.kept for name, ack_wait in self._ack_waits.items()},
             "alone": self.alone,
             "to_mirror": None if self.copying is None else self.copying.target,
             "mirror_of": None if self.copying is None else self.copying.figures(),
         }
 
-    def _shown(self, conn: int, origin: Primary) -> dict[str, Any]:
+    def _mirror_figures(self, conn: int, primary: Primary) -> dict[str, Any]:
         node = self._linked[conn]
         streams = {
             name: {
                 "state": one.state,
                 "have": one.have,
                 "behind": max(one.log.written - one.have, 0),
-                "trouble": self._wrong.get((conn, name)) or one.why or None,
+                "trouble": self._problems.get((conn, name)) or one.why or None,
             }
-            for name, one in origin.streams.items()
+            for name, one in primary.streams.items()
         }
-        behind = sum(max(one.log.written - one.have, 0) for one in origin.streams.values())
-        return {"name": node.name, "guid": node.guid, "behind": behind, "flying": origin.flying, "streams": streams}
+        behind = sum(max(one.log.written - one.have, 0) for one in primary.streams.values())
+        return {"name": node.name, "guid": node.guid, "behind": behind, "flying": primary.flying, "streams": streams}
 
-
-def _nobody(*_: object) -> None:
-    """Nobody listens yet."""

@@ -56,8 +56,20 @@ class _Rate:
 class ReplicaDriver:
     """The copies of one broker, and the link over which one node is followed."""
 
-    def __init__(self, hub: "Hub", target: str | None, folder: Path, send: Callable[[int, Word], None]) -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        target: str | None,
+        folder: Path,
+        send: Callable[[int, Word], None],
+        *,
+        missing: Callable[[str], object],
+        known: Callable[[], Iterable[Node]],
+    ) -> None:
+        """`missing` is called once if the node to mirror was not seen for a while; `known` are the nodes of the cluster."""
         self._hub = hub
+        self._missing = missing
+        self._known_nodes = known
         self._target = target
         self._folder = folder
         self._send = send
@@ -75,12 +87,11 @@ class ReplicaDriver:
         self.node: Node | None = None
         self.troubles = 0
         self._wrong: Problems[str] = Problems()
-        self.missing: Callable[[str], object] = lambda _: None
-        """Hears of whom this is to be a mirror, if nobody like that was seen for long."""
-        self.known: Callable[[], Iterable[Node]] = lambda: ()
-        """The nodes of which is known, linked or not."""
         self._auditing = Scrub(hub, self._holed)
-        for guid in found(folder):
+
+    def prepare(self) -> None:
+        """The broker can number streams: open the replicas that the data folder has."""
+        for guid in found(self._folder):
             self._auditing.begin(self._open(guid).streams.values())
 
     @property
@@ -249,7 +260,7 @@ class ReplicaDriver:
                     "this is to be a mirror of %r, and no node with that name, guid or address was seen yet",
                     self._target,
                 )
-                self.missing(self._target)
+                self._missing(self._target)
         if self._retry is not None and now >= self._retry:
             self._retry = None
             if self._mirror is not None and (ask := self._mirror.ask_again()) is not None and self.conn is not None:
@@ -276,7 +287,7 @@ class ReplicaDriver:
 
     def _away(self) -> tuple[str, str, Copies] | None:
         """Guid, name and copies of the node that is to be followed, if it was not here since the start. A copy does not tell its node's name, others may."""
-        known = {node.guid: node for node in self.known()}
+        known = {node.guid: node for node in self._known_nodes()}
         for guid, shelf in self._shelves.items() if self._target is not None else ():
             node = known.get(guid)
             if shelf.streams and (node is None or wanted(self._target or "", guid, node.name, node.addresses)):

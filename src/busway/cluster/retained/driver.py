@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from busway.broker.flags import PIN, POST
+from busway.broker.peers import RetainedPeers
 from busway.broker.retained.store import Key, RetainedMessage, Version
 from busway.cluster.node import Node, Stranger
 from busway.cluster.protocol import KEPT, NodeProtocolHandler
@@ -30,7 +31,7 @@ _AHEAD: Final = 4 * MiB
 """Bytes that may wait for a link before it is told more of what was kept when it came."""
 
 
-class RetainedDriver(NodeProtocolHandler):
+class RetainedDriver(NodeProtocolHandler, RetainedPeers):
     """What is kept by the nodes of a cluster, seen from one of them."""
 
     kinds = frozenset({KEPT})
@@ -38,8 +39,6 @@ class RetainedDriver(NodeProtocolHandler):
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._keepsakes = RetainedReplica(hub.settings.grace)
-        for key, since in hub.retained.marks.items():
-            self._keepsakes.taken_back(key, since)
         self._links: dict[int, str] = {}
         self._frames: dict[int, int] = {}
         """The longest message that the node of a link takes."""
@@ -48,17 +47,22 @@ class RetainedDriver(NodeProtocolHandler):
 
     # What happens here.
 
-    def kept(self, message: RetainedMessage) -> None:
+    def prepare(self) -> None:
+        """The broker's pins are loaded: remember which ones were removed."""
+        for key, since in self._hub.retained.marks.items():
+            self._keepsakes.taken_back(key, since)
+
+    def added(self, message: RetainedMessage) -> None:
         """A client of this node has posted or pinned something."""
         if message.flags & POST:
             self._keepsakes.own(message.key)
         self._tell_all(put(message))
 
-    def taken_back(self, key: Key) -> Version | None:
+    def removed_since(self, key: Key) -> Version | None:
         """Since when the pin with this key is taken back, at any node; None: it is not."""
         return self._keepsakes.mark(key)
 
-    def elsewhere(self, key: Key) -> bool:
+    def at_another_node(self, key: Key) -> bool:
         """The client of this post is gone here; whether it is at another node, and its post with it."""
         if not self._keepsakes.disown(key):
             return False
@@ -66,8 +70,9 @@ class RetainedDriver(NodeProtocolHandler):
         self._tell_all(Drop(owner, topic, fields, (0, 0, 0)))
         return True
 
-    def unkept(self, gone: Sequence[RetainedMessage], when: Version | None = None) -> None:
-        """Some are kept no longer: taken back at this moment, or their client has gone."""
+    def removed(self, gone: Sequence[RetainedMessage], by: RetainedMessage | None = None) -> None:
+        """Messages are retained no longer: `by` removed them, or their client has gone."""
+        when = None if by is None else version(by)
         for one in gone:
             owner, topic, fields = one.key
             # The clock of who took it back may be behind that of who kept it.

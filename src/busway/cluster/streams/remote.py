@@ -124,8 +124,16 @@ class RemoteStreams(NodeProtocolHandler):
 
     kinds = frozenset({PARTS, FETCHED, LOCATED})
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        deliverer: Callable[[str], int | None],
+        ask_here: Callable[[int, Fetch | Locate], None],
+    ) -> None:
+        """`deliverer` is the link to the node that delivers from the channels of a node; `ask_here` asks this node's own copies."""
         self._hub = hub
+        self.hander = deliverer
+        self._ask_here = ask_here
         self._parts: dict[tuple[str, str], RemoteStream] = {}
         self._links: dict[int, str] = {}
         self._fetching: dict[int, tuple[int, RemoteStream, RemoteCursor, Fetch]] = {}
@@ -135,10 +143,6 @@ class RemoteStreams(NodeProtocolHandler):
         """The last number that was asked on a link."""
         self._watchers: list[Callable[[RemoteStream], object]] = []
         self._next_look: float | None = None
-        self.hander: Callable[[str], int | None] = lambda _: None
-        """Who hands out of the channels of a node."""
-        self.ask_here: Callable[[int, Fetch | Locate], None] = _nobody
-        """Asks for what this node has of others."""
 
     def watch(self, watcher: "Callable[[RemoteStream], object]") -> None:
         """Have it called when a part is found, or somebody else has it."""
@@ -286,7 +290,7 @@ class RemoteStreams(NodeProtocolHandler):
     def _say(self, conn: int, kind: int, number: int, question: Fetch | Locate) -> None:
         self._asked[conn] = number
         if conn == SELF:
-            self.ask_here(number, question)
+            self._ask_here(number, question)
         else:
             self._hub.engine.node(conn, kind, number, question.pack())
 

@@ -55,13 +55,18 @@ class Survey(NodeProtocolHandler):
 
     kinds = frozenset({SURVEY, SURVEYED})
 
-    def __init__(self, hub: "Hub", copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
+    def __init__(
+        self,
+        hub: "Hub",
+        copies: Callable[[], Mapping[tuple[str, str], Stream]],
+        elsewhere: Callable[[str], Iterable[str]],
+        why: Callable[[str, str], str | None],
+    ) -> None:
+        """`elsewhere` are the guids of nodes with parts of a stream; `why` is why nobody delivers from a copied stream."""
         self._hub = hub
+        self._elsewhere = elsewhere
+        self._why = why
         self._copies = copies
-        self.elsewhere: Callable[[str], Iterable[str]] = lambda _: ()
-        """The guids of the nodes of which somebody has a part of a stream, or of any; also of those that were forgotten."""
-        self.why: Callable[[str, str], str | None] = lambda *_: None
-        """Why nothing of a part is handed out that is only here, of a node and a stream."""
         self._links: dict[int, Node] = {}
         self._waiting: dict[int, tuple[int, asyncio.Future[_Said | None]]] = {}
         """Questions to others: the link, and who waits. None: the link has ended."""
@@ -106,7 +111,7 @@ class Survey(NodeProtocolHandler):
         away = [node for node in members.known if node.guid not in linked and guid in {None, node.guid}]
         answers += await asyncio.gather(*(self._ask_for(node, question) for node in away))
         known = {self._hub.guid, *linked, *(node.guid for node in away)}
-        forgotten = [one for one in self.elsewhere(question[1]) if one not in known and guid in {None, one}]
+        forgotten = [one for one in self._elsewhere(question[1]) if one not in known and guid in {None, one}]
         for answer in await asyncio.gather(*(self._ask_for(_forgotten(one, members), question) for one in forgotten)):
             if answer.code != Code.OK or not answer.error:  # else nobody has anything to say of it
                 answers.append(answer)
@@ -226,10 +231,10 @@ class Survey(NodeProtocolHandler):
         if guid in {"", self._hub.guid}:
             found = delivering.found(stream, channel)
         else:
-            if (why := self.why(guid, stream)) is not None:
+            if (why := self._why(guid, stream)) is not None:
                 raise StoreFailed(why)
             found, start = delivering.ownership.found(guid, stream, channel), _there(start)
-            if what == _SEEK and not delivering.ownership.is_sure(guid):
+            if what == _SEEK and not self._hub.peers.channels.owns(guid):
                 raise StoreFailed("whose turn it is to hand out of it is not sure now")
         if what == _LIST:
             return [own_figures(self._hub, one) for one in found], 0, [], []

@@ -1,7 +1,7 @@
 """Dead letters: stores messages that no consumer of a channel could deal with under the channel's dead-letter topic.
 
-A dead letter keeps payload, sender, time and fields of its message; fields that begin with `dead_` record where it comes from and
-why it died. Each is stored once, also if the broker is killed after storing it and before noting that in the channel's journal.
+A dead letter has the payload, sender, time and fields of its message. Fields that begin with `dead_` record its origin and why
+the deliveries failed. Each is stored once, also if the broker is killed before the channel's journal has recorded that.
 """
 
 import hashlib
@@ -55,11 +55,14 @@ class DeadLetters:
         self._stream.stop()
 
     def bury(self, driver: ChannelDriver, block: Block, dead: Bury) -> None:
-        """Store dead letters for these messages; the channel learns when they are safe, or tries again later."""
+        """Store dead letters for these messages. The machine gets the result, and retries after a failure."""
         (start, many), deliveries = dead
         name, stream = driver.name, driver.stream.config.name
         if not driver.dead_topic:
-            log.warning("channel %r of stream %r gives up %d messages from offset %d on", name, stream, many, start)
+            log.warning(
+                "channel %r of stream %r drops %d messages from offset %d on, because it has no dead-letter topic",
+                *(name, stream, many, start),
+            )
             driver.do(driver.machine.acks.dead_done(start, driver.now, many))
             return
         if (delay := self._stream.missing_for(driver.dead_topic)) is not None:
@@ -78,7 +81,8 @@ class DeadLetters:
             times = times + 1 if isinstance(times, int) else 1
             if times > _TIMES:
                 log.warning(
-                    "channel %r of stream %r gives up offset %d, which died %d times", name, stream, offset, times
+                    "channel %r of stream %r drops the message at offset %d, which would be a dead letter for the %dth time",
+                    *(name, stream, offset, times),
                 )
                 driver.do(driver.machine.acks.dead_done(offset, driver.now))
                 continue
@@ -100,8 +104,8 @@ class DeadLetters:
                     ticket, driver.dead_topic, sender, when, session, msgspec.msgpack.encode(fields), payload
                 )
             except BusError as error:
-                self.told(ticket, error.code, error.reason)
-        log.info("channel %r of stream %r: %d messages to %r", name, stream, many, driver.dead_topic)
+                self.stored(ticket, error.code, error.reason)
+        log.info("channel %r of stream %r moves %d messages to %r", name, stream, many, driver.dead_topic)
 
     def _recorded(self, driver: ChannelDriver, offset: int) -> dict[str, Any]:
         """Why and when the deliveries failed, as fields."""
@@ -112,8 +116,8 @@ class DeadLetters:
         found |= {name: wall - int((now - when) * BILLION) for name, when in times.items() if when}
         return found | {"dead_time": wall, "dead_broker": self._hub.guid, "dead_node": self._hub.name}
 
-    def told(self, ticket: int, code: int, text: str) -> None:
-        """What became of one."""
+    def stored(self, ticket: int, code: int, text: str) -> None:
+        """Pass the result of storing a dead letter to its channel."""
         driver, offset = self._under_way.pop(ticket)
         if driver.over:
             return
@@ -126,13 +130,13 @@ class DeadLetters:
             if driver not in self._failing:
                 self._failing.add(driver)
                 log.warning(
-                    "channel %r: messages can't be moved to %r, and stay with the channel until they can: %s",
+                    "channel %r: messages can't be moved to %r, and stay with the channel until that works: %s",
                     *(driver.name, driver.dead_topic, text),
                 )
             driver.machine.acks.dead_failed(offset, _RETRY, driver.now)
             driver.do(())
 
     def _session(self, driver: ChannelDriver, offset: int) -> int:
-        """As the session of a publisher: one of its own for each, so that one which was stored already is known."""
+        """A publisher session for one dead letter, so that the stream recognises one that it has stored already."""
         text = f"{self._hub.guid} {driver.stream.config.name} {driver.name} {driver.machine.epoch} {offset}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) | 1

@@ -1,7 +1,7 @@
-"""Redrive: sends dead letters back to the channel in which their messages died.
+"""Redrive: sends dead letters back to the channel that gave up their messages.
 
-Nothing is copied. The message is still in its stream, so the channel notes in its journal that it is not done any more, together
-with the fact that its letter was sent back: one record, so a letter is sent back once, whatever is killed when.
+Nothing is copied, because the message is still in its stream. One journal entry of the channel records that the message is
+open again and that its letter was sent back. So each letter is sent back once, also if the broker is killed.
 """
 
 from enum import IntEnum
@@ -25,27 +25,27 @@ _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Status(IntEnum):
-    """What became of a dead letter."""
+    """The status of a dead letter."""
 
     OPEN = 0
-    """It can be sent back."""
+    """The letter can be sent back."""
     REDRIVEN = 1
-    """This request has sent it back."""
+    """This request has sent the letter back."""
     BEFORE = 2
-    """It was sent back before."""
+    """An earlier request has sent the letter back."""
     GONE = 3
-    """The stream has removed its message, or the message has expired."""
+    """The stream has removed the message of the letter, or that message has expired."""
 
 
 class Letter(NamedTuple):
-    """A dead letter, as far as its channel has to know it."""
+    """A dead letter as its channel identifies it."""
 
     offset: _Natural
-    """Of its message."""
+    """The offset of the message."""
     epoch: _Natural
-    """Of the channel, when it died."""
+    """The epoch of the channel when the message became a dead letter."""
     time: int = 0
-    """Of its message, in ns since 1970; 0: not checked."""
+    """The time of the message, in ns since 1970; 0: not checked."""
 
 
 Letters = Annotated[list[Letter], msgspec.Meta(max_length=MOST)]
@@ -60,42 +60,42 @@ def letters_of(given: Any) -> list[Letter]:
 
 async def look(driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     """The status of each letter."""
-    there = await _there(driver, letters)
-    return [_status(driver, one, there) for one in letters]
+    existing = await _existing(driver, letters)
+    return [_status(driver, letter, existing) for letter in letters]
 
 
 async def redrive(hub: "Hub", driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     """Send letters back; the status of each."""
-    there = await _there(driver, letters)
+    existing = await _existing(driver, letters)
     name, stream = driver.name, driver.stream
     if driver.over:
         raise Rejected(f"the channel {name!r} was removed", code=Code.NO_CHANNEL)
     machine = driver.machine
-    if machine.suspended or not hub.channels.ownership.is_sure(stream.copied):
+    if machine.suspended or not hub.peers.channels.owns(stream.copied):
         raise StoreFailed(f"channel {name!r}: the mirror of this broker may deliver from it now; redrive again later")
-    found = [_status(driver, one, there) for one in letters]
-    sent = [one for one, status in zip(letters, found, strict=True) if status is Status.OPEN]
+    found = [_status(driver, letter, existing) for letter in letters]
+    sent = [letter for letter, status in zip(letters, found, strict=True) if status is Status.OPEN]
     driver.catch_up()
     order_by = machine.config.order_by
-    keys = {one.offset: key_of(*there[one.offset], order_by) for one in sent} if order_by else None
-    told = driver.do(machine.redrive([(one.offset, one.epoch) for one in sent], driver.now, keys))
+    keys = {letter.offset: key_of(*existing[letter.offset], order_by) for letter in sent} if order_by else None
+    written = driver.do(machine.redrive([(letter.offset, letter.epoch) for letter in sent], driver.now, keys))
     hub.flush()
-    if told is not None:
-        await told
+    if written is not None:
+        await written
     return [
-        Status.REDRIVEN if status is Status.OPEN and machine.was_redriven(one.offset, one.epoch) else status
-        for one, status in zip(letters, found, strict=True)
+        Status.REDRIVEN if status is Status.OPEN and machine.was_redriven(letter.offset, letter.epoch) else status
+        for letter, status in zip(letters, found, strict=True)
     ]
 
 
-def _status(driver: ChannelDriver, letter: Letter, there: dict[int, tuple[str, bytes | None]]) -> Status:
+def _status(driver: ChannelDriver, letter: Letter, existing: dict[int, tuple[str, bytes | None]]) -> Status:
     if driver.machine.was_redriven(letter.offset, letter.epoch):
         return Status.BEFORE
-    return Status.OPEN if letter.offset in there else Status.GONE
+    return Status.OPEN if letter.offset in existing else Status.GONE
 
 
-async def _there(driver: ChannelDriver, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
-    """The offsets at which the stream still has the message of the letter, with its topic and its packed fields."""
+async def _existing(driver: ChannelDriver, letters: list[Letter]) -> dict[int, tuple[str, bytes | None]]:
+    """The offsets at which the stream still has the message of a letter, with its topic and its packed fields."""
     stream, found = driver.stream, dict[int, tuple[str, bytes | None]]()
     first = following = 0
     block = Block(b"")

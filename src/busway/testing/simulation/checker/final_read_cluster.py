@@ -38,7 +38,7 @@ def _hub(node: Node) -> "Hub":
 
 def _links(node: Node) -> dict[str, int]:
     """The nodes to which it has a link, with the link's connection."""
-    mesh = _hub(node).nodes
+    mesh = _hub(node).peers.members
     assert isinstance(mesh, Mesh), "it is one of several"
     return mesh.members.linked
 

@@ -40,7 +40,7 @@ async def restarted(world: World, node: Node, mirror: Node, lasts: float) -> boo
 
 def stands_in(mirror: Node, guid: str) -> bool:
     """Whether it hands out of the channels of the node with this guid."""
-    nodes = None if (hub := _hub(mirror)) is None else hub.nodes
+    nodes = None if (hub := _hub(mirror)) is None else hub.peers.members
     return isinstance(nodes, Mesh) and guid in nodes.turns.figures()["stands_in_for"]
 
 

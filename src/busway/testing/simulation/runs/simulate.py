@@ -26,7 +26,7 @@ _DAMAGED: Final = (
     "a bad record in",
     "records are missing in",
     "a bucket is missing in",
-    "messages are lost, which its mirror does not have either",
+    "messages are lost; its mirror does not have them either",
 )
 """What a host without power has to tell that had more written than synced. Its mirror gives back what it has; what was acknowledged is looked for elsewhere."""
 
