@@ -65,7 +65,7 @@ async def test_one_that_the_mirror_may_not_know_yet_is_made(cluster: Cluster, ca
     assert told == [
         (
             "WARNING",
-            "the channel 'billing' of the stream 'orders' is made as another node has it, but the mirror may not have it",
+            "applied the channel 'billing' of the stream 'orders' of another node, but the mirror may not have it",
         )
     ]
 

@@ -39,7 +39,7 @@ async def test_one_that_is_beyond_a_limit_is_told_and_is_there_when_that_is_rais
         }
     ]
     assert (await maker.request("$bus/cluster")).json()["lacking"] == []
-    with pytest.raises(StoreFailed, match=r"'late' is to be at this node .* 1 streams already"):
+    with pytest.raises(StoreFailed, match=r"can't create the stream 'late' of the cluster: .* 1 streams already"):
         await visitor.publish("late/1", b"x", durable=True)
     await visitor.publish("late/1", b"x")  # nothing is to be stored
     assert (await visitor.publish("other/1", b"x", durable=True)).stream == "default"

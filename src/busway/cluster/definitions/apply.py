@@ -1,6 +1,6 @@
-"""Makes streams and channels of this node as another node has them.
+"""Applies definitions: creates, changes and removes streams and channels of this node as another node has them.
 
-A driver, and a part of `agreeing`, which knows what counts.
+`agreement` calls it and decides which definitions count.
 """
 
 import base64
@@ -22,7 +22,7 @@ log = logging.getLogger("busway.cluster")
 
 
 def spec_of(config: StreamConfig) -> dict[str, Any]:
-    """What other nodes are told of a stream."""
+    """The settings of a stream, as sent to other nodes."""
     return {key: getattr(config, key) for key in SETTINGS}
 
 
@@ -32,20 +32,22 @@ class Applier:
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self.lost: set[str] = set()
-        """Streams that were here when the node ran last, and are not any more."""
+        """Streams that this node had in its last run and has lost."""
 
-    async def apply(self, one: Definition, counts: Callable[[], bool]) -> None:
-        """Make, change or remove it. `counts`: whether its word still does; it is asked before something is lost.
+    async def apply(self, definition: Definition, counts: Callable[[], bool]) -> None:
+        """Create, change or remove a stream or channel.
 
-        Raises BusError, ValueError, TypeError or LookupError if that can't be.
+        `counts` tells whether the definition is still current; it is asked before data is deleted.
+
+        Raises BusError, ValueError, TypeError or LookupError if that fails.
         """
-        if one.channel:
-            await self._channel(one.stream, one.channel, one.spec)
-        elif one.spec is not None:
-            await self._stream(one.stream, one.spec)
-        elif one.stream in self._hub.streams.by_name:
-            log.warning("the stream %r is removed, as at another node", one.stream)
-            await self._hub.streams.remove(one.stream, counts)
+        if definition.channel:
+            await self._channel(definition.stream, definition.channel, definition.spec)
+        elif definition.spec is not None:
+            await self._stream(definition.stream, definition.spec)
+        elif definition.stream in self._hub.streams.by_name:
+            log.warning("removing the stream %r, which was removed at another node", definition.stream)
+            await self._hub.streams.remove(definition.stream, counts)
 
     async def _stream(self, name: str, spec: dict[str, Any]) -> None:
         streams = self._hub.streams
@@ -57,10 +59,10 @@ class Applier:
             except Rejected:
                 if name not in streams.by_name:
                     raise
-                # Somebody here was faster, and has made it with other settings.
+                # A client of this node has just created it with other settings.
             else:
                 if config.store != wanted.store:
-                    log.warning("the stream %r is stored in %s here, not in %s", name, config.store, wanted.store)
+                    log.warning("this node stores the stream %r in %s, not in %s", name, config.store, wanted.store)
                 return
         old = streams.by_name[name].config
         same: dict[str, Any] = {"store": old.store}
@@ -71,7 +73,7 @@ class Applier:
             await streams.update(changed)
 
     def _local(self, config: StreamConfig) -> StreamConfig:
-        """As this node can have it. A store with a name is the database that its operator has given that name."""
+        """The settings with a store that this node has. A named store is the database configured under that name."""
         best = self._hub.streams.best
         if config.store in {"disk", "db"} and best != "disk":
             safety = "written" if config.safety == "mirrored" else config.safety
@@ -79,18 +81,18 @@ class Applier:
         return config
 
     async def _channel(self, stream: str, channel: str, spec: dict[str, Any] | None) -> None:
-        delivering = self._hub.channels
+        channels = self._hub.channels
         if spec is not None:
-            settings = USUAL_SETTINGS | spec["settings"]  # what a definition does not name has its default
+            settings = USUAL_SETTINGS | spec["settings"]  # settings that a definition omits have their default
             if isinstance(rules := settings.get("where"), str):
                 settings = settings | {"where": base64.b64decode(rules)}
             kind, value = spec["start"]
-            await delivering.declare(stream, channel, settings, (kind, value))
+            await channels.declare(stream, channel, settings, (kind, value))
             return
         try:
-            driver = delivering.get(stream, channel)
+            driver = channels.get(stream, channel)
         except Rejected as error:
             if error.code not in {Code.NO_STREAM, Code.NO_CHANNEL}:
                 raise
         else:
-            await delivering.remove(driver)
+            await channels.remove(driver)

@@ -1,6 +1,6 @@
-"""What a node should have as other nodes have it, and could not make, change or remove: why, and when it is tried again.
+"""Definitions that a node could not apply: why each failed, and when it is retried.
 
-A machine: time is handed in.
+`agreement` calls this module and passes the time.
 """
 
 from collections.abc import Iterator
@@ -11,82 +11,87 @@ from typing import Final
 from busway.cluster.definitions.definitions import Definition
 
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between attempts, the last one again and again."""
+"""Seconds between attempts. The last pause repeats."""
 
 
 @dataclass(slots=True)
 class Missing:
-    """One that is not as it should be."""
+    """One definition that is not applied."""
 
-    one: Definition
+    definition: Definition
     error: str
     tries: int = 1
     due: float = 0.0
-    told: bool = False
-    """People were told of it. Of a channel they are not if its stream is lacking, too."""
+    reported: bool = False
+    """The failure was reported. It is not for a channel whose stream is missing too."""
 
 
 class MissingDefinitions:
-    """All of one node, by key."""
+    """The missing definitions of one node, by key."""
 
     def __init__(self) -> None:
-        self._lacks: dict[str, Missing] = {}
+        self._missing: dict[str, Missing] = {}
         self._next = inf
-        """Nothing is due before."""
+        """The time before which no attempt is due."""
 
     def __iter__(self) -> Iterator[Missing]:
-        return iter(self._lacks.values())
+        return iter(self._missing.values())
 
     def __len__(self) -> int:
-        return len(self._lacks)
+        return len(self._missing)
 
     def get(self, key: str) -> Missing | None:
-        return self._lacks.get(key)
+        return self._missing.get(key)
 
-    def found(self, one: Definition, error: str, now: float) -> None:
-        """It was so before the node started: it is tried at once, and told if that fails."""
-        self._lacks[one.key] = Missing(one, error, due=now)
+    def found(self, definition: Definition, error: str, now: float) -> None:
+        """Add a definition that was missing before the start. It is tried at once and reported if that fails."""
+        self._missing[definition.key] = Missing(definition, error, due=now)
         self._next = min(self._next, now)
 
-    def failed(self, one: Definition, error: str, now: float) -> bool:
-        """It could not be done; whether people are to be told, as of the same thing they are once."""
-        before = self._lacks.get(one.key)
-        if before is not None and before.one != one:
+    def failed(self, definition: Definition, error: str, now: float) -> bool:
+        """An attempt failed. Returns whether to report it: the same failure is reported once."""
+        before = self._missing.get(definition.key)
+        if before is not None and before.definition != definition:
             before = None
         tries = 1 if before is None else before.tries + 1
-        lack = self._lacks[one.key] = Missing(one, error, tries, now + PAUSES[min(tries, len(PAUSES)) - 1])
-        self._next = min(self._next, lack.due)
-        known = before is not None and before.told
-        news = not self._waits(lack) and not (before is not None and known and before.error == error)
-        lack.told = known or news
-        return news
+        missing = self._missing[definition.key] = Missing(
+            definition, error, tries, now + PAUSES[min(tries, len(PAUSES)) - 1]
+        )
+        self._next = min(self._next, missing.due)
+        reported = before is not None and before.reported
+        new = not self._waits(missing) and not (before is not None and reported and before.error == error)
+        missing.reported = reported or new
+        return new
 
     def made(self, key: str) -> bool:
-        """It is as it should be, or need not be any more; whether people were told of it."""
-        lack = self._lacks.pop(key, None)
-        return lack is not None and lack.told
+        """The definition is applied or obsolete. Returns whether its failure was reported."""
+        missing = self._missing.pop(key, None)
+        return missing is not None and missing.reported
 
     def hurry(self, now: float, stream: str | None = None) -> None:
-        """Something has changed that may help: with this stream, or with any."""
-        for lack in self._lacks.values():
-            if stream in {None, lack.one.stream} and lack.due != inf:
-                lack.due = min(lack.due, now)
+        """Retry soon: this stream, or any if None, has changed."""
+        for missing in self._missing.values():
+            if stream in {None, missing.definition.stream} and missing.due != inf:
+                missing.due = min(missing.due, now)
                 self._next = min(self._next, now)
 
     def ready(self, now: float) -> list[Definition]:
-        """Those to be tried now: streams before channels, and what is to be removed, which makes room, before all."""
+        """The definitions to try now: removals first, then streams, then channels."""
         if now < self._next:
             return []
-        ready = [lack for lack in self._lacks.values() if lack.due <= now and not self._waits(lack)]
-        for lack in ready:
-            lack.due = inf  # until it is known what became of it
-        self._next = min((lack.due for lack in self._lacks.values() if not self._waits(lack)), default=inf)
-        return sorted((lack.one for lack in ready), key=lambda one: (one.spec is not None, bool(one.channel)))
+        ready = [missing for missing in self._missing.values() if missing.due <= now and not self._waits(missing)]
+        for missing in ready:
+            missing.due = inf  # until the attempt has ended
+        self._next = min((missing.due for missing in self._missing.values() if not self._waits(missing)), default=inf)
+        return sorted(
+            (missing.definition for missing in ready),
+            key=lambda definition: (definition.spec is not None, bool(definition.channel)),
+        )
 
     def deadline(self) -> float | None:
-        """When ready() may have something."""
+        """The time of the next attempt."""
         return None if self._next == inf else self._next
 
-    def _waits(self, lack: Missing) -> bool:
-        """Whether it is a channel that can't be before its stream is."""
-        return bool(lack.one.channel) and lack.one.stream in self._lacks
+    def _waits(self, missing: Missing) -> bool:
+        """Whether this is a channel whose stream is missing too."""
+        return bool(missing.definition.channel) and missing.definition.stream in self._missing

@@ -1,7 +1,7 @@
-"""Stands in for streams that a node should have and can't make: what is published to their topics is refused, with the reason.
+"""Refuses publishes to streams that this node should have and can't create, with the reason.
 
-A driver. Without it such messages would go to the stream `default`, where nobody looks for them. The engine is lent a front of which nothing is
-ever stored; streams that are there come first, so their topics stay theirs.
+Otherwise such messages would be stored in the stream `default`, where no consumer expects them. The engine gets a
+placeholder stream that stores nothing. Existing streams take precedence for their topics. `agreement` calls it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 
-class _Front(NamedTuple):
-    """What the engine has instead of a stream."""
+class _Placeholder(NamedTuple):
+    """The engine's placeholder for a missing stream."""
 
     number: int
     log: Log
@@ -26,55 +26,56 @@ class _Front(NamedTuple):
 
 
 class Refusals:
-    """All of one hub."""
+    """The placeholders of one hub."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._fronts: dict[str, _Front] = {}
+        self._placeholders: dict[str, _Placeholder] = {}
         self._reasons: dict[str, str] = {}
 
     def refuse(self, wanted: Mapping[str, tuple[Sequence[str], str]], *, anew: bool = False) -> None:
-        """These and no others: the topics of each stream, and why it is not there. `anew`: other streams have come, and go first."""
-        for name, front in list(self._fronts.items()):
-            if anew or name not in wanted or wanted[name][0] != front.topics:
+        """Refuse publishes to exactly these streams, given by name with topics and reason.
+
+        `anew`: streams were created and take precedence, so register all placeholders again.
+        """
+        for name, placeholder in list(self._placeholders.items()):
+            if anew or name not in wanted or wanted[name][0] != placeholder.topics:
                 self._end(name)
         for name, (topics, reason) in wanted.items():
-            self._reasons[name] = (
-                f"the stream {name!r} is to be at this node as at the others, and can't be made: {reason}"
-            )
-            if name not in self._fronts:
+            self._reasons[name] = f"this node can't create the stream {name!r} of the cluster: {reason}"
+            if name not in self._placeholders:
                 self._begin(name, topics)
 
     def end(self, name: str) -> None:
-        """That stream is there now."""
-        if name in self._fronts:
+        """The stream exists now."""
+        if name in self._placeholders:
             self._end(name)
 
     def stop(self) -> None:
-        for name in list(self._fronts):
+        for name in list(self._placeholders):
             self._end(name)
 
     def _begin(self, name: str, topics: Sequence[str]) -> None:
         number = self._hub.streams.number()
         log = environment.open_front(name=name, next=0, stored=0, sequences={}, sent=[], waiting=[])
-        self._fronts[name] = _Front(number, log, topics)
+        self._placeholders[name] = _Placeholder(number, log, topics)
         if (handle := log.fileno()) is not None:
-            self._hub.loop.add_reader(handle, partial(self._rung, name))
+            self._hub.loop.add_reader(handle, partial(self._refuse_waiting, name))
         self._hub.engine.add_stream(number, name, bytes.fromhex(self._hub.guid), log, list(topics))
 
-    def _rung(self, name: str) -> None:
-        """Something waits to be stored."""
-        front = self._fronts[name]
-        front.log.hear()
-        front.log.fail(self._reasons[name])
-        self._hub.handle(self._hub.engine.commit(front.number))
+    def _refuse_waiting(self, name: str) -> None:
+        """Refuse the publishes that wait."""
+        placeholder = self._placeholders[name]
+        placeholder.log.hear()
+        placeholder.log.fail(self._reasons[name])
+        self._hub.handle(self._hub.engine.commit(placeholder.number))
 
     def _end(self, name: str) -> None:
-        self._rung(name)
-        front = self._fronts.pop(name)
+        self._refuse_waiting(name)
+        placeholder = self._placeholders.pop(name)
         del self._reasons[name]
-        if (handle := front.log.fileno()) is not None:
+        if (handle := placeholder.log.fileno()) is not None:
             self._hub.loop.remove_reader(handle)
-        self._hub.engine.remove_stream(front.number)
-        with suppress(BusError):  # nothing of it is kept anyway
-            front.log.close()
+        self._hub.engine.remove_stream(placeholder.number)
+        with suppress(BusError):  # the log is empty
+            placeholder.log.close()
