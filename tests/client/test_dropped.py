@@ -57,7 +57,7 @@ async def test_a_dropped_one_warns_and_ends_at_the_broker(
         return await registered(other) == 0
 
     await eventually(gone)
-    assert not bus._core.registrations()
+    assert not bus._core.registrants()
     assert not bus._core.held
 
 

@@ -15,8 +15,8 @@ async def test_a_link_that_comes_between_two_questions_does_not_end_the_hope(
     bus = await net.connect("came back")
     events = bus.events()
     service = await bus.serve("mine").start()
-    regaining = bus._life._regaining
-    regaining._left = {"the server it has left": bus._core.loop.time() + 60}
+    reclaim = bus._life._reclaim
+    reclaim._left = {"the server it has left": bus._core.loop.time() + 60}
     linked = [False, True, False, False]
 
     async def forgotten() -> bool:
@@ -25,10 +25,10 @@ async def test_a_link_that_comes_between_two_questions_does_not_end_the_hope(
     async def taken(_number: int) -> None:
         raise busway.ServiceTaken("by somebody")
 
-    regaining._forgotten = forgotten  # type: ignore[method-assign]
+    reclaim._is_forgotten = forgotten  # type: ignore[method-assign]
     monkeypatch.setattr(bus._core, "result", taken)
     monkeypatch.setattr(service, "announce", lambda: 0)
     assert bus._core.connection is not None
-    regaining.refused(bus._core.connection, service, busway.ServiceTaken("by somebody"))
+    reclaim.refused(bus._core.connection, service, busway.ServiceTaken("by somebody"))
     assert (await next_event(events, "rejected")).topic == "mine"
     assert linked == []

@@ -1,4 +1,4 @@
-"""The client: a bus to publish on, subscribe to, ask and serve."""
+"""The asyncio client of a broker: connect() makes a Bus, which publishes, subscribes, requests and serves."""
 
 from busway.client.bus import Bus, connect
 from busway.client.connection.events import Event, EventStream

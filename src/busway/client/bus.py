@@ -325,7 +325,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         core = self._core
         try:
             async with asyncio.timeout(timeout):
-                handled = [registrant for registrant in core.registrations() if registrant.handled]
+                handled = [registrant for registrant in core.registrants() if registrant.handled]
                 await asyncio.gather(*(registrant.close() for registrant in handled))
                 if len(core.offline_buffer):
                     await self._life.restored()

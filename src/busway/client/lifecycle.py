@@ -1,4 +1,7 @@
-"""The client's life: reach a server, greet it, restore what was there, and do it again when the connection is lost."""
+"""Lifecycle of one client: connects to a server, performs the handshake, restores registrations, and reconnects.
+
+The bus opens and closes it, and the core reports lost connections and new lists of servers to it.
+"""
 
 import asyncio
 import logging
@@ -42,13 +45,15 @@ log = logging.getLogger("busway.client")
 Credentials: TypeAlias = str | bytes | Callable[[], str | bytes] | None
 
 _STEADY: Final = 1.0
-"""Seconds a connection must have lived for the schedule to begin anew, so that a server which closes at once isn't stormed."""
+"""Seconds that a connection must last for the retry schedule to start again, for servers that close at once."""
 
 
 _Size: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**32)]
 
 
 class Limits(msgspec.Struct, frozen=True):
+    """The broker's limits in its WELCOME."""
+
     frame: _Size
     topic: _Size
     fields: _Size
@@ -56,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What this side needs of the map of WELCOME."""
+    """The entries of the map of WELCOME that the client uses."""
 
     limits: Limits
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
@@ -68,7 +73,7 @@ _listing_decoder: Final = msgspec.msgpack.Decoder(Listing)
 
 
 class Lifecycle:
-    """Driver of the connections of one core, one after the other."""
+    """Driver of the connections of one client, one after the other."""
 
     def __init__(
         self,
@@ -99,26 +104,26 @@ class Lifecycle:
         self._name = name
         self._timeout = timeout
         self._wait = patience(wait)
-        self._retries = RetrySchedule(reconnect or RECONNECT, jitter, environment.chance)
-        """For the first connection of a client that waits for its server, which need not reconnect."""
+        self._wait_schedule = RetrySchedule(reconnect or RECONNECT, jitter, environment.chance)
+        """Delays while the client waits for its first server, also if it does not reconnect."""
         self._closed = asyncio.Event()
         self._schedule = RetrySchedule(reconnect, jitter, environment.chance)
         self._tls = tls
         self._credentials = credentials
         self._left = False
-        """The last server has said that it stops."""
+        """The last server announced that it stops."""
         self._task: asyncio.Task[None] | None = None
-        self._since = 0.0
-        self._regaining = Reclaim(core)
+        self._connected_at = 0.0
+        self._reclaim = Reclaim(core)
         core.on_lost = self._lost
         core.on_servers = self._servers
 
     async def open(self) -> None:
-        """The first connection, within the timeout or the time to wait."""
+        """Make the first connection, within the timeout or the time to wait."""
         core = self._core
         core.start()
         try:
-            await (self._wait_for_server() if self._wait else self._reach(self._timeout))
+            await (self._wait_for_server() if self._wait else self._connect(self._timeout))
         except BaseException as error:
             self.end(error if isinstance(error, BusError) else None)
             raise
@@ -126,33 +131,33 @@ class Lifecycle:
         core.events.emit(Event(kind="connected", url=self.url))
 
     async def _wait_for_server(self) -> None:
-        """Try until a server answers, the time is up, this client is closed, or an error comes that waiting can't cure."""
+        """Retry until a server answers, the time is up, the client is closed, or an error is not curable by waiting."""
         core = self._core
         deadline = core.loop.time() + self._wait
         attempts = 0
         while True:
             left = deadline - core.loop.time()
             try:
-                await self._reach(min(self._timeout, max(left, 0.1)))
+                await self._connect(min(self._timeout, max(left, 0.1)))
             except BusError as error:
                 if not is_curable(error):
                     raise
                 if core.loop.time() >= deadline:
                     raise ConnectFailed(f"{error} (waited {self._wait:g} s)") from error
-                self._tell_waiting(attempts, error)
+                self._log_waiting(attempts, error)
             else:
                 if attempts:
                     log.info("connected to %s", self.url, extra={"url": self.url, "attempts": attempts})
                 return
             attempts += 1
-            delay = min(self._retries.next(), max(deadline - core.loop.time(), 0.0))
+            delay = min(self._wait_schedule.next(), max(deadline - core.loop.time(), 0.0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._closed.wait()
             if core.state == "closed":
                 raise core.unavailable_error()
 
-    def _tell_waiting(self, attempts: int, error: BusError) -> None:
+    def _log_waiting(self, attempts: int, error: BusError) -> None:
         if attempts == 0:
             urls = self.directory.order("", left=False)
             shown = ", ".join(urls)
@@ -163,7 +168,7 @@ class Lifecycle:
         log.debug("attempt %d: %s", attempts + 1, error)
 
     def end(self, error: BusError | None = None) -> None:
-        """There will be no further connection. Without an error this is what the user wanted."""
+        """Close the client for good: by the user's wish, or because of this error."""
         core = self._core
         if core.state == "closed":
             return
@@ -172,17 +177,17 @@ class Lifecycle:
         self._closed.set()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self._regaining.stop()
+        self._reclaim.stop()
         if core.connection is not None:
             core.connection.discard()
             core.detach(error or Closed("this bus is closed"))
         if count := core.offline_buffer.clear():
-            log.error("%d buffered messages were never sent", count)
+            log.error("%d buffered messages were never sent: the client was closed without a connection", count)
             core.events.emit(
-                Event(kind="error", count=count, error=Disconnected("closed before the connection came back"))
+                Event(kind="error", count=count, error=Disconnected("the client was closed before it could reconnect"))
             )
-        for part in core.registrations():
-            part.ended(error)
+        for registrant in core.registrants():
+            registrant.ended(error)
         self._posts.end(core.unavailable_error())
         if core.durable_publisher is not None:
             core.durable_publisher.end(core.unavailable_error())
@@ -193,7 +198,7 @@ class Lifecycle:
         core.events.end()
 
     async def restored(self) -> None:
-        """Return when there is a connection again or never will be."""
+        """Return when the client has reconnected or has given up."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -203,9 +208,9 @@ class Lifecycle:
         if established:
             self._left = core.broker_stopping or error.code == Code.GOING_AWAY
         unsent = core.detach(error)
-        self._regaining.stop()
+        self._reclaim.stop()
         if core.closing or not established:
-            return  # wanted by the user, or dealt with by the attempt that made this connection
+            return  # the user closes the client, or the attempt that made this connection handles the error
         if isinstance(error, SlowConsumer):
             for subscription in list(core.subscriptions.values()):
                 if subscription.policy == "disconnect":
@@ -213,7 +218,7 @@ class Lifecycle:
         core.state = "lost"
         final = not self._schedule or error.code in FINAL
         log.log(
-            logging.INFO if not self._schedule else logging.WARNING,  # without reconnect= every call raises the error
+            logging.INFO if not self._schedule else logging.WARNING,  # with reconnect=None every call raises the error
             "connection lost to %s: %s; %s",
             connection.url,
             error,
@@ -224,29 +229,29 @@ class Lifecycle:
         if final:
             self.end(error)
             return
-        self._task = core.loop.create_task(self._come_back(unsent), name="busway reconnect")
+        self._task = core.loop.create_task(self._reconnect(unsent), name="busway reconnect")
 
-    async def _come_back(self, unsent: int) -> None:
+    async def _reconnect(self, unsent: int) -> None:
         core = self._core
         lost = core.loop.time()
         attempts = 0
-        if lost - self._since >= _STEADY:
+        if lost - self._connected_at >= _STEADY:
             self._schedule.begin()
         while True:
             await asyncio.sleep(self._schedule.next())
             attempts += 1
             try:
-                await self._reach(self._timeout, attempts - 1)
+                await self._connect(self._timeout, attempts - 1)
             except (BusError, OSError) as error:
-                # The first failure is news, and so is each attempt that takes twice as many as the one before.
+                # Log the first, second, fourth, eighth ... failure at INFO.
                 level = logging.INFO if attempts & (attempts - 1) == 0 else logging.DEBUG
                 log.log(level, "reconnect attempt %d failed: %s", attempts, error, extra={"attempts": attempts})
                 if isinstance(error, BusError) and error.code in FINAL:
-                    log.error("the client is closed, it can't reconnect: %s", error)  # noqa: TRY400, it is expected
+                    log.error("the client can't reconnect and is closed: %s", error)  # noqa: TRY400, it is expected
                     self.end(error)
                     return
             except Exception as error:
-                log.exception("reconnecting failed in an unexpected way")
+                log.exception("the client is closed: reconnecting failed with an unexpected error")
                 self.end(Disconnected(f"{type(error).__name__}: {error}"))
                 return
             else:
@@ -254,7 +259,7 @@ class Lifecycle:
         self._task = None
         self._established()
         downtime = core.loop.time() - lost
-        gaps = sum(isinstance(part, Subscription) and part.live and part.plain for part in core.registrations())
+        gaps = sum(isinstance(one, Subscription) and one.live and one.plain for one in core.registrants())
         text = f"; {gaps} subscription(s) missed what was published meanwhile" if gaps else ""
         log.warning(
             "connected again to %s after %.1f s%s",
@@ -268,11 +273,11 @@ class Lifecycle:
         )
 
     def _established(self) -> None:
-        """The server knows everything it has to know: let messages out, those that waited first."""
+        """Allow messages, the buffered ones first. All registrations have been restored."""
         core = self._core
         core.state = "connected"
-        self._since = core.loop.time()
-        for topic, payload, fields, scope in core.offline_buffer.take(self._since):
+        self._connected_at = core.loop.time()
+        for topic, payload, fields, scope in core.offline_buffer.take(self._connected_at):
             try:
                 core.session.send(PUBLISH, topic, payload, each=scope, fields=fields)
             except BusError as refused:  # another server may have other limits
@@ -283,22 +288,22 @@ class Lifecycle:
         core.wake()
         if expired := core.offline_buffer.take_expired():
             log.warning("%d buffered messages expired and were not sent", expired)
-            error = Timeout(f"{expired} messages waited too long for a connection")
+            error = Timeout(f"{expired} buffered messages expired before there was a connection")
             core.events.emit(Event(kind="error", count=expired, error=error))
 
-    async def _reach(self, timeout: float, before: int = 0) -> None:
-        """Greet the first server that answers, after so many attempts in vain."""
+    async def _connect(self, timeout: float, failures: int = 0) -> None:
+        """Connect to the first server that answers and accepts the client. `failures`: earlier failed attempts."""
         urls = self.directory.order(self.url, left=self._left)
-        if before:  # where the ways are long, none of many servers can answer in its part of the time
-            urls = self.directory.fewer(urls, before)
+        if failures:  # with a high latency none of many servers could answer within its share of the time
+            urls = self.directory.fewer(urls, failures)
         failed: list[tuple[str, BusError]] = []
-        async with Dialer(urls, self._dial, timeout) as reaching:
-            while (found := await reaching.next()) is not None:
-                url, connection = found
+        async with Dialer(urls, self._dial, timeout) as dialer:
+            while (result := await dialer.next()) is not None:
+                url, connection = result
                 try:
                     if isinstance(connection, Exception):
                         raise connection
-                    await self._greet(url, connection, reaching.handshake_timeout)
+                    await self._handshake(url, connection, dialer.handshake_timeout)
                 except (Disconnected, Rejected, RemoteProtocolError) as error:
                     failed.append((url, error))
                     self.directory.failed(url)
@@ -307,7 +312,7 @@ class Lifecycle:
                     self.directory.answered(url)
                     return
         for url, reason in failed:
-            # What a server says that nobody has chosen is no reason to give up those that were.
+            # The refusal of a server that only a broker listed must not end the attempts at the given servers.
             learned = self.directory.is_learned(url) and reason.code != Code.SESSION_TAKEN
             if not learned and (not isinstance(reason, ConnectFailed) or reason.code in FINAL):
                 raise reason
@@ -319,40 +324,40 @@ class Lifecycle:
         try:
             await dial(parse(url), lambda: connection, tls=self._tls, timeout=timeout)
         except BaseException:
-            connection.discard()  # it may have been made at the very moment at which nobody needs it any more
+            connection.discard()  # the dial may be cancelled just when the connection has been made
             raise
         return connection
 
-    async def _greet(self, url: str, connection: Connection, timeout: float) -> None:
+    async def _handshake(self, url: str, connection: Connection, timeout: float) -> None:
+        """Exchange HELLO and WELCOME over a new connection, then restore the registrations."""
         core = self._core
-        if connection.over:  # it was not the first to be greeted
+        if connection.over:  # it was closed during the handshake with another server
             raise ConnectFailed(f"{url}: the connection was closed by the other side")
         core.connection = connection
         core.session.attach(connection.on_output)
-        greeting = core.welcome = core.loop.create_future()
+        received = core.welcome = core.loop.create_future()
         try:
             async with asyncio.timeout(timeout) as limit:
                 connection.begin()
                 core.session.hello(self._hello())
                 connection.flush()
-                version, said = await greeting
-                welcome = self._welcome(version, said)
+                welcome = self._decode_welcome(*await received)
                 core.broker = str(self.server.get("guid", ""))
                 core.grace = welcome.grace
                 connection.greeted = True
                 self._learn(welcome.servers, url)
                 connection.keep_alive(welcome.heartbeat)
-                self._regaining.arrived(core.broker, welcome.heartbeat)
+                self._reclaim.arrived(core.broker, welcome.heartbeat)
                 limits = welcome.limits
-                core.session.writable(False)  # publishes come after what is restored
+                core.session.writable(False)  # publishes follow the restored registrations
                 core.session.open(frame=limits.frame, topic=limits.topic, fields=limits.fields, topics=limits.topics)
-                with _patience(connection, limit, timeout):
+                with _extended_while_receiving(connection, limit, timeout):
                     await self._restore(connection, timeout)
         except BaseException as error:
             connection.discard()
             core.welcome = None
             if core.connection is connection:
-                core.detach(Disconnected("the greeting was broken off"))
+                core.detach(Disconnected("the handshake failed"))
             if isinstance(error, TimeoutError) and not isinstance(error, BusError):
                 raise ConnectFailed(f"{url}: no answer within {timeout:g} s") from error
             if isinstance(error, Disconnected):
@@ -362,8 +367,8 @@ class Lifecycle:
             core.welcome = None
         self.url = url
 
-    def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, handed in by the core
-        """The broker tells who is there now, and that it was cut off from one of them until then."""
+    def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, the core calls it
+        """Process a new list of servers. `apart`: the broker regained a link that it had lost to one of them."""
         try:
             servers = _listing_decoder.decode(packed)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -372,8 +377,10 @@ class Lifecycle:
             self._learn(servers, self._core.connection.url)
             self._core.events.emit(Event(kind="servers", url=self.url, count=len(self.directory.servers)))
         if apart:
-            parts = (part for part in self._core.registrations() if isinstance(part, Subscription))
-            count = sum(part.apart() for part in parts if part.live)
+            count = 0
+            for registrant in self._core.registrants():
+                if isinstance(registrant, Subscription) and registrant.live:
+                    count += registrant.apart()
             if count:
                 log.warning(
                     "%s was cut off from another server of its cluster; "
@@ -401,20 +408,22 @@ class Lifecycle:
             hello["generation"] = identity.generation
         return msgspec.msgpack.encode(hello)
 
-    def _welcome(self, version: int, said: bytes) -> Welcome:
+    def _decode_welcome(self, version: int, packed: bytes) -> Welcome:
         if version > PROTOCOL:
-            raise RemoteProtocolError(f"WELCOME with version {version}", code=Code.VERSION)
+            raise RemoteProtocolError(
+                f"WELCOME with protocol version {version}: this client supports up to {PROTOCOL}", code=Code.VERSION
+            )
         try:
-            self.server = msgspec.msgpack.decode(said, type=dict[str, Any])
-            return msgspec.msgpack.decode(said, type=Welcome)
+            self.server = msgspec.msgpack.decode(packed, type=dict[str, Any])
+            return msgspec.msgpack.decode(packed, type=Welcome)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RemoteProtocolError(f"WELCOME: {error}") from error
 
     async def _restore(self, connection: Connection, timeout: float) -> None:
-        """Tell the server every subscription and service, then every post; those it refuses fail visibly."""
+        """Restore every registration at the server, then every post, then the durable publishes."""
         core = self._core
-        parts = [part for part in core.registrations() if part.live]
-        numbers = [part.announce() for part in parts]
+        registrants = [registrant for registrant in core.registrants() if registrant.live]
+        numbers = [registrant.announce() for registrant in registrants]
         answers = [core.answer(number) for number in numbers]
         try:
             if answers:
@@ -423,33 +432,36 @@ class Lifecycle:
             for number in numbers:
                 core.pending.pop(number)
         errors = [answer.exception() for answer in answers]
-        for part, error in zip(parts, errors, strict=True):
+        for registrant, error in zip(registrants, errors, strict=True):
             if isinstance(error, Disconnected):
                 raise error
             if isinstance(error, BusError):
-                self._regaining.refused(connection, part, error)
+                self._reclaim.refused(connection, registrant, error)
             else:
-                part.restored()
+                registrant.restored()
         await self._posts.restore()
         if core.durable_publisher is not None:
-            await core.durable_publisher.restore(timeout / 2)  # a part of the greeting, which must not fail for it
+            await core.durable_publisher.restore(timeout / 2)  # leave time for the rest of the handshake
         if core.connection is not connection:
             raise Disconnected("the connection was lost again")
 
 
 @contextmanager
-def _patience(connection: Connection, limit: asyncio.Timeout, seconds: float) -> Iterator[None]:
-    """Move the limit on while something comes. On a slow way answers wait behind messages, and who gave up would get those again and again."""
+def _extended_while_receiving(connection: Connection, limit: asyncio.Timeout, seconds: float) -> Iterator[None]:
+    """Extend the time limit while the connection receives bytes.
+
+    On a slow connection answers wait behind messages. A client that gave up would receive the same messages again.
+    """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
-    def look() -> None:
+    def check() -> None:
         nonlocal timer
         if connection.received():
             limit.reschedule(loop.time() + seconds)
-        timer = loop.call_later(seconds / 2, look)
+        timer = loop.call_later(seconds / 2, check)
 
-    timer = loop.call_later(0, look)
+    timer = loop.call_later(0, check)
     try:
         yield
     finally:

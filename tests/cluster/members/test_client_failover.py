@@ -168,7 +168,7 @@ async def test_over_tls_only_tls_is_learnt_and_the_rest_is_told(certificates, ca
         with caplog.at_level(logging.WARNING, "busway.client"):
             bus = await stack.enter_async_context(busway.connect(a.addresses[0], tls=client, **QUICK))
         assert {one.addresses for one in bus.servers} == {a.addresses[:1], b.addresses[:1]}
-        assert f"{b.addresses[1]}, which is not encrypted" in caplog.text
+        assert f"{b.addresses[1]} from the broker is not encrypted" in caplog.text
         await a.stop()
         await until(lambda: bus.state == "connected" and bus.url == b.addresses[0])
 

@@ -189,7 +189,7 @@ class Core:
         """Whether there is a connection whose handshake is complete."""
         return self.connection is not None and self.connection.greeted
 
-    def registrations(self) -> "list[Registrant]":
+    def registrants(self) -> "list[Registrant]":
         """Every subscription, channel and service."""
         return [*self.subscriptions.values(), *self.services.values()]
 
@@ -433,8 +433,8 @@ def abandon(loop: asyncio.AbstractEventLoop) -> None:
         if getattr(core, "loop", None) is loop:
             core.connection = None
             core.session.attach(None)
-            for registration in core.registrations():
-                registration.ended(None)
+            for registrant in core.registrants():
+                registrant.ended(None)
 
 
 os.register_at_fork(after_in_child=_after_fork)
