@@ -1,4 +1,4 @@
-"""The native engine (crates/): frames, topics, routing, outboxes and the client's codec."""
+"""The native engine (crates/): frames, topics, routing, outboxes, logs and the client codec. Broker and client call it."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -14,51 +14,51 @@ from busway.settings import Offline, Scope
 
 __version__: str
 PROTOCOL: int
-"""Highest protocol version spoken."""
+"""The highest supported protocol version."""
 ERRORS: dict[str, tuple[int, bool]]
 """Name -> (code, connection survives)."""
 
-# Events are tuples whose first item is one of these. HELLO, SUBSCRIBE and SERVE hold up their connection until accept(),
-# subscribe(), serve() or refuse() answers them; if it had sent more, that answer makes an EVENT_RESUME (out of flush()).
+# Events are tuples whose first item is one of these numbers. HELLO, SUBSCRIBE and SERVE block their connection until
+# accept(), subscribe(), serve() or refuse() answers them. If the peer sent more, flush() then returns an EVENT_RESUME.
 EVENT_HELLO: int  # broker: (HELLO, conn, version, map_bytes)
 EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since)
 EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic, flags)
 EVENT_CALL: int  # broker, internal service: (CALL, conn, call, message); client: (CALL, service, call, message)
 EVENT_CLOSE: int  # broker: (CLOSE, conn, code, text); client: (CLOSE, code, text)
-EVENT_FAIL: int  # broker: (FAIL, conn, code, text): the peer broke the rules; CLOSE is queued, close after flushing
-EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from it until EVENT_RESUME
+EVENT_FAIL: int  # broker: (FAIL, conn, code, text): a protocol error of the peer; CLOSE is queued, close after flushing
+EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from the connection until EVENT_RESUME
 EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
-EVENT_UNSERVE: int  # broker: (UNSERVE, conn, service, topic): a shared service was given up
+EVENT_UNSERVE: int  # broker: (UNSERVE, conn, service, topic): a shared service has ended
 EVENT_KEEP: (
-    int  # broker: (KEEP, conn, number, flags, topic, time, fields, payload, frame); held up until settle() or refuse()
+    int  # broker: (KEEP, conn, number, flags, topic, time, fields, payload, frame); blocked until settle() or refuse()
 )
-EVENT_REQUEST: int  # broker: (REQUEST, conn, number, flags, topic, each_ms, limit_ms, frame): to a shared service; conn may be a link
-EVENT_CANCEL: int  # broker: (CANCEL, conn, number): who asked a shared service no longer waits
+# broker: (REQUEST, conn, number, flags, topic, each_ms, limit_ms, frame): to a shared service; conn may be a link
+EVENT_REQUEST: int
+EVENT_CANCEL: int  # broker: (CANCEL, conn, number): the requester of a shared service no longer waits
 EVENT_ACCEPT: int  # broker: (ACCEPT, conn, call, code): the answer to ask()
 EVENT_ANSWER: int  # broker: (ANSWER, conn, call, flags, code, fields, payload): the reply to call()
 EVENT_ASK: (
     int  # client: (ASK, service, call, message); broker, of a link: (ASK, conn, number, topic, frame), see willing()
 )
-EVENT_BEHIND: (
-    int  # broker: (BEHIND, conn, sub, stream, offset): a subscription that misses nothing has no room from here on
-)
-EVENT_LATER: int  # broker: (LATER, stream, due, offset): a message that is to be delivered later is safe
-EVENT_ROOM: int  # broker: (ROOM, conn): little waits for a connection that is behind, or for which want_room() asked
+EVENT_BEHIND: int  # broker: (BEHIND, conn, sub, stream, offset): a stream subscription has no room from this offset on
+EVENT_LATER: int  # broker: (LATER, stream, due, offset): a delayed message is safe
+EVENT_ROOM: int  # broker: (ROOM, conn): a connection that was behind, or named in want_room(), has room
 EVENT_CHANNEL: int  # broker: (CHANNEL, conn, kind, id, number, rest): a frame about a channel
-EVENT_STORED: int  # broker: (STORED, stream): more is safe; client: (STORED, number, count, (broker, stream), offset, sequence, again)
-EVENT_OWN: int  # broker: (OWN, ticket, code, text): what became of a message of store()
-EVENT_NODE: int  # broker: (NODE, conn, type, number, body): what another node says besides messages
-EVENT_SYNCED: int  # broker: (SYNCED, conn): a link has told all that its clients want
-EVENT_CONFLICT: int  # broker: (CONFLICT, conn, topic): it is served here and behind that link, and not to be shared
-EVENT_PROVIDER: int  # broker: (PROVIDER, conn, service, topic, flags): a link has somebody who shares in a service
-EVENT_ENDED: int  # client: (ENDED, id, code, text): a channel is gone
+# broker: (STORED, stream): `safe` has advanced; client: (STORED, number, count, origin, offset, sequence, again)
+EVENT_STORED: int
+EVENT_OWN: int  # broker: (OWN, ticket, code, text): the result of store()
+EVENT_NODE: int  # broker: (NODE, conn, type, number, body): a control frame of another node
+EVENT_SYNCED: int  # broker: (SYNCED, conn): a link has announced all subscriptions and services of its clients
+EVENT_CONFLICT: int  # broker: (CONFLICT, conn, topic): an exclusive service exists here and behind that link
+EVENT_PROVIDER: int  # broker: (PROVIDER, conn, service, topic, flags): a provider of a shared service is behind a link
+EVENT_ENDED: int  # client: (ENDED, id, code, text): a channel has ended
 EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
-EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): one that misses nothing of streams has ended
-EVENT_DOUBT: int  # client: (DOUBT, sub): some of what it knew to be kept was not handed over again; settle() it later
+EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): a stream subscription has ended
+EVENT_DOUBT: int  # client: (DOUBT, sub): not all known retained messages were delivered again; call settle() later
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
-EVENT_WAIT: int  # broker: (WAIT, conn): what it publishes is set aside until somebody slow has room: tick
-EVENT_FLOW: int  # client: (FLOW, stop): publish no more for now, or again
-EVENT_YIELD: int  # broker: (YIELD, conn): stop reading from it, let others have a turn, then as EVENT_RESUME
+EVENT_WAIT: int  # broker: (WAIT, conn): its publishes wait until a slow subscriber has room: call tick() often
+EVENT_FLOW: int  # client: (FLOW, stop): suspend publishing, or resume it
+EVENT_YIELD: int  # broker: (YIELD, conn): stop reading, process other connections, then do as for EVENT_RESUME
 EVENT_WELCOME: int  # client: (WELCOME, version, map_bytes); broker, of dial(): (WELCOME, conn, version, map_bytes)
 EVENT_READY: int  # client: (READY, sub): the inbox of sub was empty and has messages now
 EVENT_RESULT: int  # client: (RESULT, number, code, value, text)
@@ -73,7 +73,7 @@ EVENT_SERVERS: int  # client: (SERVERS, packed list, apart)
 
 @final
 class Message:
-    """One message, as it came; immutable."""
+    """A received message; immutable."""
 
     @property
     def topic(self) -> str: ...
@@ -93,15 +93,15 @@ class Message:
     @property
     def kind(self) -> str: ...  # publish, post, pin, push, request, reply; notify, withdrawn
     @property
-    def fields(self) -> dict[str, Any]: ...  # its address beside the topic
+    def fields(self) -> dict[str, Any]: ...
     @property
-    def kept(self) -> bool: ...  # it was kept, and handed over when the subscription began
+    def kept(self) -> bool: ...  # a retained message, delivered when the subscription began
     @property
     def last(self) -> bool: ...  # no more replies to the same request, or messages of the same backlog, follow
     @property
-    def replayed(self) -> bool: ...  # it was stored before the subscription asked for it
+    def replayed(self) -> bool: ...  # it was stored before the subscription began
     @property
-    def position(self) -> Position | None: ...  # where it is stored
+    def position(self) -> Position | None: ...
     @property
     def broker(self) -> str | None: ...
     @property
@@ -113,15 +113,15 @@ class Message:
     @property
     def stored_ns(self) -> int | None: ...
     @property
-    def deliveries(self) -> int: ...  # how often its channel has handed it out
+    def deliveries(self) -> int: ...  # how often its channel has delivered it
     @property
-    def channel(self) -> Any: ...  # that handed it out; None if it was dropped
+    def channel(self) -> Any: ...  # the channel that delivered it; None if that object no longer exists
     def ack(self) -> Awaitable[None]: ...
     def extend(self) -> Awaitable[None]: ...
     def nack(self, delay: float | str | timedelta | None = None, reason: str | None = None) -> Awaitable[None]: ...
-    def reject(self, reason: str) -> Awaitable[None]: ...  # it is a dead letter at once
+    def reject(self, reason: str) -> Awaitable[None]: ...  # moves it to the dead-letter topic at once
     @property
-    def missed(self) -> int: ...  # how many messages of this subscription were dropped right before this one
+    def missed(self) -> int: ...  # how many messages of this subscription were dropped before this one
 
 @final
 class Chunk:
@@ -132,38 +132,38 @@ class Chunk:
 
 @final
 class Inbox:
-    """What has arrived for one subscription and was not taken yet."""
+    """Messages that have arrived for a subscription and were not taken yet."""
 
     def take(self, most: int) -> list[Message]: ...
     def __len__(self) -> int: ...
     @property
     def bytes(self) -> int: ...
     @property
-    def missed(self) -> int: ...  # total, dropped by the broker or here
+    def missed(self) -> int: ...  # total of messages that the broker or the inbox dropped
     @property
-    def received(self) -> int: ...  # total messages that arrived, dropped ones not counted
+    def received(self) -> int: ...  # total of messages that arrived, without dropped ones
     @property
-    def full(self) -> bool: ...  # over its limit, and not much room again since
+    def full(self) -> bool: ...  # it has exceeded its limit, and does not have enough room again
 
 @final
 class Session:
-    """Client side of a connection: encodes what is sent, decodes what arrives."""
+    """Client side of a connection: encodes outgoing frames and decodes incoming ones."""
 
     def __new__(cls, session: int, *, gather: int = 131072) -> Self: ...
     def attach(self, on_output: Callable[[], object] | None) -> None:
-        """Forget the last connection (slots, half frames, unsent output); on_output() is called when output begins to wait.
+        """Reset the state of the last connection (slots, partial frames, unsent output). None: no connection.
 
-        None = no connection. Not open for publishes until open() is called.
+        The session calls on_output() when output begins to wait. It accepts no publishes before open().
         """
     def open(self, *, frame: int, topic: int, fields: int, topics: int) -> None: ...
-    def skip(self, number: int) -> None: ...  # use no number up to this one any more
+    def skip(self, number: int) -> None: ...  # do not use numbers up to this one
     def writable(self, yes: bool) -> None:
-        """Back pressure of the transport: while False publish() and publish_many() take nothing."""
-    def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without any
+        """Set the backpressure of the transport: while False, publish() and publish_many() accept nothing."""
+    def defaults(self, fields: bytes) -> None: ...  # fields of messages that are published without fields
     def publish(
         self, topic: str, payload: bytes | str, fields: bytes = ..., scope: int = 0
     ) -> Coroutine[Any, Any, None] | None:
-        """Encode a PUBLISH. None: not taken (not open, not writable, or `gather` bytes wait already): flush, wait, try again."""
+        """Encode a PUBLISH. None: not accepted (not open, not writable, or `gather` bytes wait): flush, wait, retry."""
     def publish_many(
         self,
         topic: str,
@@ -174,7 +174,7 @@ class Session:
         times: tuple[int, int] = ...,
         scope: int = 0,
     ) -> tuple[int, int]:
-        """Encode from payloads[start] on; the index of the first that was not taken, and the number of the first that was."""
+        """Encode payloads from `start` on. Return the index of the first one not accepted, and the first number."""
     def send(
         self,
         kind: int,
@@ -189,7 +189,7 @@ class Session:
         time: int = 0,
         times: tuple[int, int] = ...,
     ) -> int:
-        """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12) whatever waits; its number."""
+        """Encode PUBLISH (0x10), PUSH (0x11) or REQUEST (0x12), however much output waits. Return its number."""
     def reply(self, call: int, payload: bytes | str, *, code: int = 0, flags: int = 0, fields: bytes = ...) -> None: ...
     def accept(self, call: int, code: int) -> None: ...  # the answer to an ASK
     def cancel(self, number: int) -> None: ...
@@ -205,36 +205,36 @@ class Session:
         rules: bytes = ...,
         notify: bool = False,
         since: bytes = ...,
-    ) -> int: ...  # notify: a message of kind "notify" follows the kept ones
+    ) -> int: ...  # notify: a message of kind "notify" follows the retained ones
     def unsubscribe(self, sub: int) -> int: ...
     def serve(self, service: int, topic: str, flags: int = 0) -> int: ...
     def unserve(self, service: int) -> int: ...
     def reached(self, sub: int) -> list[tuple[tuple[str, str], int]]: ...  # (broker, stream) -> the next offset
-    def channel(self, kind: int, id: int, rest: bytes) -> int: ...  # a frame about a channel; its number
-    def own(self, id: int, owner: ref[Any] | None) -> None: ...  # of the channel whose _ack and _nack its messages call
-    def hold(self, sub: int, full: bool, taken: int) -> None: ...  # nothing without a connection
+    def channel(self, kind: int, id: int, rest: bytes) -> int: ...  # encode a frame about a channel; its number
+    def own(self, id: int, owner: ref[Any] | None) -> None: ...  # the channel whose _ack and _nack its messages call
+    def hold(self, sub: int, full: bool, taken: int) -> None: ...  # does nothing without a connection
     def ping(self, token: int) -> None: ...
     def close(self, code: int, text: str) -> None: ...
     def take(self) -> memoryview | None:
-        """Everything that waits to be written."""
+        """Return all output that waits to be written."""
     @property
     def waiting(self) -> int: ...  # bytes of output that wait
     def feed(self, data: Buffer, size: int) -> list[tuple[Any, ...]] | None:
-        """Decode data[:size]. Raises errors.RemoteProtocolError when the broker broke the rules."""
+        """Decode data[:size]. Raises errors.RemoteProtocolError if the broker violates the protocol."""
     def inbox(self, sub: int, *, messages: int, bytes: int, policy: int) -> Inbox:
-        """Make the inbox of a subscription (before subscribe()). It outlives connections. A full one drops by its policy;
-        under `block` and `disconnect` EVENT_FULL tells of it and what is on its way is still taken."""
+        """Create the inbox of a subscription, before subscribe(). It outlives connections. If full, it drops messages
+        by its policy. Under `block` and `disconnect` it reports EVENT_FULL and still accepts messages in flight."""
     def forget(self, sub: int) -> None: ...
     def settle(self, sub: int) -> bool:
-        """What a subscription knew to be kept and was not handed over again is gone; whether that was something."""
+        """Withdraw retained messages that were not delivered again after a reconnect. Return True if there were any."""
 
 @disjoint_base
 class Publisher:
-    """Base of a bus: publish() encodes what can go out at once and leaves the rest to `_publish` of the class below it."""
+    """Base class of a bus: publish() encodes a message at once if possible, else it calls `_publish` of the subclass."""
 
     def __new__(cls, *_args: Any, **_keywords: Any) -> Self: ...
     def _bind(self, session: Session) -> None:
-        """The session to encode into; the first one counts."""
+        """Set the session that encodes the messages. Only the first call has an effect."""
     @overload
     def publish(
         self,
@@ -286,20 +286,20 @@ class Publisher:
         scope: Scope = "global",
         timeout: float | str | timedelta | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Send a message to all who subscribed to its topic.
+        """Send a message to all subscribers of its topic.
 
-        With `confirm` it returns how many connections received it. `offline` says what happens while there is no
-        connection, if not what connect() was told. `durable` stores it in the stream of its topic and returns its position
-        once it is as safe as the stream promises, or raises Timeout after `timeout`, which says whether the message may still be
-        stored. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of the other nodes).
+        With `confirm` it returns how many connections received the message. `offline` overrides the behaviour of
+        connect() while disconnected. `durable` stores the message in the stream of its topic, and returns its position
+        when it has the stream's safety, or raises Timeout after `timeout`; the error says whether the message may still
+        be stored. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of other nodes).
         """
 
 _Kept: TypeAlias = tuple[int, int, str, int, str, bytes]
-"""Client number, session and name of the sender, flags, topic, body."""
+"""A retained message: client number, session and name of the sender, flags, topic, body."""
 
 @final
 class Engine:
-    """Broker side: every connection, subscription and service."""
+    """Broker side: all connections, subscriptions and services."""
 
     def __new__(
         cls,
@@ -319,42 +319,43 @@ class Engine:
         defaults: bytes | None = None,
     ) -> Self: ...
     def connect(self, write: Callable[[memoryview], object]) -> int:
-        """A new connection; write(view) is called by flush() with what is to be sent."""
+        """Add a connection. flush() calls write(view) with its output."""
     def dial(self, write: Callable[[memoryview], object], hello: bytes) -> int:
-        """A connection to another node that we have made: HELLO is queued, EVENT_WELCOME or EVENT_CLOSE is the answer."""
+        """Add an outgoing connection to another node and queue HELLO. EVENT_WELCOME or EVENT_CLOSE is the answer."""
     def admit_node(self, conn: int, session: int, name: str, client: int, version: int, welcome: bytes) -> bool:
-        """Let another node in after its EVENT_HELLO; until link() there are only node() and EVENT_NODE."""
+        """Admit another node after its EVENT_HELLO. Before link(), only node() and EVENT_NODE work on it."""
     def link(self, conn: int) -> None:
-        """Make a link of the connection with another node: tell it all that our clients want, and what changes.
+        """Turn a connection to another node into a link: announce the subscriptions and services of our clients.
 
-        What it sends as a link before that waits (EVENT_PAUSE, then EVENT_RESUME). Raises if `links` is 0.
+        Frames that the peer sends as a link before this call wait (EVENT_PAUSE, then EVENT_RESUME). Raises if `links`
+        is 0.
         """
     def limit_link(self, conn: int, frame: int) -> None:
-        """The longest frame that another node takes from its clients; what is longer is not sent to it."""
+        """Set the longest frame that another node accepts for its clients. Longer messages are not sent to it."""
 
     def node(self, conn: int, type: int, number: int, body: bytes, ordered: bool = False) -> None:
-        """Say something to another node. Ordered: it hears nothing more of this connection before it has dealt with it."""
+        """Send a control frame to another node. Ordered: the peer processes it before it reads on."""
     def willing(self, conn: int, number: int, code: int) -> None: ...  # answers EVENT_ASK of a link
     def disconnect(self, conn: int) -> None: ...
     def feed(self, conn: int, data: Buffer, size: int) -> list[tuple[Any, ...]] | None:
-        """Handle every frame of data[:size], then flush()."""
+        """Process all frames of data[:size], then flush()."""
     def resume(self, conn: int) -> list[tuple[Any, ...]] | None:
-        """Go on with what a paused connection had sent, then flush()."""
+        """Process the frames that a paused connection had sent, then flush()."""
     def flush(self) -> list[tuple[Any, ...]] | None:
-        """write() what the connections that aren't paused have waiting (call after accept, subscribe, result, ...)."""
+        """write() the output of all connections that are not paused. Call it after accept(), subscribe() and so on."""
     def writing(self, conn: int, yes: bool) -> list[tuple[Any, ...]] | None:
-        """pause_writing (False) and resume_writing (True, also flushes) of the transport."""
+        """Report pause_writing (False) or resume_writing (True, also flushes) of the transport."""
     def tick(self, now_ms: int) -> list[tuple[Any, ...]] | None:
-        """Let time pass: stuck connections are found, blocked publishers released; then flush()."""
-    def waiting(self) -> list[int]: ...  # connections whose publishes are set aside
-    def blocked(self) -> bool: ...  # somebody is blocked: tick often
+        """Set the time: find stalled connections, release blocked publishers, then flush()."""
+    def waiting(self) -> list[int]: ...  # connections whose publishes wait
+    def blocked(self) -> bool: ...  # a publisher is blocked: call tick() often
     def idle(self, ticks: int) -> list[int]:
-        """Connections that sent nothing during the last `ticks` beats (see beat())."""
+        """Return the connections that sent nothing during the last `ticks` calls of beat()."""
     def beat(self) -> None:
-        """One more beat of the clock that idle() counts in."""
+        """Advance the clock of idle() by one."""
     def ping(self, conn: int, token: int) -> None: ...
     def accept(self, conn: int, session: int, name: str, client: int, version: int, welcome: bytes) -> int | None:
-        """Open the connection; another connection with the same session (to be closed with SESSION_TAKEN), or None."""
+        """Open the connection. Return another connection with the same session, to close as SESSION_TAKEN, or None."""
     def subscribe(
         self,
         conn: int,
@@ -367,63 +368,63 @@ class Engine:
         rules: bytes,
         handed: list[_Kept] | None,
     ) -> int:
-        """Add it, hand over what is kept for it, and queue the RESULT; its code."""
+        """Add a subscription, deliver its retained messages, and queue the RESULT. Return the code of the result."""
     def hand(self, conn: int, subs: list[int], message: _Kept) -> bool:
-        """Give one connection a kept message."""
+        """Deliver a retained message to subscriptions of a connection."""
     def miss(self, conn: int, subs: list[int]) -> None:
-        """Count a message that these don't get for lack of room, and tell them."""
+        """Count a message that these subscriptions miss for lack of room, and report it to the client."""
     def withdraw(self, message: _Kept, far: bool) -> None:
-        """Tell the clients who watch that a kept message is gone, which one of another node has sent or not."""
+        """Report to watching clients that a retained message is gone. `far`: a client of another node had sent it."""
     def want_room(self, conn: int, sub: int | None = None) -> None:
-        """Have EVENT_ROOM tell when little waits for a connection, or for one of its subscriptions and that takes something."""
+        """Request EVENT_ROOM for when a connection has room, or one of its subscriptions."""
     def publish(self, message: _Kept, served: list[str] | None = None) -> tuple[int, list[str]]:
-        """Send a message that is kept to the clients who subscribed to it now; how many connections, and groups of which one got it.
+        """Send a retained message to its subscribers. Return how many connections, and the groups that received it.
 
-        One of another node: these groups were served there.
+        `served`: the groups that another node has delivered the message to.
         """
     def settle(self, conn: int) -> None:
-        """Let a connection go on that EVENT_KEEP held up."""
+        """Resume a connection that EVENT_KEEP blocked."""
     def serve(self, conn: int, service: int, number: int, topic: str, flags: int) -> int: ...
     def ask(self, conn: int, service: int, call: int, origin: int, topic: str, frame: bytes) -> bool:
-        """Ask a shared service with the frame of a REQUEST whether it is willing; False: it takes nothing more."""
+        """Ask a provider of a shared service with the frame of a REQUEST if it is willing. False: it has no room."""
     def call(self, conn: int, service: int, call: int, origin: int, topic: str, frame: bytes) -> bool:
-        """Hand a REQUEST to a shared service; False: it takes nothing more."""
+        """Send a REQUEST to a provider of a shared service. False: it has no room."""
     def call_off(self, conn: int, call: int) -> None:
-        """Tell another node that nobody waits for its answer to an `ask` or `call` any more."""
+        """Report to another node that no requester waits for its answer to an `ask` or `call`."""
 
     def answer(self, conn: int, number: int, flags: int, code: int, fields: bytes, payload: bytes) -> None:
-        """Answer who asked a shared service; without PARTIAL it is the end."""
+        """Answer the requester of a shared service. An answer without PARTIAL is the last one."""
     def refuse(self, conn: int, number: int, code: int, text: str) -> None:
         """Answer SUBSCRIBE or SERVE with an error."""
     def internal(self, topic: str) -> None:
-        """Requests on this topic come as EVENT_CALL."""
+        """Report requests on this topic as EVENT_CALL."""
     def reply(self, conn: int, call: int, code: int, payload: bytes) -> None:
         """Answer an internal call."""
     def result(self, conn: int, number: int, code: int, value: int, text: str) -> None: ...
     def close(self, conn: int, code: int, text: str) -> None:
-        """Queue CLOSE; nothing is read from the connection any more."""
+        """Queue CLOSE, and ignore further input of the connection."""
     def away(self) -> None:
-        """Queue AWAY on the connection of every client."""
+        """Queue AWAY on the connections of all clients."""
     def tell_servers(self, list: bytes, apart: bool) -> None:
-        """Queue SERVERS on the connection of every client, with APART or without."""
+        """Queue SERVERS on the connections of all clients. `apart`: with the flag APART."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
     def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
-        """Add a stream, or give it other topics; None: everything that no other stream takes."""
+        """Add a stream, or change its topics. None: all topics that match no other stream."""
     def set_level(self, stream: int, level: int) -> None:
-        """How safe a stored message of a stream is from now on, as the number that STREAM has; clients are told with the next one."""
+        """Set the safety level of messages of a stream, as the number in STREAM. The next STREAM frame reports it."""
     def remove_stream(self, stream: int) -> None: ...
-    def follow_stream(self, stream: int, yes: bool) -> None: ...  # whether EVENT_STORED tells that more of it is safe
+    def follow_stream(self, stream: int, yes: bool) -> None: ...  # whether EVENT_STORED reports a new `safe`
     def recovered(self, stream: int, end: int, whole: bool) -> None:
-        """A stream has its lost end again up to this offset, which is not delivered as news. `whole`: no more will come."""
+        """The lost end of a stream is restored up to this offset, not to be delivered live. `whole`: it is complete."""
     def commit(self, stream: int) -> list[tuple[Any, ...]] | None:
-        """Deliver and answer what has become safe; call it when the log's fileno() is readable."""
+        """Deliver and confirm messages that have become safe. Call it when the log's fileno() is readable."""
     def add_cursor(self, conn: int, sub: int, stream: int) -> None:
-        """A subscription that misses nothing of a stream; it is behind until replay() says that it isn't."""
+        """Add a stream subscription, which misses no message. It is behind until replay() reports that it has caught up."""
     def far_stream(self, guid: bytes, name: str) -> int:
-        """The number of a stream of another node."""
+        """Return the number of a stream of another node."""
     def far_behind(self, stream: int) -> None:
-        """The way to a stream of another node is lost: who was given it live is behind (EVENT_BEHIND)."""
-    def delivered(self, stream: int) -> int: ...  # below this offset everything was delivered to who subscribed
+        """Report that the route to a remote stream is lost: its live subscribers fall behind (EVENT_BEHIND)."""
+    def delivered(self, stream: int) -> int: ...  # everything below this offset was delivered to subscribers
     def has_room(self, conn: int, sub: int) -> bool: ...
     def replay(
         self,
@@ -436,63 +437,65 @@ class Engine:
         held: bytes | None,
         end: bool = True,
     ) -> tuple[int, bytes | None, bool]:
-        """Give a subscription what it asked for of a block that ends before `next`: (where to read on, the record that is kept
-        back since it may be the last, whether it is live now). `end`: whether another node, whose stream it is, had no more."""
+        """Deliver the matching records of a block that ends before `next` to a subscription. Return the next offset to
+        read, a record that is held back since it may be the last, and whether the subscription is live now. `end`: the
+        node that owns the stream had no more records."""
     def hand_records(
         self, conn: int, id: int, stream: int, block: Block, spans: list[tuple[int, int]], deliveries: int
     ) -> tuple[int, list[tuple[int, int]]]:
-        """Hand these records (first offset, how many) to the consumer of a channel; how many, and those that have expired or
-        are not there."""
+        """Deliver records, given as (first offset, count), to the consumer of a channel. Return how many it delivered and
+        the spans of those that have expired or are missing."""
     def store(
         self, ticket: int, topic: str, sender: str, time: int, session: int, fields: bytes, payload: bytes
     ) -> None:
-        """Store a message of the broker itself; EVENT_OWN says what became of it. One with the same session is stored once."""
-    def tell_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # a channel is gone
+        """Store a message of the broker itself. EVENT_OWN reports the result. A session stores a message only once."""
+    def tell_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # report that a channel has ended
     def release(self, stream: int, block: bytes) -> bool:
-        """Store messages that waited and are due now once more, at the end of their stream; whether they could be."""
+        """Append delayed messages that are due to the end of their stream. Return False if they could not be stored."""
     def tell_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
 def matches(a: str, b: str) -> bool:
-    """Whether some concrete topic belongs to both patterns. Either may be a `re:` pattern; both: errors.InvalidPattern."""
+    """True if some topic matches both patterns. One may be a `re:` pattern; two raise errors.InvalidPattern."""
 
 def hold_clock(at: int) -> None:
-    """Hold the engine's clocks at a time in nanoseconds since 1970, for the whole process; 0 lets them run. For simulations."""
+    """Stop the engine's clocks at a time in nanoseconds since 1970, for the whole process; 0 lets them run.
+    Simulations call it."""
 
 def check_topic(topic: str, *, wildcards: bool = True) -> str:
-    """The topic without its leading slash; raises errors.InvalidTopic."""
+    """Return the topic without its leading slash. Raises errors.InvalidTopic."""
 
 def check_pattern(pattern: str) -> str:
-    """As check_topic, `re:` patterns too; raises errors.InvalidTopic or errors.InvalidPattern."""
+    """As check_topic(), and also accept `re:` patterns. Raises errors.InvalidTopic or errors.InvalidPattern."""
 
 @final
 class Selection:
-    """What a subscription asks for, to hold it against messages that are kept; raises as a SUBSCRIBE would be refused."""
+    """The pattern and rules of a subscription, to match retained and stored messages. Raises errors of SUBSCRIBE."""
 
     def __new__(cls, pattern: str, rules: bytes = ...) -> Self: ...
     @property
-    def literal(self) -> str | None: ...  # the one topic it can mean, if it has no wildcards
+    def literal(self) -> str | None: ...  # its topic, if the pattern has no wildcards
     def covers(self, topic: str) -> bool: ...
     def matches(
         self, topic: str, fields: bytes, payload: bytes, sender: str = "", session: int = 0, time: int = 0
     ) -> bool: ...
 
 def check_fields(fields: bytes) -> None:
-    """Raises errors.InvalidFields if these are not the fields of a message (a MessagePack map; empty = none)."""
+    """Raise errors.InvalidFields unless these are the fields of a message (a MessagePack map; empty = none)."""
 
 @final
 class Rules:
-    """The compiled rules of a subscription, as SUBSCRIBE carries them; immutable."""
+    """The compiled rules of a subscription, from their form in SUBSCRIBE; immutable."""
 
     def __new__(cls, rules: bytes) -> Self:
         """Raises errors.InvalidRule."""
     def matches(
         self, topic: str, fields: bytes, payload: bytes, sender: str = "", session: int = 0, time: int = 0
     ) -> bool:
-        """Whether all rules hold for a message. What can't be evaluated is no match and counted in `errors`."""
+        """True if all rules match a message. A rule that fails to evaluate does not match and counts in `errors`."""
     @property
-    def equalities(self) -> list[tuple[str, bytes]]: ...  # rules that ask a field to equal a value, sorted by name
+    def equalities(self) -> list[tuple[str, bytes]]: ...  # rules that compare a field with a value, sorted by name
     @property
     def errors(self) -> int: ...  # how often a rule could not be evaluated
 
@@ -501,13 +504,13 @@ Row: TypeAlias = tuple[str, bytes, bytes | None, str, int, int, int, int, int]
 StoredRow: TypeAlias = tuple[int, int, int, str, bytes, bytes | None, str, int, int, int, int, int]
 """offset, sequence, stored, topic, payload, fields, sender, session, number, time, expires, due"""
 Damage: TypeAlias = tuple[str, int, int, int | None, str]
-"""file, position, first offset that is lost, the one behind the last (None: unknown), what it is"""
+"""file, position, first lost offset, the offset after the last lost one (None: unknown), description"""
 
 @final
 class Log:
-    """The stored log of a stream. Times are UTC, nanoseconds since 1970; ages nanoseconds. Any thread may call anything.
+    """The stored log of a stream. Times are UTC in nanoseconds since 1970; ages are nanoseconds. It is thread-safe.
 
-    Raises errors.DataFailed if it can't be opened, read or written, or is closed.
+    Raises errors.DataFailed if the log can't be opened, read or written, or is closed.
     """
 
     @staticmethod
@@ -528,13 +531,14 @@ class Log:
         max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
-        """Open or make it in a folder of its own; None: in memory. One that is made begins with the offset `begin`. Defaults: buckets of 64 MiB or an hour, kept for a day,
-        publishers remembered for 15 minutes, 16 MiB may wait to be written. 0 as a max: no limit. Nothing from `hold` on is removed.
-        `by_hand`: on simulated files, nothing is written before write() is called."""
+        """Open or create a log in its own folder; None: in memory. A new log begins with the offset `begin`. Defaults:
+        buckets of 64 MiB or an hour, retention of a day, publishers remembered for 15 minutes, 16 MiB may wait to be
+        written. A maximum of 0 is no limit. Records from the offset `hold` on are not removed. `by_hand`: simulated
+        files are written only by write()."""
     @staticmethod
     def view(folder: str | PathLike[str], *, name: str = "stream") -> Log:
-        """What a folder has now, for reading only: nothing is written, also not to mend it. Somebody else may be writing to it.
-        What is not written wholly is left out. DataFailed: it can't be read, or there is none."""
+        """Open the current state of a folder read-only, without repairs, even while another process writes to it.
+        Incomplete records are left out. DataFailed: it can't be read, or does not exist."""
     @staticmethod
     def front(
         *,
@@ -549,19 +553,20 @@ class Log:
         max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
-        """The front of a stream whose records somebody else stores: in memory, of the safe ones the last `keep_bytes` (16 MiB).
+        """Open a front: the write buffer, in memory, of a stream whose records a database stores. It caches the last
+        `keep_bytes` (16 MiB) of safe records.
 
-        What is stored already is told by its next offset, when its newest record was stored, the last sequence of each topic,
-        and who sent what, in the order of offsets: (session, number, offset, sequence, how many that follow each other),
-        and what waits to be due (when, offset, session, number).
-        fileno() is readable when something waits to be stored: then call hear() and unstored()."""
+        The arguments describe the stored records: the next offset, the time of the newest record, the last sequence of
+        each topic, the publishers in the order of offsets as (session, number, offset, sequence, count of consecutive
+        ones), and the delayed messages as (due, offset, session, number).
+        fileno() is readable when records wait to be stored: then call hear() and unstored()."""
     def unstored(self, most: int) -> tuple[int, int, bytes] | None:
-        """Of a front: what was appended and not taken yet, about so many bytes: (first offset, the one behind the last, block)."""
+        """Take about `most` bytes of appended records of a front: (first offset, offset after the last, block)."""
     def stored(self, upto: int) -> None:
-        """Of a front: everything below this offset that was taken is stored, so it is safe."""
+        """Report that the taken records of a front below this offset are stored, so that they are safe."""
     def fail(self, error: str, *, taken: bool = True) -> None:
-        """Of a front: what waits is not stored, all of it or only what was not taken yet. settle() or the engine's commit() takes it
-        back; appending is refused with this error for 100 ms."""
+        """Report that waiting records of a front can't be stored: all, or only those not taken yet. settle() or the
+        engine's commit() removes them. The log refuses to append with this error for 100 ms."""
     def set(
         self,
         *,
@@ -576,61 +581,61 @@ class Log:
         max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> None:
-        """Change settings; the others stay."""
+        """Change settings. The others keep their values."""
     def fileno(self) -> int | None:
-        """Readable when `safe` has moved on or a write has failed: then call settle(). None: flush() does it all."""
-    def hear(self) -> None: ...  # when fileno() is readable, before the engine's commit()
+        """A file descriptor that is readable when `safe` has advanced or a write has failed: then call settle(). None:
+        flush() writes synchronously."""
+    def hear(self) -> None: ...  # clear fileno() when it is readable, before the engine's commit()
     def settle(self) -> tuple[int, int, str] | None:
-        """Take back what could not be written: (first offset, the one behind the last, why). Both will be given again."""
+        """Remove the records that could not be written: (first offset, offset after the last, reason). New records get
+        these offsets again."""
     def append(self, rows: list[Row], now: int) -> list[tuple[int, int]]:
-        """Offset and sequence of each row that was taken: fewer when too much waits to be written. A row whose session and
-        number are stored already gets the position it has (sequence 0: its record is gone). ValueError: too large, or too old
-        to tell. errors.DataFailed: the last write failed; the next one is tried after 100 ms."""
+        """Return the offset and sequence of each accepted row; fewer if too much waits to be written. A duplicate gets
+        the position of the stored record (sequence 0: the record is gone). ValueError: the row is too large, or too old
+        to detect duplicates. errors.DataFailed: the last write failed; the log retries after 100 ms."""
     def append_block(self, block: bytes, now: int, skip: int = 0) -> int:
-        """The same for the messages of a block without the first so many; how many were taken."""
+        """Append the messages of a block after the first `skip`. Return how many were accepted. Errors as append()."""
     def copy(self, block: bytes) -> bool:
-        """Take the records of a block of another log as they are, all or none; offsets that are left out stay so. False: too much
-        waits to be written. ValueError: it is none that could follow. errors.DataFailed as append()."""
+        """Append the records of a block of another log with their offsets, all or none. Missing offsets stay missing.
+        False: too much waits to be written. ValueError: the block can't follow. errors.DataFailed as append()."""
     def mend(self, block: bytes) -> int:
-        """Put records back where they are missing, from the beginning of a hole that `damage` has, or behind those that were put there; how
-        many. 0: there is no such hole, they are not what was there, or something waits to be written. errors.DataFailed if a file can't be
-        written. They count when mended() was called."""
+        """Restore missing records from the start of a hole in `damage`, or after restored ones. Return how many. 0:
+        there is no such hole, the records differ from the lost ones, or data waits to be written. errors.DataFailed: a
+        file can't be written. The records are visible after mended()."""
     def mended(self) -> None:
-        """No more are put back now: see what is there. Then `damage` has less."""
+        """End the restore: reopen the restored records, which `damage` then no longer contains."""
     def trim_to(self, first: int) -> tuple[int, int, int]:
-        """Of a copy: remove the buckets that lie before this offset. If that is all, it goes on from there."""
+        """Remove the buckets of a mirror's copy before this offset. If none is left, the copy continues there."""
     def confirm(self, upto: int | None) -> None:
-        """Nothing from this offset on is `safe`, whatever the disk has: somebody else has to have it, too. None: the disk alone
-        counts. What was safe stays so. The engine's commit() is due afterwards."""
+        """Limit `safe` to this offset until a mirror has the records. None: only the disk counts. Records that are safe
+        stay safe. Call the engine's commit() afterwards."""
     def refuse(self, why: str | None) -> None:
-        """With a reason, refuse every new message; resends of stored ones are answered as before. None: take them again."""
+        """Refuse new messages with this reason, but confirm duplicates of stored ones. None: accept messages again."""
     @property
-    def failure(self) -> str | None: ...  # why the last write failed; None: there was none, or later ones succeeded
+    def failure(self) -> str | None: ...  # why the last write failed; None: no write failed, or a later one succeeded
     def rest(self, yes: bool) -> None:
-        """Take nothing new for now, as if too much waited to be written; the engine's commit() is due afterwards."""
+        """Suspend the log: accept no records, as if too much waited to be written. Call the engine's commit() then."""
     @property
-    def written(self) -> int: ...  # as safe, whether or not it was confirmed
+    def written(self) -> int: ...  # as `safe`, whether or not a mirror confirmed it
     def read_written(self, offset: int, most: int) -> tuple[int, int, bytes]:
         """As read(), up to `written`."""
     def flush(self) -> None:
-        """Have what was appended written; it is stored when `safe` is above its offset."""
+        """Start to write appended records. A record is stored when `safe` is above its offset."""
     def write(self) -> None:
-        """Of a log by hand: write what was flushed; then hear() and the engine's commit() are due, as if fileno() were readable."""
+        """Write flushed records of a log with `by_hand`. Then call hear() and the engine's commit()."""
     @property
-    def unwritten(self) -> int: ...  # bytes that were flushed and are not written yet
+    def unwritten(self) -> int: ...  # bytes that are flushed and not written yet
     @property
-    def safe(self) -> int: ...  # offset behind the last record that is as safe as promised; no reader sees more
+    def safe(self) -> int: ...  # offset after the last record with the configured safety; readers see no later ones
     @property
-    def stuck(
-        self,
-    ) -> tuple[str, int] | None: ...  # why what is told to be safe is not written, or not synced; records
+    def stuck(self) -> tuple[str, int] | None: ...  # why safe records are not written or synced; how many
     @property
-    def first(self) -> int: ...  # the first offset that is there
+    def first(self) -> int: ...  # the first stored offset
     @property
-    def next(self) -> int: ...  # the offset that is given next
+    def next(self) -> int: ...  # the offset of the next record
     def read(self, offset: int, most: int) -> tuple[int, int, bytes]:
-        """(first, next, block): a block of at most so many bytes, but at least one record if there is one. `first` above
-        `offset`: what lies between is gone. `next` is where to read on."""
+        """Return (first, next, block) with a block of at most `most` bytes, but at least one record if there is one.
+        If `first` is above `offset`, the records between are gone. `next` is the next offset to read."""
     def columns(
         self,
         offset: int,
@@ -640,99 +645,100 @@ class Log:
         end: int = ...,
         now: int = 0,
     ) -> tuple[int, int, int, list[tuple[Literal["signed", "microseconds", "text", "binary"], list[ColumnBuffer]]]]:
-        """(first, next, rows, columns): what read() would give up to the offset `end`, as columns() would, but plain: texts instead
-        of dictionaries, microseconds instead of nanoseconds, and numbers with a sign."""
+        """Return (first, next, rows, columns): the records of read() up to the offset `end` as plain columns: strings
+        instead of dictionaries, microseconds instead of nanoseconds, and signed numbers."""
     def find_time(self, stored: int) -> int:
-        """Offset of the first record that was stored at this time or later."""
+        """Return the offset of the first record that was stored at this time or later."""
     def find(self, topic: str, sequence: int) -> int | None:
-        """Offset of the first record of a topic with this sequence or a later one."""
+        """Return the offset of the first record of a topic with this sequence or a later one."""
     def placed(self, session: int, first: int, count: int) -> list[tuple[int, int, int]]:
-        """Number, offset and sequence (0: its record is gone) of what a publisher's session has stored, of so many numbers from one on; safe or
-        not yet. What is not remembered any more is left out."""
+        """Return the number, offset and sequence (0: the record is gone) of the messages that a publisher's session has
+        stored, safe or not, of `count` numbers from `first` on. Messages that the log has forgotten are left out."""
     def skip(self, offset: int, selection: Selection) -> int:
-        """The offset from which on there may be something for a selection: buckets without its topics are skipped."""
+        """Return the first offset that may have a record for a selection, after buckets without its topics."""
     def topics(self) -> list[tuple[str, int, int, int]]:
-        """Topics that are there: first and last sequence, number of records."""
+        """Return the stored topics with their first and last sequence and number of records."""
     def sequences(self) -> dict[str, int]:
-        """The last sequence of each topic that was ever stored."""
+        """Return the last sequence of each topic that was ever stored."""
     @property
-    def topic_count(self) -> int: ...  # topics that were ever stored
+    def topic_count(self) -> int: ...  # the number of topics that were ever stored
     def waiting(self) -> list[tuple[int, int]]:
-        """Messages that wait to be due: when, and their offset, the next first."""
+        """Return the due time and the offset of delayed messages, the next one first."""
     @property
     def waits(self) -> tuple[int, int]:
-        """How many messages wait to be due, and how many went before they were."""
+        """The number of delayed messages, and of those that were removed before they were due."""
     def drop_waiting(self, first: int) -> None:
-        """Of a front: nothing below this offset is there any more."""
+        """Drop the delayed messages of a front below this offset, since their records were removed."""
     def release(self, block: bytes, now: int) -> int:
-        """Append the messages of a block that are due by now, and wait, once more; how many were taken."""
+        """Append the delayed messages of a block that are due at `now` again. Return how many were accepted."""
     def trim(self, now: int, hold: int = ...) -> tuple[int, int, int]:
-        """Remove old buckets, none with offsets of `hold` (here or as a setting) or above: how many records, bytes and buckets went."""
+        """Remove old buckets without offsets of `hold` (here or as a setting) or above. Return how many records, bytes
+        and buckets were removed."""
     @property
     def held(self) -> tuple[int, int]:
-        """What was over the limits at the last trim() and is held: records, bytes."""
+        """Records and bytes beyond the limits that the last trim() did not remove because of `hold`."""
     @property
-    def damage(self) -> list[Damage]: ...  # what is known to be lost or changed
+    def damage(self) -> list[Damage]: ...  # the lost or corrupt places that are known
     def check(self) -> list[Damage]:
-        """Read everything, so that all damage becomes known."""
+        """Read all records to find all damage."""
     @property
-    def usage(self) -> tuple[int, int, int]: ...  # bytes of records, buckets, bytes of the files that find them
+    def usage(self) -> tuple[int, int, int]: ...  # bytes of records, buckets, bytes of index files
     def close(self) -> None:
-        """Write all that waits and let go of the folder."""
+        """Write all waiting records and unlock the folder."""
 
 @final
 class Block:
-    """A block of a log that is handed out a few records at a time."""
+    """A block of a log whose records channels deliver a few at a time."""
 
     def __new__(cls, block: bytes) -> Self: ...
     def __len__(self) -> int: ...
     def get(self, offset: int) -> StoredRow | None: ...
     def find(self, begin: int, selection: Selection, but: str, now: int) -> list[tuple[int, int]]:
-        """The records from an offset on that are selected, don't wait to be due, have not expired and have another topic than
-        `but`: first offset, how many."""
+        """Return the spans (first offset, count) of matching records from an offset on. Delayed and expired records and
+        records with the topic `but` are left out."""
 
 @final
 class SimulatedFiles:
-    """Files in memory whose power can be cut, for tests: give them to Log.open() as its folder."""
+    """Files in memory for tests, which can fail or lose power. Pass them to Log.open() as its folder."""
 
     def __new__(cls) -> Self: ...
     def power_cut(self, seed: int) -> None:
-        """Keep what was synced, and of the rest what chance wants; nothing fails any more. Logs on it are dead."""
+        """Keep synced data and a random part of the rest, and end all failures. Logs on these files are unusable."""
     def fail(self, *, room: int | None = None, sync: bool = False, fuse: int | None = None) -> None:
-        """From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more."""
+        """Set failures: the bytes that can still be written, whether syncs fail, and the calls until all calls fail."""
     def survivor(self) -> SimulatedFiles:
-        """What the next process finds when the one that has these files was killed: a copy of all that was written."""
+        """Return a copy of all written data, as the next process finds it after this one was killed."""
     def contents(self) -> list[tuple[str, bytes]]: ...
 
 @final
 class ColumnBuffer:
-    """One of the buffers of a column."""
+    """A buffer of an Arrow column."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def furthest(messages: list[Message]) -> list[tuple[tuple[str, str], int]]:
-    """How far these go in each stream: (broker, stream), and the offset behind the last."""
+    """Return (broker, stream) and the offset after the last message, for each stream of these messages."""
 
 def handed(
     messages: Iterable[Message], channel: ref[Any]
 ) -> list[tuple[tuple[str, str], list[tuple[int, int]]]] | None:
-    """The offsets of messages that this channel handed out, as (first, how many) in their order, by (broker, stream); None: one is
-    not of it. `channel` is the weak reference that Session.own() got."""
+    """Return the offsets of messages that this channel delivered, as (first, count) in their order by (broker, stream).
+    None: one of them is not from this channel. `channel` is the weak reference passed to Session.own()."""
 
 def block_records(block: bytes) -> list[StoredRow]:
-    """The messages of a block; ValueError if it is none."""
+    """Return the messages of a block. Raises ValueError if it is not a block."""
 
 def block_part(block: bytes, offset: int, most: int) -> tuple[int, int, bytes]:
-    """What a block has from this offset on, as Log.read() gives it."""
+    """Return the part of a block from this offset on, in the form of Log.read()."""
 
 def encode_records(rows: Sequence[StoredRow]) -> bytes:
-    """The block of these messages."""
+    """Return a block of these messages."""
 
 def select_records(
     block: bytes, selection: Selection | None = None, begin: int = 0, end: int = ..., now: int = 0
 ) -> bytes:
-    """A block of those records only that are asked for; its offsets grow, but not by one."""
+    """Return a block of the matching records only. Its offsets increase, but not always by one."""
 
 def block_messages(
     block: bytes,
@@ -743,9 +749,9 @@ def block_messages(
     now: int = 0,
     head: int = 0,
 ) -> list[Message]:
-    """The messages of a block that are asked for; `place` is the broker's guid and the stream's name. ValueError if it is none.
+    """Return the matching messages of a block. Raises ValueError if it is not a block.
 
-    `head` bytes before the block are skipped.
+    `place` is the broker's guid and the stream's name. `head` bytes before the block are skipped.
     """
 
 def columns(
@@ -756,4 +762,5 @@ def columns(
     end: int = ...,
     now: int = 0,
 ) -> tuple[int, list[tuple[Literal["unsigned", "nanoseconds", "text", "binary", "dictionary"], list[ColumnBuffer]]]]:
-    """Rows, and kind and buffers of each column that is wanted; see busway.arrow. Records that expired by `now` are left out."""
+    """Return the number of rows, and the kind and buffers of each wanted column, for busway.arrow. Records that expired
+    by `now` are left out."""
